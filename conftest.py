@@ -1,0 +1,50 @@
+"""What every test session shares: documentation examples as tests, hypothesis profiles, markers."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil.parsers.rest import DocTestParser
+from sybil.parsers.rest import SkipParser as DocstringSkipParser
+from sybil.sybil import SybilCollection
+
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+pytest_collect_file = SybilCollection(
+    [
+        Sybil(
+            parsers=[PythonCodeBlockParser(), SkipParser()],
+            patterns=["README.md", "docs/*.md"],
+        ),
+        Sybil(
+            parsers=[DocTestParser(), DocstringSkipParser()],
+            patterns=["src/**/*.py", "*/src/**/*.py", "packages/*/src/**/*.py"],
+        ),
+    ]
+).pytest()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Start every test from the same generator state."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests that need a device that is not there, unless the device is demanded."""
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting or os.environ.get("RL_REQUIRE_GPU") == "1":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
