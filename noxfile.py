@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import sys
 import zipfile
 from pathlib import Path
 
@@ -20,9 +19,12 @@ PACKAGES = {
     for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
 }
 EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+# imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "pandas", "pytest", "ray", "scipy"]
 HEAVY += ["torchrl", "torchvision", "tqdm", "triton"]
+
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
+each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])
 
 
 def module(name: str) -> str:
@@ -30,30 +32,187 @@ def module(name: str) -> str:
     return name.replace("-", "_")
 
 
-def requirements(name: str, *extras: str) -> list[Requirement]:
-    """What a package declares, with some or all of its extras."""
+def declared(name: str, *, extras: bool = False) -> list[str]:
+    """The distributions that a package declares, with its optional ones on request."""
     project = PACKAGES[name]["project"]
-    optional = project.get("optional-dependencies", {})
-    found = list(project.get("dependencies", []))
-    found += [line for extra in extras for line in optional[extra]]
-    return [Requirement(line) for line in found]
+    lines = list(project.get("dependencies", []))
+    if extras:
+        lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
+    return [Requirement(line).name for line in lines]
 
 
-def below(name: str) -> list[str]:
-    """Our packages that `name` needs, lowest first."""
+def closure(*names: str) -> list[str]:
+    """These packages and ours below them, lowest first."""
     found: list[str] = []
-    for requirement in requirements(name):
-        if requirement.name in PACKAGES:
-            found += [*below(requirement.name), requirement.name]
+    for name in names:
+        found += [*closure(*(d for d in declared(name) if d in PACKAGES)), name]
     return list(dict.fromkeys(found))
 
 
-def install(session: nox.Session, names: list[str], *others: str, group: str = "test") -> None:
-    """Install packages editable, beside their test or bench groups and `others`."""
-    local = [argument for name in names for argument in ("-e", f"packages/{name}")]
-    session.install("-c", "constraints.txt", *local, *others, env={"PIP_CONSTRAINT": ""})
+def editable(names: list[str]) -> list[str]:
+    """Install arguments that link to the source of these packages."""
+    return [argument for name in names for argument in ("-e", f"packages/{name}")]
 
 
-def group(name: str, which: str = "test") -> list[str]:
-    """A dependency group of one package."""
-    return list(nox.project.dependency_groups(PACKAGES[name], which))
+def groups(which: str, *names: str) -> list[str]:
+    """What these packages need for one kind of work, in their dependency groups."""
+    found = [line for n in names for line in nox.project.dependency_groups(PACKAGES[n], which)]
+    return list(dict.fromkeys(found))
+
+
+def install(session: nox.Session, *arguments: str) -> None:
+    """Install with the versions that this repository is tested with."""
+    session.install("-c", "constraints.txt", *arguments)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, layers and what every package folder must hold; `-- --fix` mends style."""
+    install(session, "ruff", "import-linter", "--no-deps")
+    install(session, "import-linter")
+    install(session, "--no-deps", *editable(list(PACKAGES)))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
+    contracts = Path(session.create_tmp()) / "contracts.toml"
+    contracts.write_text(layer_contracts(), encoding="utf-8")
+    session.run("lint-imports", "--config", str(contracts), "--no-cache")
+    for problem in folder_problems():
+        session.error(problem)
+
+
+def layer_contracts() -> str:
+    """The import rules, from the layer and the dependencies that each package declares."""
+    rows: dict[int, list[str]] = {}
+    for name, project in PACKAGES.items():
+        rows.setdefault(project["tool"]["house"]["layer"], []).append(module(name))
+    layers = [" | ".join(rows[number]) for number in sorted(rows, reverse=True)]
+    lines = [
+        "[tool.importlinter]",
+        f"root_packages = {[module(n) for n in PACKAGES]}",
+        "include_external_packages = true",
+        "[[tool.importlinter.contracts]]",
+        'name = "A package imports only from layers below its own"',
+        'type = "layers"',
+        f"layers = {layers}",
+    ]
+    for name in PACKAGES:
+        allowed = declared(name, extras=True)
+        lines += [
+            "[[tool.importlinter.contracts]]",
+            f'name = "{name} imports only heavy libraries that it declares"',
+            'type = "forbidden"',
+            "allow_indirect_imports = true",
+            f"source_modules = {[module(name)]}",
+            f"forbidden_modules = {[heavy for heavy in HEAVY if heavy not in allowed]}",
+        ]
+    return "\n".join(lines)
+
+
+def folder_problems() -> list[str]:
+    """What is wrong in the package folders, one sentence each."""
+    found = []
+    for name, project in PACKAGES.items():
+        folder, layer = ROOT / "packages" / name, project["tool"]["house"]["layer"]
+        wanted = ["README.md", "CHANGELOG.md", "LICENSE", "changes", f"src/{module(name)}/py.typed"]
+        found += [f"{name}: {path} is missing" for path in wanted if not (folder / path).exists()]
+        if (folder / "LICENSE").read_text() != (ROOT / "LICENSE").read_text():
+            found.append(f"{name}: LICENSE differs from the root's: copy it")
+        for other in set(declared(name)) & set(PACKAGES):
+            if PACKAGES[other]["tool"]["house"]["layer"] >= layer:
+                found.append(f"{name}: depends on {other}, which is not in a layer below")
+    return found
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of every package, strictly."""
+    install(session, "mypy", *editable(list(PACKAGES)))
+    session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
+
+
+@nox.session
+@each_package
+def tests(session: nox.Session, package: str) -> None:
+    """Test one package with only what it declares: unit tests, README and docstring examples."""
+    install(session, *editable(closure(package)), *groups("test", package))
+    assert_light_import(session, package)
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
+def assert_light_import(session: nox.Session, package: str) -> None:
+    """Fail if importing a package imports a heavy library that its own imports do not."""
+    probe = (
+        f"import sys, tensordict; before = set(sys.modules); import {module(package)};"
+        f"extra = (set(sys.modules) - before) & set({HEAVY});"
+        f"sys.exit(f'importing {module(package)} also imports {{extra}}' if extra else 0)"
+    )
+    if not set(declared(package)) & set(HEAVY):
+        session.run("python", "-c", probe)
+
+
+@nox.session
+@each_package
+def wheel(session: nox.Session, package: str) -> None:
+    """Build wheels of one package and those below it, and test the installed copies."""
+    dist = Path(session.create_tmp()) / "dist"
+    names = closure(package)
+    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(dist), *(f"packages/{n}" for n in names))
+    wheels = [next(dist.glob(f"{module(name)}-*.whl")) for name in names]
+    for name, path in zip(names, wheels, strict=True):
+        inside = {entry.split("/")[0] for entry in zipfile.ZipFile(path).namelist()}
+        if {entry for entry in inside if not entry.endswith(".dist-info")} != {module(name)}:
+            session.error(f"{path.name} holds more than {module(name)}: {sorted(inside)}")
+        if f"{module(name)}/py.typed" not in zipfile.ZipFile(path).namelist():
+            session.error(f"{path.name} holds no py.typed")
+    install(session, *map(str, wheels), *groups("test", package))
+    session.run("pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Run the whole path over all packages, and the code of the documentation pages."""
+    install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium", "matplotlib")
+    session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
+
+
+@nox.session
+@each_example
+def examples(session: nox.Session, script: str) -> None:
+    """Run one example with only what it declares."""
+    path = f"examples/{script}.py"
+    wanted = [Requirement(line) for line in nox.project.load_toml(path)["dependencies"]]
+    ours = [r.name for r in wanted if r.name in PACKAGES]
+    install(session, *editable(closure(*ours)), *(str(r) for r in wanted if r.name not in PACKAGES))
+    session.run("python", path, *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a broken reference is an error."""
+    install(session, "sphinx", "myst-parser", "furo", *editable(list(PACKAGES)))
+    session.run("sphinx-build", "-W", "-n", "-q", "docs", "docs/_build")
+
+
+@nox.session(default=False)
+@each_package
+def bench(session: nox.Session, package: str) -> None:
+    """Print the speed of one package beside its peers; take the machine for yourself."""
+    install(session, *editable(closure(package)), *groups("bench", package))
+    for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
+        session.run("python", str(path.relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(default=False)
+@each_package
+def gpu(session: nox.Session, package: str) -> None:
+    """Run the tests of one package that need a CUDA device; no device is a failure here."""
+    install(session, *editable(closure(package)), *groups("test", package))
+    session.run("pytest", f"packages/{package}", "-m", "gpu", env={"RL_REQUIRE_GPU": "1"})
+
+
+@nox.session(default=False, venv_backend="none")
+def versions(session: nox.Session) -> None:
+    """List the packages, their versions, their layers and what they stand on."""
+    for name, project in PACKAGES.items():
+        row = [name, project["project"]["version"], str(project["tool"]["house"]["layer"])]
+        sys.stdout.write("  ".join([*row, ", ".join(closure(name)[:-1]) or "-"]) + "\n")

@@ -1,0 +1,162 @@
+"""The keys that mark trajectories in a batch, and what one does with nested keys.
+
+Root keys hold what was known before the step, keys under ``"next"`` what the step produced.
+Done-like keys and rewards end in a dimension of size 1; ids and row numbers do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+NestedKey: TypeAlias = str | tuple[str, ...]
+
+NEXT = "next"
+REWARD = "reward"
+DONE = "done"
+TERMINATED = "terminated"
+TRUNCATED = "truncated"
+DONE_KEYS = (DONE, TERMINATED, TRUNCATED)
+
+IS_INIT = "is_init"
+NEXT_REWARD = (NEXT, REWARD)
+NEXT_DONE = (NEXT, DONE)
+NEXT_TERMINATED = (NEXT, TERMINATED)
+NEXT_TRUNCATED = (NEXT, TRUNCATED)
+STEPS_TO_NEXT_OBS = (NEXT, "steps_to_next_obs")
+DELTA = (NEXT, "delta")
+
+COLLECTOR = "collector"
+TRAJ_IDS = (COLLECTOR, "traj_ids")
+TRAJ_STEP = (COLLECTOR, "traj_step")
+MASK = (COLLECTOR, "mask")
+NEXT_MISSING = (COLLECTOR, "next_missing")
+POLICY_VERSION = (COLLECTOR, "policy_version")
+ROW = (COLLECTOR, "row")
+SLICE_IDS = (COLLECTOR, "slice_ids")
+
+INDEX = "index"
+PRIORITY_WEIGHT = "priority_weight"
+SHIFTED_VALID = "shifted_valid"
+
+PADDING_ID = -1
+TIME = "time"
+
+
+def as_tuple(key: NestedKey) -> tuple[str, ...]:
+    """Write a key as a tuple of strings.
+
+    Args:
+        key: a string, or a tuple of strings.
+
+    Returns:
+        The tuple, of one element for a string.
+
+    Raises:
+        TypeError: the key is neither.
+
+    Example:
+        >>> as_tuple("reward"), as_tuple(("next", "reward"))
+        (('reward',), ('next', 'reward'))
+    """
+    if isinstance(key, str):
+        return (key,)
+    if isinstance(key, tuple) and key and all(isinstance(part, str) for part in key):
+        return key
+    msg = f"a key must be a string or a non-empty tuple of strings: got {key!r}"
+    raise TypeError(msg)
+
+
+def as_key(parts: Sequence[str]) -> NestedKey:
+    """Write a key as short as it goes: a string where one part is enough.
+
+    Args:
+        parts: the parts of the key, outermost first.
+
+    Returns:
+        The string where there is one part, a tuple where there are more.
+
+    Example:
+        >>> as_key(("reward",)), as_key(("next", "reward"))
+        ('reward', ('next', 'reward'))
+    """
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def next_key(key: NestedKey) -> tuple[str, ...]:
+    """Name a key's place among what the step produced.
+
+    Args:
+        key: a root key.
+
+    Returns:
+        The key under ``"next"``.
+
+    Example:
+        >>> next_key(("agents", "observation"))
+        ('next', 'agents', 'observation')
+    """
+    return (NEXT, *as_tuple(key))
+
+
+def root_key(key: NestedKey) -> NestedKey:
+    """Name the place a key under ``"next"`` moves to when time goes on.
+
+    Args:
+        key: a key under ``"next"``.
+
+    Returns:
+        The key without its first part.
+
+    Raises:
+        ValueError: the key does not lie under ``"next"``.
+
+    Example:
+        >>> root_key(("next", "observation"))
+        'observation'
+    """
+    parts = as_tuple(key)
+    if parts[0] != NEXT or len(parts) < 2:
+        msg = f"expected a key under 'next': got {key!r}. Write ('next', ...)."
+        raise ValueError(msg)
+    return as_key(parts[1:])
+
+
+def sibling(key: NestedKey, name: str) -> NestedKey:
+    """Name another leaf of the group that holds a key.
+
+    Args:
+        key: any key.
+        name: the last part of the other key.
+
+    Returns:
+        The key with its last part replaced.
+
+    Example:
+        >>> sibling(("next", "agents", "done"), "truncated")
+        ('next', 'agents', 'truncated')
+    """
+    return as_key((*as_tuple(key)[:-1], name))
+
+
+def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Iterate over the leaves of a tensordict, nested ones included.
+
+    Args:
+        tensordict: any tensordict.
+
+    Yields:
+        Each leaf's key as a tuple, and the leaf.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"a": {"b": torch.zeros(2)}, "c": torch.ones(2)}, [2])
+        >>> [key for key, _ in leaves(batch)]
+        [('a', 'b'), ('c',)]
+    """
+    for key, value in tensordict.items(include_nested=True, leaves_only=True):
+        yield as_tuple(key), value

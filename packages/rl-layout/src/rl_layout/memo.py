@@ -1,0 +1,67 @@
+"""What was derived from a batch's markers, kept while they live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import ref
+
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rl_layout.markers import FIELDS, Markers, batch_shape
+
+Made = TypeVar("Made")
+
+
+def _keeps_count(tensor: Tensor) -> bool:
+    """Whether every write to a tensor that torch knows of moves its version counter."""
+    unseen = tensor.device.type == "cpu" and tensor.is_shared()
+    return type(tensor) is Tensor and not unseen and not tensor.is_inference()
+
+
+class Memo(Generic[Made]):
+    """What was derived from the markers of a batch, kept while they live unchanged.
+
+    The marker tensors are held weakly. A write through torch moves their version counter and
+    so drops the entry; tensors that others may write to unseen (shared memory, subclasses) and
+    tensors without a counter (made in inference mode) are never kept. A write through numpy is
+    not seen: whoever writes markers that way hands out new tensors afterwards.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> memo, batch = Memo(), trajectories([2, 3])
+        >>> memo.get(batch, lambda m: object()) is memo.get(batch, lambda m: object())
+        True
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def get(self, batch: TensorDictBase, make: Callable[[Markers], Made]) -> Made:
+        """Return what was made of these markers, or make it.
+
+        Args:
+            batch: a TED tensordict.
+            make: called with the markers where nothing is kept.
+
+        Returns:
+            What ``make`` returned, now or earlier.
+        """
+        shape = batch_shape(batch)
+        found = [batch.get(key, None) for key, _, _ in FIELDS.values()]
+        tensors = [tensor for tensor in found if tensor is not None]
+        anchor = tensors[0] if tensors else None
+        kept = None if anchor is None else self._kept.get(anchor)
+        stamp = (shape, [None if t is None or t.is_inference() else t._version for t in found])
+        if kept is not None and kept[0] == stamp:
+            alive = [None if weak is None else weak() for weak in kept[1]]
+            if all(now is then for now, then in zip(found, alive, strict=True)):
+                made: Made = kept[2]
+                return made
+        made = make(Markers.of(batch))
+        if anchor is not None and all(_keeps_count(tensor) for tensor in tensors):
+            weaks = [None if t is None else ref(t) for t in found]
+            self._kept[anchor] = (stamp, weaks, made)
+        return made

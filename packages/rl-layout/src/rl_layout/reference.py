@@ -1,0 +1,90 @@
+"""Slow, plain twins: one Python loop over rows each, to check the fast ones against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+
+
+def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
+    """List the segments of a batch, one row after another.
+
+    Args:
+        batch: a TED tensordict ``[N]`` or ``[*B, T]``.
+
+    Returns:
+        First row, length and kind (0 cut, 1 truncated, 2 terminated) of each segment.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> segments(trajectories([2, 3]))
+        [(0, 2, 2), (2, 3, 2)]
+    """
+    flat, num_steps = batch.reshape(-1), batch.batch_size[-1]
+    found: list[tuple[int, int, int]] = []
+    start = None
+    for row in range(len(flat)):
+        if not _is_real(flat, row):
+            continue
+        start = row if start is None else start
+        in_batch = row + 1 < len(flat) and (row + 1) % num_steps != 0
+        if not (in_batch and continues(flat, row, row + 1)):
+            found.append((start, row + 1 - start, _kind(flat, row)))
+            start = None
+    return found
+
+
+def continues(rows: TensorDictBase, i: int, j: int) -> bool:
+    """Say whether row j continues row i, by every marker that there is.
+
+    Args:
+        rows: TED rows ``[N]``.
+        i: a row.
+        j: another row.
+
+    Returns:
+        True where no marker cuts between them.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> continues(trajectories([2, 3]), 0, 1), continues(trajectories([2, 3]), 1, 2)
+        (True, False)
+    """
+    same = _read(rows, keys.TRAJ_IDS, lambda ids: bool(ids[i] == ids[j]), True)
+    step = _read(rows, keys.TRAJ_STEP, lambda steps: bool(steps[j] == steps[i] + 1), True)
+    fresh = _read(rows, keys.IS_INIT, lambda flag: bool(flag[j]), False)
+    return (
+        _is_real(rows, i)
+        and _is_real(rows, j)
+        and same
+        and step
+        and not fresh
+        and not (_is_boundary(rows, i))
+    )
+
+
+def _is_real(rows: TensorDictBase, i: int) -> bool:
+    return _read(rows, keys.MASK, lambda mask: bool(mask[i]), True)
+
+
+def _is_boundary(rows: TensorDictBase, i: int) -> bool:
+    near = _read(rows, keys.STEPS_TO_NEXT_OBS, lambda steps: bool(steps[i] == 1), True)
+    flags = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+    return near and any(_read(rows, key, lambda flag: bool(flag[i]), False) for key in flags)
+
+
+def _kind(rows: TensorDictBase, i: int) -> int:
+    if not _is_boundary(rows, i):
+        return 0
+    truncated = _read(rows, keys.NEXT_TRUNCATED, lambda flag: bool(flag[i]), False)
+    terminated = _read(rows, keys.NEXT_TERMINATED, lambda flag: bool(flag[i]), not truncated)
+    return 2 if terminated else 1
+
+
+def _read(rows: TensorDictBase, key: NestedKey, ask: Callable[..., bool], absent: bool) -> bool:
+    value = rows.get(key, None)
+    return absent if value is None else ask(value)

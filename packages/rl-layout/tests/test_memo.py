@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from rl_layout import Segments, keys
+from rl_layout.testing import trajectories
+
+
+def test_the_same_markers_give_the_same_object():
+    batch = trajectories([2, 3])
+    assert Segments.of(batch) is Segments.of(batch)
+    assert Segments.of(batch.exclude("action")) is Segments.of(batch)
+
+
+def test_a_write_to_any_marker_drops_what_was_kept():
+    batch = trajectories([2, 3])
+    Segments.of(batch)
+    batch[keys.NEXT_TERMINATED][0] = True
+    assert Segments.of(batch).lengths.tolist() == [1, 1, 3]
+
+
+def test_a_marker_replaced_added_or_removed_drops_what_was_kept():
+    batch = trajectories([2, 3])
+    Segments.of(batch)
+    batch.set(keys.MASK, torch.tensor([True, True, True, True, False]))
+    assert Segments.of(batch).lengths.tolist() == [2, 2]
+    batch.set(keys.MASK, torch.tensor([True, True, True, False, False]))
+    assert Segments.of(batch).lengths.tolist() == [2, 1]
+    del batch[keys.MASK]
+    assert Segments.of(batch).lengths.tolist() == [2, 3]
+
+
+def test_another_shape_of_the_same_memory_is_another_batch():
+    batch = trajectories([2, 4])
+    assert len(Segments.of(batch)) == 2
+    assert len(Segments.of(batch.reshape(2, 3))) == 3
+
+
+def test_nothing_outlives_the_markers():
+    batch = trajectories([2, 3])
+    kept = weakref.ref(Segments.of(batch))
+    assert kept() is not None
+    del batch
+    gc.collect()
+    assert kept() is None
+
+
+def test_markers_that_others_may_write_to_are_read_each_time():
+    batch = trajectories([2, 3])
+    shared = batch.clone().share_memory_()
+    assert Segments.of(shared) is not Segments.of(shared)
+    with torch.inference_mode():
+        made = batch.clone()
+    assert Segments.of(made) is not Segments.of(made)
