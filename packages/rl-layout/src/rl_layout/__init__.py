@@ -4,6 +4,29 @@ from rl_layout import keys
 from rl_layout.end_kind import EndKind
 from rl_layout.markers import Markers
 from rl_layout.segments import Segments
+from rl_layout.split import (
+    join_trajectories,
+    nest_trajectories,
+    pad_trajectories,
+    split_trajectories,
+)
+from rl_layout.step_mdp import step_mdp
+from rl_layout.ted import Flat2TED, Nested2TED, TED2Flat, TED2Nested
 from rl_layout.time_blocks import TimeBlock
 
-__all__ = ["EndKind", "Markers", "Segments", "TimeBlock", "keys"]
+__all__ = [
+    "EndKind",
+    "Flat2TED",
+    "Markers",
+    "Nested2TED",
+    "Segments",
+    "TED2Flat",
+    "TED2Nested",
+    "TimeBlock",
+    "join_trajectories",
+    "keys",
+    "nest_trajectories",
+    "pad_trajectories",
+    "split_trajectories",
+    "step_mdp",
+]

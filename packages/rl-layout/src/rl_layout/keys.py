@@ -7,10 +7,9 @@ Done-like keys and rewards end in a dimension of size 1; ids and row numbers do 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tensordict import TensorDictBase
-from torch import Tensor
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 
@@ -142,14 +141,14 @@ def sibling(key: NestedKey, name: str) -> NestedKey:
     return as_key((*as_tuple(key)[:-1], name))
 
 
-def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Iterate over the leaves of a tensordict, nested ones included.
 
     Args:
         tensordict: any tensordict.
 
     Yields:
-        Each leaf's key as a tuple, and the leaf.
+        Each leaf's key as a tuple, and the leaf: a tensor, or what stands for other data.
 
     Example:
         >>> import torch
@@ -158,5 +157,36 @@ def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Tensor
         >>> [key for key, _ in leaves(batch)]
         [('a', 'b'), ('c',)]
     """
-    for key, value in tensordict.items(include_nested=True, leaves_only=True):
-        yield as_tuple(key), value
+    for name, value in tensordict.items():
+        if isinstance(value, TensorDictBase):
+            for key, leaf in leaves(value):
+                yield (name, *key), leaf
+        else:
+            yield (name,), value
+
+
+def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
+    """Read a leaf that must be there.
+
+    Args:
+        tensordict: any tensordict.
+        key: the leaf's key.
+
+    Returns:
+        The leaf.
+
+    Raises:
+        KeyError: it is missing; the message lists what is there.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> require(TensorDict({"a": torch.ones(2)}, [2]), "a")
+        tensor([1., 1.])
+    """
+    value = tensordict.get(key, None)
+    if value is None:
+        names = ", ".join(str(as_key(name)) for name, _ in leaves(tensordict))
+        msg = f"{key!r} is missing: there are {names}."
+        raise KeyError(msg)
+    return value

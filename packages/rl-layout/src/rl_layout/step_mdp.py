@@ -1,0 +1,102 @@
+"""One step of time: what the step produced becomes what the next step starts from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple
+from rl_layout.tensordict_fast import build
+
+KeyOrList = NestedKey | list[NestedKey]
+
+
+def step_mdp(  # noqa: PLR0913 - the arguments are the field's
+    tensordict: TensorDictBase,
+    next_tensordict: TensorDictBase | None = None,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+    reward_keys: KeyOrList = keys.REWARD,
+    done_keys: KeyOrList | None = None,
+    action_keys: KeyOrList = "action",
+) -> TensorDictBase:
+    """Move ``"next"`` to the root.
+
+    Args:
+        tensordict: a step of any batch size, with ``"next"``. It is not changed.
+        next_tensordict: written to in place where given; otherwise a new one is made.
+        keep_other: keep root entries that are neither action, reward nor done.
+        exclude_reward: drop rewards.
+        exclude_done: drop done flags.
+        exclude_action: drop actions.
+        reward_keys: key of the reward, or a list of keys.
+        done_keys: key of a done flag, or a list of keys; ``done``, ``terminated`` and
+            ``truncated`` by default.
+        action_keys: key of the action, or a list of keys.
+
+    Returns:
+        What the next step starts from; leaves are shared with the input.
+
+    Raises:
+        KeyError: there is no ``"next"``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> step = trajectories([3])[1]
+        >>> after = step_mdp(step)
+        >>> after["observation"].tolist(), "action" in after, "reward" in after
+        ([7.0, 2.0], False, False)
+    """
+    dones: KeyOrList = [*keys.DONE_KEYS] if done_keys is None else done_keys
+    dropped = _tuples(reward_keys) if exclude_reward else set()
+    dropped |= _tuples(dones) if exclude_done else set()
+    actions = _tuples(action_keys)
+    kept = None if keep_other else (set() if exclude_action else actions)
+    dropped |= actions if exclude_action else set()
+    moved = _step(tensordict, dropped, kept)
+    return moved if next_tensordict is None else next_tensordict.update(moved)
+
+
+def _tuples(wanted: KeyOrList) -> set[tuple[str, ...]]:
+    return {as_tuple(key) for key in (wanted if isinstance(wanted, list) else [wanted])}
+
+
+def _step(
+    step: TensorDictBase, dropped: set[tuple[str, ...]], kept: set[tuple[str, ...]] | None
+) -> TensorDictBase:
+    if isinstance(step, LazyStackedTensorDict):
+        each = [_step(one, dropped, kept) for one in step.tensordicts]
+        return LazyStackedTensorDict.lazy_stack(each, step.stack_dim)
+    after = step.get(keys.NEXT, None)
+    if after is None:
+        msg = f"'next' is missing: the step has {sorted(step.keys())}. Step the environment first."
+        raise KeyError(msg)
+    before = step if kept is None else step.select(*kept, strict=False)
+    return _merge(before, after, dropped | {(keys.NEXT,)}, ())
+
+
+def _merge(
+    before: TensorDictBase,
+    after: TensorDictBase,
+    dropped: set[tuple[str, ...]],
+    prefix: tuple[str, ...],
+) -> TensorDictBase:
+    """The entries of both without the dropped ones; where both have one, what comes after."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys([*before.keys(), *after.keys()]):
+        key = (*prefix, name)
+        if key in dropped:
+            continue
+        old, new = before.get(name, None), after.get(name, None)
+        value = old if new is None else new
+        if isinstance(value, TensorDictBase):
+            one = old if isinstance(old, TensorDictBase) else value.empty()
+            other = new if isinstance(new, TensorDictBase) else value.empty()
+            value = _merge(one, other, dropped, key)
+        found[name] = value
+    names = after.names if after._has_names() else None
+    return build(found, after.batch_size, names)
