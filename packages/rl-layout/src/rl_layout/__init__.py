@@ -1,8 +1,10 @@
 """Flat trajectory batches: where they begin and end, and every view of them."""
 
 from rl_layout import keys
+from rl_layout.check import check_layout
 from rl_layout.end_kind import EndKind
 from rl_layout.markers import Markers
+from rl_layout.report import Finding, LayoutError, LayoutReport
 from rl_layout.segments import Segments
 from rl_layout.split import (
     join_trajectories,
@@ -16,13 +18,17 @@ from rl_layout.time_blocks import TimeBlock
 
 __all__ = [
     "EndKind",
+    "Finding",
     "Flat2TED",
+    "LayoutError",
+    "LayoutReport",
     "Markers",
     "Nested2TED",
     "Segments",
     "TED2Flat",
     "TED2Nested",
     "TimeBlock",
+    "check_layout",
     "join_trajectories",
     "keys",
     "nest_trajectories",

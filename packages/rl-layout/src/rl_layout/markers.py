@@ -81,6 +81,12 @@ class Markers:
         }
         return cls(shape, **found)
 
+    @property
+    def can_cut(self) -> bool:
+        """Whether any marker tells trajectories apart."""
+        others = (self.is_init, self.traj_ids, self.traj_step)
+        return self.boundary() is not None or any(marker is not None for marker in others)
+
     def boundary(self) -> Tensor | None:
         """Say where the environment ended a trajectory.
 

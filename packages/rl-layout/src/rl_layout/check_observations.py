@@ -1,0 +1,146 @@
+"""Whether each next observation is the one that follows, and whether ids name one step each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.boundaries import cut_rows
+from rl_layout.keys import NestedKey, as_key
+from rl_layout.report import Finding
+from rl_layout.rows import Rows
+from rl_layout.ted import bits
+
+_FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
+
+
+def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+    """Compare what follows each step with what it says follows.
+
+    Args:
+        batch: a TED tensordict whose markers have the right shapes.
+        rows: its rows.
+
+    Yields:
+        An error where the next observation is another trajectory's, or where one (id, step)
+        holds two different steps; a note where it merely differs from the row that follows.
+
+    Example:
+        >>> from rl_layout.markers import Markers
+        >>> from rl_layout.testing import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> list(observation_findings(batch, Rows(Markers.of(batch))))
+        []
+    """
+    if not rows.markers.can_cut:
+        return
+    successor, follows = _successors(rows)
+    missing = batch.get(keys.NEXT_MISSING, None)
+    has_next = rows.real if missing is None else rows.real & ~missing.reshape(-1).cpu()
+    for key, root, after in _pairs(batch):
+        known = has_next & follows
+        differs = known & (_flat_bits(after) != _flat_bits(root)[successor]).any(1)
+        foreign = differs & _stands_elsewhere(rows, root, after, differs)
+        what = "is an observation of another trajectory"
+        yield from rows.found("error", keys.next_key(key), foreign, what)
+        what = "differs from the observation that follows, as behind a running normaliser"
+        yield from rows.found("note", keys.next_key(key), differs & ~foreign, what)
+        yield from _reset_findings(rows, key, root, after)
+    yield from _copy_findings(batch, rows)
+
+
+def _pairs(batch: TensorDictBase) -> Iterator[tuple[NestedKey, Tensor, Tensor]]:
+    """Observations, that is leaves at the root with a twin under ``"next"``, as ``[N, ...]``."""
+    flat = batch.reshape(-1)
+    for parts, root in keys.leaves(flat):
+        after = None if parts[0] == keys.NEXT else flat.get(keys.next_key(parts), None)
+        if parts[-1] in _FLAGS or not isinstance(root, Tensor) or not isinstance(after, Tensor):
+            continue
+        if root.shape == after.shape and root.dtype == after.dtype:
+            yield as_key(parts), root.cpu(), after.cpu()
+
+
+def _flat_bits(values: Tensor) -> Tensor:
+    """A leaf as integers ``[N, F]``, equal where it is equal bit for bit."""
+    found = bits(values)
+    return found.reshape(len(found), math.prod(found.shape[1:]))
+
+
+def _successors(rows: Rows) -> tuple[Tensor, Tensor]:
+    """The row that each next observation belongs to, and whether it lies in the same segment."""
+    cut = cut_rows(rows.markers).cpu()
+    number = torch.nn.functional.pad(cut.cumsum(0), (1, 0))[:-1]
+    horizon = rows.markers.steps_to_next_obs
+    ahead = torch.ones(rows.size, dtype=torch.int64) if horizon is None else horizon.cpu()
+    successor = torch.arange(rows.size) + ahead
+    inside = (successor >= 0) & (successor < rows.size)
+    successor = successor.clamp(0, rows.size - 1)
+    return successor, inside & (number[successor] == number) & rows.real[successor]
+
+
+def _stands_elsewhere(rows: Rows, root: Tensor, after: Tensor, differs: Tensor) -> Tensor:
+    """Rows whose next observation is bit for bit an observation of another id."""
+    found = torch.zeros(rows.size, dtype=torch.bool)
+    ids = rows.markers.traj_ids
+    where = differs.nonzero()[:, 0]
+    if ids is None or not len(where):
+        return found
+    both = torch.cat([_flat_bits(root), _flat_bits(after)[where]])
+    numbers = torch.unique(both, dim=0, return_inverse=True)[1]
+    here, wanted = numbers[: rows.size], numbers[rows.size :]
+    low = torch.full((len(both),), torch.iinfo(torch.int64).max)
+    low = low.scatter_reduce(0, here, ids.cpu(), "amin")
+    high = torch.full((len(both),), torch.iinfo(torch.int64).min)
+    high = high.scatter_reduce(0, here, ids.cpu(), "amax")
+    mine = ids.cpu()[where]
+    stands = high[wanted] >= low[wanted]
+    found[where] = stands & ((low[wanted] != mine) | (high[wanted] != mine))
+    return found
+
+
+def _reset_findings(rows: Rows, key: NestedKey, root: Tensor, after: Tensor) -> Iterator[Finding]:
+    """Done steps whose next observation is the first one of the trajectory behind them.
+
+    That is right where a cut was made and the environment went on, which only a truncation can
+    be; where every termination shows it, the final observations are lost.
+    """
+    m = rows.markers
+    fresh = rows.real if m.is_init is None else m.is_init.cpu()
+    ended = rows.paired & fresh & rows.after(rows.boundary) & ~rows.new_slice
+    taken = torch.zeros(rows.size, dtype=torch.bool)
+    taken[1:] = (_flat_bits(after)[:-1] == _flat_bits(root)[1:]).all(1)
+    moved = (_flat_bits(after) != _flat_bits(root)).any(1)
+    leaks = ended & taken & rows.after(moved)
+    final = ended if m.terminated is None else ended & rows.after(m.terminated)
+    lost = bool(final.any()) and bool(leaks[final].all())
+    what = "is the first observation behind it, right only where the environment went on"
+    if lost:
+        what = "is the first observation of the trajectory behind it: keep the final observation"
+    before = torch.roll(leaks, -1)  # stands on the done step itself
+    yield from rows.found("error" if lost else "note", keys.next_key(key), before, what)
+
+
+def _copy_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+    """Rows that bear the id and step of an earlier row and hold another step."""
+    m = rows.markers
+    if m.traj_ids is None or m.traj_step is None:
+        return
+    names = torch.stack([m.traj_ids.cpu(), m.traj_step.cpu()], 1)
+    numbers = torch.unique(names, dim=0, return_inverse=True)[1]
+    places = torch.where(rows.real, torch.arange(rows.size), rows.size)
+    first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
+    original = first[numbers].clamp(max=rows.size - 1)
+    differs = torch.zeros(rows.size, dtype=torch.bool)
+    flat = batch.reshape(-1)
+    for key in ("observation", "action", keys.NEXT_REWARD):
+        leaf = flat.get(key, None)
+        if isinstance(leaf, Tensor):
+            values = _flat_bits(leaf.cpu())
+            differs |= (values != values[original]).any(1)
+    what = "names another step already: ids are never reused"
+    yield from rows.found("error", keys.TRAJ_IDS, differs & rows.real, what)

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from rl_layout import EndKind, LayoutError, check_layout, keys
+from rl_layout.testing import batches, environments, flat_batches, trajectories
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED]
+
+
+def errors(batch, **arguments):
+    return [(finding.key, finding.row) for finding in check_layout(batch, **arguments).errors]
+
+
+def padded_ids(batch):
+    """Number the padding of a batch -1, as the contract wants it."""
+    if keys.MASK in batch.keys(include_nested=True) and keys.TRAJ_IDS in batch.keys(True):
+        batch[keys.TRAJ_IDS][~batch[keys.MASK]] = -1
+    return batch
+
+
+@given(batches())
+def test_good_batches_have_no_error_whatever_optional_key_they_lack(batch):
+    assert not check_layout(padded_ids(batch)).errors
+
+
+@given(flat_batches())
+def test_a_flat_batch_has_no_finding_at_all(batch):
+    report = check_layout(batch)
+    assert not report.findings, str(report)
+    assert report.raise_if_broken() is report
+
+
+def test_flattened_rows_of_a_good_batch_are_a_note():
+    batch = environments(3, 7, [4, 5], KINDS)
+    assert not check_layout(batch).findings
+    report = check_layout(batch.reshape(-1))
+    assert report.ok
+    assert all("rows of [B, T] lie end to end" in note.message for note in report.notes)
+
+
+def test_a_running_normaliser_is_a_note():
+    batch = trajectories([4, 3])
+    batch["next", "observation"] += torch.rand(7, 2)
+    report = check_layout(batch)
+    assert report.ok
+    assert [note.key for note in report.notes] == [("next", "observation")]
+    assert report.notes[0].count == 5
+
+
+def test_n_step_rows_are_good():
+    batch = trajectories([4, 3])
+    horizon = torch.tensor([2, 2, 2, 1, 2, 2, 1]).unsqueeze(-1)
+    batch.set(keys.STEPS_TO_NEXT_OBS, horizon)
+    batch["next", "observation"][:, 1] += horizon.flatten() - 1
+    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED):
+        batch[key][[2, 5]] = True
+    assert not check_layout(batch).findings
+
+
+def test_slices_of_one_trajectory_are_good_when_they_are_marked():
+    rows = trajectories([9], EndKind.CUT)
+    sample = rows[torch.tensor([4, 5, 6, 7, 8, 1, 2])]
+    sample.set(keys.SLICE_IDS, torch.tensor([0, 0, 1, 1, 1, 2, 2]))
+    sample["is_init"][[0, 2, 5]] = True
+    for key in (keys.NEXT_DONE, keys.NEXT_TRUNCATED):
+        sample[key][[1, 4, 6]] = True
+    assert not check_layout(sample).findings
+
+
+def test_masked_out_rows_may_hold_anything():
+    batch = trajectories([3, 2])
+    mask = torch.tensor([True, True, True, False, False])
+    batch.set(keys.MASK, mask)
+    batch[keys.TRAJ_IDS][3:] = -1
+    batch["is_init"][3:] = False
+    batch[keys.TRAJ_STEP][3:] = 0
+    assert not check_layout(batch).findings
+
+
+@pytest.mark.parametrize("gone", [[], [keys.TRAJ_STEP], [keys.TRAJ_IDS]])
+def test_an_unmarked_start_is_found(gone):
+    batch = trajectories([2, 3]).exclude(*gone)
+    batch["is_init"][2] = False
+    assert ("is_init", (2,)) in errors(batch)
+
+
+def test_an_unmarked_start_is_found_by_its_id_alone():
+    batch = trajectories([2, 3], EndKind.CUT).exclude(keys.TRAJ_STEP)
+    batch["is_init"][2] = False
+    assert errors(batch) == [("is_init", (2,))]
+
+
+def test_an_unmarked_start_is_found_by_done_alone():
+    batch = trajectories([2, 3]).select("is_init", "next")
+    batch["is_init"][2] = False
+    assert errors(batch) == [("is_init", (2,))]
+
+
+@pytest.mark.parametrize("key", [keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED])
+def test_done_that_is_not_terminated_or_truncated_is_found(key):
+    batch = trajectories([2, 4])
+    batch[key][3] = ~batch[key][3]
+    assert (keys.NEXT_DONE, (3,)) in errors(batch)
+
+
+@pytest.mark.parametrize("key", [keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED])
+def test_a_kind_without_done_is_found_where_the_other_kind_is_absent(key):
+    other = ({keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED} - {key}).pop()
+    batch = trajectories([2, 4], EndKind.CUT).exclude(other)
+    batch[key][3] = True
+    assert (key, (3,)) in errors(batch)
+
+
+def test_an_id_that_continues_after_done_is_found():
+    batch = trajectories([6], EndKind.CUT)
+    batch[keys.NEXT_TRUNCATED][2] = batch[keys.NEXT_DONE][2] = True
+    assert (keys.TRAJ_IDS, (3,)) in errors(batch)
+    batch["is_init"][3] = True
+    assert errors(batch) == [(keys.TRAJ_IDS, (3,))]
+
+
+def test_a_hole_in_the_steps_is_found():
+    rows = trajectories([6], EndKind.CUT)[torch.tensor([0, 1, 3, 4])]
+    assert errors(rows) == [(keys.TRAJ_STEP, (2,))]
+
+
+def test_slices_glued_without_a_start_marker_are_found():
+    rows = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 6, 1, 2])]
+    assert errors(rows) == [(keys.TRAJ_STEP, (3,))]
+    rows.set(keys.SLICE_IDS, torch.tensor([0, 0, 1, 2, 2]))
+    assert ("is_init", (2,)) in errors(rows)
+
+
+def test_a_reused_id_is_found():
+    batch = trajectories([2, 4, 3])
+    batch["observation"] += torch.arange(9).unsqueeze(-1)
+    batch[keys.TRAJ_IDS][6:] = batch[keys.TRAJ_IDS][0].clone()
+    assert (keys.TRAJ_IDS, (6,)) in errors(batch)
+
+
+def test_the_same_step_twice_is_a_copy():
+    rows = trajectories([2, 3])
+    assert check_layout(torch.cat([rows, rows[:2]])).ok
+
+
+@pytest.mark.parametrize("first_step", [0, 1])
+def test_environments_flattened_the_wrong_way_are_found(first_step):
+    batch = environments(3, 5, [7], KINDS)[:, first_step:]
+    interleaved = batch.transpose(0, 1).reshape(-1)
+    assert any("interleaved" in finding.message for finding in check_layout(interleaved).errors)
+
+
+def test_a_next_observation_of_another_trajectory_is_found():
+    batch = trajectories([4, 4])
+    batch["next", "observation"][1] = batch["observation"][6]
+    assert errors(batch) == [(("next", "observation"), (1,))]
+
+
+def test_a_reset_observation_in_place_of_the_final_one_is_found():
+    batch = trajectories([4, 3, 2])
+    batch["next", "observation"][3] = batch["observation"][4]
+    batch["next", "observation"][6] = batch["observation"][7]
+    (finding,) = check_layout(batch).errors
+    assert (finding.key, finding.row, finding.count) == (("next", "observation"), (3,), 2)
+    assert "keep the final observation" in finding.message
+
+
+def test_a_cut_in_an_environment_that_goes_on_is_a_note():
+    batch = trajectories([4, 3, 2], EndKind.TRUNCATED)
+    batch["next", "observation"][3] = batch["observation"][4]
+    report = check_layout(batch)
+    assert [note.row for note in report.notes] == [(3,)]
+    assert report.ok
+
+
+def test_rows_without_their_next_observation_are_not_compared():
+    batch = trajectories([4, 4])
+    batch["next", "observation"][1] = batch["observation"][6]
+    missing = torch.zeros(8, dtype=torch.bool)
+    missing[1] = True
+    assert not check_layout(batch.set(keys.NEXT_MISSING, missing)).findings
+
+
+def test_a_state_that_is_not_the_default_at_a_reset_is_found():
+    batch = trajectories([4, 3]).set("state", torch.zeros(7, 2, 5))
+    batch["state"][5] = 1.0
+    assert not errors(batch, default_states={"state": 0.0})
+    batch["state"][4, 1, 2] = 1.0
+    assert errors(batch, default_states={"state": torch.zeros(2, 5)}) == [("state", (4,))]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("is_init", torch.zeros(5)),
+        ("is_init", torch.zeros(5, dtype=torch.bool)),
+        (keys.TRAJ_IDS, torch.zeros(5, 1, dtype=torch.int64)),
+        (keys.TRAJ_STEP, torch.zeros(5)),
+        (keys.NEXT_REWARD, torch.zeros(5)),
+        (keys.DONE, torch.zeros(5, 1)),
+        (keys.NEXT_MISSING, torch.zeros(5, 1, dtype=torch.bool)),
+        (keys.POLICY_VERSION, torch.zeros(5)),
+        (keys.SLICE_IDS, torch.zeros(5, 1, dtype=torch.int64)),
+    ],
+)
+def test_wrong_dtypes_and_trailing_dimensions_are_found(key, value):
+    assert errors(trajectories([2, 3]).set(key, value)) == [(key, ())]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (keys.TRAJ_STEP, -1, "is negative"),
+        (keys.STEPS_TO_NEXT_OBS, 0, "less than 1"),
+        (keys.TRAJ_IDS, -1, "-1 on a real step"),
+    ],
+)
+def test_numbers_outside_their_range_are_found(key, value, message):
+    batch = trajectories([2, 3])
+    batch.set(keys.STEPS_TO_NEXT_OBS, torch.ones(5, 1, dtype=torch.int64))
+    batch[key][0] = value
+    assert any(message in finding.message for finding in check_layout(batch).errors)
+
+
+def test_padding_that_is_not_numbered_is_found():
+    batch = trajectories([2, 3]).set(keys.MASK, torch.tensor([True, True, True, True, False]))
+    assert errors(batch) == [(keys.TRAJ_IDS, (4,))]
+
+
+def test_done_flags_of_a_group_without_its_start_marker_are_a_note():
+    batch = trajectories([2, 3]).set(("next", "agents", "done"), torch.zeros(5, 3, 1).bool())
+    assert [note.key for note in check_layout(batch).notes] == [("next", "agents", "done")]
+    batch.set(("agents", "is_init"), torch.zeros(5, 3, 1).bool())
+    assert not check_layout(batch).findings
+
+
+def test_a_batch_without_markers_is_an_error():
+    assert errors(trajectories([2, 3]).select("observation")) == [("is_init", ())]
+
+
+def test_a_start_marker_in_mid_trajectory_is_a_note():
+    batch = trajectories([5], EndKind.CUT)
+    batch["is_init"][3] = True
+    assert [note.row for note in check_layout(batch).notes] == [(3,)]
+
+
+def test_rows_are_named_by_environment_and_step():
+    batch = environments(2, 5, [9], KINDS)
+    batch["is_init"][1, 0] = False
+    assert errors(batch) == [("is_init", (1, 0))]
+
+
+def test_the_report_prints_as_a_table_and_raises_with_it():
+    batch = trajectories([2, 3])
+    batch["is_init"][2] = False
+    report = check_layout(batch)
+    assert "layout of [5]: 1 errors, 0 notes" in str(report)
+    assert "error  is_init  2          1     is False where traj_step is 0" in str(report)
+    with pytest.raises(LayoutError, match="is False where traj_step is 0"):
+        report.raise_if_broken()
+
+
+def test_the_batch_is_left_as_it_was():
+    batch = trajectories([2, 3])
+    before = batch.clone()
+    check_layout(batch)
+    assert (batch == before).all()
+    assert set(batch.keys(True)) == set(before.keys(True))
