@@ -2,9 +2,12 @@
 
 from rl_layout import keys
 from rl_layout.check import check_layout
+from rl_layout.draw import LayoutDrawing, draw_layout
 from rl_layout.end_kind import EndKind
 from rl_layout.markers import Markers
+from rl_layout.recurrent_mode import recurrent_mode, set_recurrent_mode
 from rl_layout.report import Finding, LayoutError, LayoutReport
+from rl_layout.row_source import RowSource
 from rl_layout.segments import Segments
 from rl_layout.split import (
     join_trajectories,
@@ -20,19 +23,24 @@ __all__ = [
     "EndKind",
     "Finding",
     "Flat2TED",
+    "LayoutDrawing",
     "LayoutError",
     "LayoutReport",
     "Markers",
     "Nested2TED",
+    "RowSource",
     "Segments",
     "TED2Flat",
     "TED2Nested",
     "TimeBlock",
     "check_layout",
+    "draw_layout",
     "join_trajectories",
     "keys",
     "nest_trajectories",
     "pad_trajectories",
+    "recurrent_mode",
+    "set_recurrent_mode",
     "split_trajectories",
     "step_mdp",
 ]

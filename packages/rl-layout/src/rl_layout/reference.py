@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
@@ -65,6 +67,51 @@ def continues(rows: TensorDictBase, i: int, j: int) -> bool:
         and not fresh
         and not (_is_boundary(rows, i))
     )
+
+
+class ListRowSource:
+    """The rows of one batch as a row source, numbered from 0.
+
+    Args:
+        rows: TED rows ``[N]``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> source = ListRowSource(trajectories([2, 3]))
+        >>> source.after(torch.tensor([0, 1]), 1)
+        (tensor([1, 1]), tensor([ True, False]))
+    """
+
+    def __init__(self, rows: TensorDictBase) -> None:
+        self._rows = rows
+
+    def read(self, rows: Tensor, keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+        """Read keys of some rows; rows outside the batch read row 0 and are masked out."""
+        known = (rows >= 0) & (rows < len(self._rows))
+        return self._rows.select(*keys)[torch.where(known, rows, 0)], known
+
+    def after(self, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Walk k steps on, as far as each step continues the one before."""
+        return self._walk(rows, k, lambda i: (i, i + 1), 1)
+
+    def before(self, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Walk k steps back, as far as each step continues the one before."""
+        return self._walk(rows, k, lambda i: (i - 1, i), -1)
+
+    def _walk(
+        self, rows: Tensor, k: int, pair: Callable[[int], tuple[int, int]], step: int
+    ) -> tuple[Tensor, Tensor]:
+        places, proved = [], []
+        for row in rows.reshape(-1).tolist():
+            reached, steps = row, 0
+            while steps < k and self._continues(*pair(reached)):
+                reached, steps = reached + step, steps + 1
+            places.append(reached)
+            proved.append(steps == k)
+        return torch.tensor(places).reshape(rows.shape), torch.tensor(proved).reshape(rows.shape)
+
+    def _continues(self, i: int, j: int) -> bool:
+        return min(i, j) >= 0 and max(i, j) < len(self._rows) and continues(self._rows, i, j)
 
 
 def _is_real(rows: TensorDictBase, i: int) -> bool:

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from rl_layout import EndKind, draw_layout, keys
+from rl_layout.testing import environments, trajectories
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
+
+
+def test_each_trajectory_is_a_bar_with_its_end():
+    lines = str(draw_layout(trajectories([2, 4, 3], KINDS))).splitlines()
+    assert lines[:3] == ["id 7  [X", "id 8  [==|", "id 9  [=>"]
+
+
+def test_a_bar_that_begins_in_mid_trajectory_is_moved_along_time():
+    assert str(draw_layout(trajectories([3, 2], first_step=2))).splitlines()[0] == "id 7    ==X"
+
+
+def test_findings_stand_on_their_row():
+    batch = trajectories([2, 4])
+    batch[keys.NEXT_DONE][3] = True
+    assert str(draw_layout(batch)).splitlines()[1] == "id 8  [!"
+
+
+def test_long_trajectories_are_scaled_to_the_line():
+    lines = str(draw_layout(trajectories([800, 400]))).splitlines()
+    assert [len(line) for line in lines[:2]] == [6 + 80, 6 + 40]
+
+
+def test_batches_without_ids_are_numbered_and_many_are_cut_short():
+    batch = environments(2, 6, [2, 1], KINDS).exclude(keys.TRAJ_IDS, keys.TRAJ_STEP)
+    drawing = draw_layout(batch, max_trajectories=3)
+    assert [bar.label for bar in drawing.bars] == ["#0", "#1", "#2"]
+    assert f"... and {drawing.left_out} more" in str(drawing)
+
+
+def test_a_batch_of_padding_alone_is_refused():
+    batch = trajectories([3]).set(keys.MASK, torch.zeros(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="all 3 are masked out"):
+        draw_layout(batch)
+
+
+def test_text_is_saved_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    drawing = draw_layout(trajectories([2, 4]))
+    drawing.save(tmp_path / "layout.txt")
+    assert (tmp_path / "layout.txt").read_text().startswith("id 7  [X\n")
+    assert drawing._repr_png_() is None
+    with pytest.raises(ModuleNotFoundError, match=r"rl-layout\[draw\]"):
+        drawing.plot()
+
+
+def test_a_picture_shows_every_bar(tmp_path):
+    pytest.importorskip("matplotlib", reason="the draw extra is not installed")
+    drawing = draw_layout(trajectories([2, 4, 3], KINDS))
+    axes = drawing.plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["id 7", "id 8", "id 9"]
+    drawing.save(tmp_path / "layout.png")
+    assert (tmp_path / "layout.png").read_bytes() == drawing._repr_png_()

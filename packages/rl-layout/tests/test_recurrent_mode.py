@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from rl_layout import recurrent_mode, set_recurrent_mode
+
+
+def scaled(x):
+    outside = 2 * x if recurrent_mode() else 3 * x
+    with set_recurrent_mode("recurrent"):
+        inside = 2 * x if recurrent_mode() else 3 * x
+        with set_recurrent_mode("sequential"):
+            nested = 2 * x if recurrent_mode() else 3 * x
+    return torch.stack([outside, inside, nested])
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [(True, True), ("recurrent", True), (False, False), ("sequential", False), (None, None)],
+)
+def test_each_way_to_say_a_mode(given, mode):
+    with set_recurrent_mode(given):
+        assert recurrent_mode() is mode
+    assert recurrent_mode() is None
+
+
+def test_modes_nest_and_leave_in_order_also_through_errors():
+    same = set_recurrent_mode(True)
+    with same, set_recurrent_mode(False):
+        with pytest.raises(RuntimeError), same:
+            raise RuntimeError
+        assert recurrent_mode() is False
+    assert recurrent_mode() is None
+
+
+def test_a_decorated_function_runs_in_its_mode_each_time():
+    @set_recurrent_mode(True)
+    def double(x):
+        """Twice."""
+        return 2 * x, recurrent_mode()
+
+    assert double(3) == double(3) == (6, True)
+    assert double.__doc__ == "Twice."
+    assert recurrent_mode() is None
+
+
+def test_a_thread_does_not_see_the_mode_of_another():
+    seen, entered, leave = [], threading.Event(), threading.Event()
+
+    def other():
+        with set_recurrent_mode(False):
+            entered.set()
+            assert leave.wait(10)
+            seen.append(recurrent_mode())
+
+    with set_recurrent_mode(True):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert entered.wait(10)
+        assert recurrent_mode() is True
+        leave.set()
+        thread.join(10)
+    assert seen == [False]
+
+
+def test_compiled_code_follows_modes_set_inside_and_outside():
+    compiled = torch.compile(scaled, backend="eager", fullgraph=True)
+    x = torch.tensor(1.0)
+    assert compiled(x).tolist() == [3, 2, 3]
+    with set_recurrent_mode(True):
+        assert compiled(x).tolist() == [2, 2, 3]
+    assert set_recurrent_mode(False)(compiled)(x).tolist() == [3, 2, 3]
+    assert compiled(x).tolist() == scaled(x).tolist()
+
+
+def test_other_modes_are_refused():
+    with pytest.raises(ValueError, match="'recurrent' or 'sequential': got 'scan'"):
+        set_recurrent_mode("scan")
+    with pytest.raises(TypeError, match="got int"):
+        set_recurrent_mode(1)
