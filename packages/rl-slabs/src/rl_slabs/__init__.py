@@ -1,1 +1,1 @@
-"""."""
+"""Rows of tensors in private, shared or mapped memory, written by many processes."""

@@ -1,0 +1,318 @@
+"""Rows of one schema in memory: read, written and looked at as TensorDicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_slabs.dtypes import carrier
+from rl_slabs.schema import Field, Key, RowSchema
+from rl_slabs.selection import RowIndex, Selection, require_inside, select
+from rl_slabs.unpacking import unpacking
+from rl_slabs.writing import as_cells, bits_of, fitting_leaves
+
+ALIGNMENT = 64
+"""Own arrays begin at multiples of this many bytes: a cache line."""
+
+Path = tuple[str, ...]
+
+# from here on it pays to see a leaf's row as one opaque item, which takes 1 us a leaf
+_ROWS_FOR_CELLS = 256
+
+
+class Rows:
+    """Rows of one schema: one packed tensor, and one tensor for each large leaf.
+
+    The memory is zeroed when it is made. Nothing here locks: who writes while others read uses
+    `Lanes`.
+
+    Attributes:
+        schema: What each row holds.
+        packed: The packed leaves, `[rows, schema.row_bytes / 8]`, int64; None where there are none.
+        arrays: The large leaves by path, each `[rows, *shape]`.
+
+    Example:
+        >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+        >>> rows.write(2, TensorDict({"reward": torch.ones(1)}))
+        >>> rows.read(slice(1, 4))["reward"].squeeze(-1)
+        tensor([0., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        schema: RowSchema,
+        packed: torch.Tensor | None,
+        arrays: dict[Path, torch.Tensor],
+    ) -> None:
+        self.schema = schema
+        self.packed = packed
+        self.arrays = arrays
+        self._count = next(len(t) for t in (packed, *arrays.values()) if t is not None)
+        self._plans: dict[tuple[Key, ...], _Plan] = {(): _Plan(schema, schema.fields)}
+        live = self.view()
+        # leaf by leaf in the order of the schema's fields, in dtypes that can be moved
+        self._views: dict[Path, torch.Tensor] = {
+            field.path: live.get(field.key).view(carrier(field.dtype)) for field in schema.fields
+        }
+        self._columns: dict[Path, NDArray[Any]] = {
+            path: view.numpy() for path, view in self._views.items() if view.is_cpu
+        }
+        self._cells: dict[Path, NDArray[Any]] = {
+            path: as_cells(column)
+            for path, column in self._columns.items()
+            if prod(column.shape[1:]) > 1
+        }
+
+    @classmethod
+    def zeros(
+        cls, schema: RowSchema, count: int, *, device: torch.device | str | None = None
+    ) -> Self:
+        """New rows of zeros, in private memory that is touched now rather than later.
+
+        Args:
+            schema: What each row holds.
+            count: How many rows.
+            device: Where; the CPU unless given.
+
+        Raises:
+            ValueError: `count` is below 1.
+
+        Example:
+            >>> len(Rows.zeros(RowSchema({"done": (torch.bool, (1,))}), 3))
+            3
+        """
+        _require_count(count)
+        # calloc hands out pages that are taken at the first touch: zero_() touches them
+        words = torch.empty(count, schema.row_bytes // 8, dtype=torch.int64, device=device).zero_()
+        arrays = {
+            field.path: torch.empty(count, *field.shape, dtype=field.dtype, device=device).zero_()
+            for field in schema.large
+        }
+        return cls(schema, words if schema.packed else None, arrays)
+
+    @classmethod
+    def over(cls, schema: RowSchema, count: int, memory: NDArray[np.uint8]) -> Self:
+        """Rows that live in memory made elsewhere, which they keep alive.
+
+        Args:
+            schema: What each row holds.
+            count: How many rows.
+            memory: At least `Rows.bytes_for(schema, count)` bytes, `[bytes]`, aligned to 64.
+
+        Example:
+            >>> schema = RowSchema({"done": (torch.bool, (1,))})
+            >>> memory = np.zeros(Rows.bytes_for(schema, 3), dtype=np.uint8)
+            >>> len(Rows.over(schema, 3, memory))
+            3
+        """
+        _require_count(count)
+        flat = torch.from_numpy(memory)
+        packed, arrays, start = None, {}, 0
+        if schema.packed:
+            start = count * schema.row_bytes
+            packed = flat[:start].view(torch.int64).view(count, schema.row_bytes // 8)
+        for field in schema.large:
+            start = _aligned(start)
+            piece = flat[start : start + count * field.nbytes]
+            arrays[field.path] = piece.view(field.dtype).view(count, *field.shape)
+            start += count * field.nbytes
+        return cls(schema, packed, arrays)
+
+    @staticmethod
+    def bytes_for(schema: RowSchema, count: int) -> int:
+        """Bytes that `count` rows take, the gaps before own arrays included.
+
+        Example:
+            >>> Rows.bytes_for(RowSchema({"done": (torch.bool, (1,))}), 3)
+            24
+        """
+        end = count * schema.row_bytes
+        for field in schema.large:
+            end = _aligned(end) + count * field.nbytes
+        return end
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(
+        self,
+        rows: RowIndex,
+        *,
+        keys: Sequence[Key] | None = None,
+        contiguous: bool = False,
+        device: torch.device | str | None = None,
+    ) -> TensorDict:
+        """A copy of some rows: one gather of the packed row, one for each large leaf.
+
+        The leaves are views into the gathered rows, so they are not contiguous, but each has its
+        own version counter. Keeping one of them keeps the rows.
+
+        Args:
+            rows: One row, a slice, or int64 rows of any shape, on the device of these rows.
+            keys: The leaves or groups wanted; all of them unless given.
+            contiguous: Copy each leaf to memory of its own, as in-place writes under
+                `torch.compile` need.
+            device: Where the result goes, in one copy of the packed rows.
+
+        Returns:
+            `[]` for one row, `[M]` for a slice, else the shape of `rows`.
+
+        Raises:
+            ValueError: A row out of range.
+            TypeError: `rows` is no index.
+            KeyError: An unknown key.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+            >>> rows.read(torch.tensor([[4, 0, 2]]))["reward"].shape
+            torch.Size([1, 3, 1])
+        """
+        plan = self._plans[()] if keys is None else self._plan(tuple(keys))
+        index, shape = select(rows, self._count)
+        packed = None
+        if self.packed is not None and plan.packed:
+            packed = self._gather(self.packed, index, shape)
+        arrays = [self._gather(self.arrays[path], index, shape) for path in plan.large]
+        if device is not None:
+            packed = None if packed is None else packed.to(device)
+            arrays = [array.to(device) for array in arrays]
+        unpack = plan.unpack if not contiguous else plan.unpack_contiguous
+        return unpack(packed, arrays, shape)
+
+    def write(
+        self, rows: RowIndex, source: TensorDictBase, *, keys: Sequence[Key] | None = None
+    ) -> None:
+        """Copy a tensordict into some rows. Everything is checked before anything is written.
+
+        Args:
+            rows: One row, a slice, or int64 rows of any shape, each row at most once.
+            source: Leaves `[*B, *shape]`, B the shape of `rows`; no live view of these rows.
+            keys: The leaves or groups to write, others in `source` being left alone. Unless
+                given, `source` must have exactly the leaves of the schema.
+
+        Raises:
+            ValueError: A row out of range, or a leaf of another shape.
+            TypeError: A leaf of another dtype, or `rows` is no index.
+            KeyError: A leaf that is missing, or that the schema does not know.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+            >>> rows.write(slice(0, 2), TensorDict({"reward": torch.ones(2, 1)}))
+        """
+        index, shape = select(rows, self._count)
+        if isinstance(index, torch.Tensor):
+            require_inside(index, self._count)
+        plan = self._plans[()] if keys is None else self._plan(tuple(keys))
+        leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
+        (self._write_on_cpu if self._columns else self._write_on_device)(
+            (index, shape), plan, leaves
+        )
+
+    def view(self) -> TensorDict:
+        """All rows as live views: writing to a leaf in place writes the rows.
+
+        Returns:
+            `[rows]`; a new TensorDict each time, over the same memory.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 2)
+            >>> rows.view()["reward"][1] = 3
+            >>> rows.read(1)["reward"]
+            tensor([3.])
+        """
+        return self._plans[()].unpack(
+            self.packed, list(self.arrays.values()), torch.Size([self._count])
+        )
+
+    def columns(self) -> dict[Key, NDArray[Any]]:
+        """One numpy array for each leaf, `[rows, *shape]`, live: the quickest way to write a row.
+
+        A dtype that numpy lacks appears as integers of its size (bfloat16 as int16).
+
+        Raises:
+            TypeError: The rows are not on the CPU.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 2)
+            >>> rows.columns()["reward"][1] = 3
+            >>> rows.read(1)["reward"]
+            tensor([3.])
+        """
+        if not self._columns:
+            raise TypeError("numpy sees rows on the CPU only: use view() on these.")
+        return {field.key: self._columns[field.path] for field in self.schema.fields}
+
+    def _plan(self, keys: tuple[Key, ...]) -> _Plan:
+        if keys not in self._plans:
+            if not keys:
+                raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
+            self._plans[keys] = _Plan(self.schema, self.schema.select(keys))
+        return self._plans[keys]
+
+    def _gather(
+        self, array: torch.Tensor, index: int | slice | torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        if not isinstance(index, torch.Tensor):
+            return array[index].clone()
+        try:
+            found = array.index_select(0, index)
+        except IndexError:
+            require_inside(index, self._count)
+            raise
+        return found if len(shape) == 1 else found.view(shape + array.shape[1:])
+
+    def _write_on_cpu(self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]) -> None:
+        # numpy, because torch's copy_ takes 3 us a leaf and, where other processes want the
+        # cores, milliseconds until its threads have met
+        index, shape = chosen
+        count = shape.numel()
+        place = index.numpy() if isinstance(index, torch.Tensor) else index
+        for (path, dtype), leaf in zip(plan.moves, leaves, strict=True):
+            array = bits_of(leaf, dtype)
+            if len(shape) > 1:
+                array = array.reshape(count, *self._columns[path].shape[1:])
+            if count >= _ROWS_FOR_CELLS and path in self._cells:
+                self._cells[path][place] = as_cells(array)
+            else:
+                self._columns[path][place] = array
+
+    def _write_on_device(
+        self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]
+    ) -> None:
+        index, _ = chosen
+        for (path, dtype), leaf in zip(plan.moves, leaves, strict=True):
+            live = self._views[path]
+            bits = leaf.detach().view(dtype)
+            if isinstance(index, torch.Tensor):
+                live[index] = bits.reshape(-1, *live.shape[1:]).to(live.device)
+            else:
+                live[index].copy_(bits)
+
+
+class _Plan:
+    """What reading and writing some leaves needs to know, worked out once."""
+
+    def __init__(self, schema: RowSchema, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self.packed = any(field.offset is not None for field in fields)
+        self.large = [field.path for field in fields if field.offset is None]
+        self.moves = [(field.path, carrier(field.dtype)) for field in fields]
+        self.unpack = unpacking(fields, schema.row_bytes)
+        self.unpack_contiguous = unpacking(fields, schema.row_bytes, contiguous=True)
+
+
+def _require_count(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"the number of rows must be an int, got {type(count).__name__}.")
+    if count < 1:
+        raise ValueError(f"at least one row is needed, got {count}. Ask for 1 or more.")
+
+
+def _aligned(end: int) -> int:
+    return -(-end // ALIGNMENT) * ALIGNMENT

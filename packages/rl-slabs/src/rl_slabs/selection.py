@@ -1,0 +1,90 @@
+"""Which rows a caller means: one, a slice, or any array of row numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+RowIndex = int | slice | torch.Tensor | NDArray[np.integer]
+"""One row, a slice of rows, or integers of any shape, which becomes the batch shape."""
+
+
+Selection = tuple[int | slice | torch.Tensor, torch.Size]
+"""A row, a slice without negative ends or rows `[M]`; and the batch shape of what they hold."""
+
+
+def select(rows: RowIndex, count: int) -> Selection:
+    """What `rows` means among `count` rows. The numbers in a tensor are not looked at.
+
+    Raises:
+        ValueError: A row or an end of a slice outside `[0, count]`.
+        TypeError: A mask, floating point numbers, or something else that is no index.
+
+    Example:
+        >>> select(slice(2, None), 5)
+        (slice(2, 5, 1), torch.Size([3]))
+    """
+    if isinstance(rows, np.ndarray):
+        rows = torch.from_numpy(rows)
+    if isinstance(rows, torch.Tensor):
+        if rows.dtype is not torch.int64:
+            rows = _as_int64(rows)
+        shape = rows.shape
+        return rows if len(shape) == 1 else rows.reshape(-1), shape
+    if isinstance(rows, slice):
+        return _select_slice(rows, count)
+    if isinstance(rows, bool) or not hasattr(rows, "__index__"):
+        raise TypeError(
+            f"rows must be an integer, a slice, an int64 tensor or an integer numpy array, got "
+            f"{type(rows).__name__}. Use torch.as_tensor(rows)."
+        )
+    row = rows.__index__()
+    if not 0 <= row < count:
+        raise ValueError(f"rows must lie in [0, {count}), got {row}. {_from_the_end(count)}")
+    return row, torch.Size()
+
+
+def require_inside(index: torch.Tensor, count: int) -> None:
+    """Nothing where every row lies in `[0, count)`.
+
+    Raises:
+        ValueError: Some do not.
+
+    Example:
+        >>> require_inside(torch.tensor([0, 4]), 5)
+    """
+    if index.numel() == 0:
+        return
+    low, high = (int(bound) for bound in torch.aminmax(index))
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"rows must lie in [0, {count}), got {low} to {high}. {_from_the_end(count)}"
+        )
+
+
+def _as_int64(rows: torch.Tensor) -> torch.Tensor:
+    if rows.dtype is torch.bool:
+        raise TypeError(
+            f"rows must be integers, got a mask of shape {list(rows.shape)}. "
+            "Use mask.nonzero().squeeze(-1)."
+        )
+    if rows.is_floating_point() or rows.is_complex():
+        raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.long().")
+    return rows.long()
+
+
+def _select_slice(rows: slice, count: int) -> Selection:
+    start = 0 if rows.start is None else rows.start
+    stop = count if rows.stop is None else rows.stop
+    step = 1 if rows.step is None else rows.step
+    if not (0 <= start <= count and 0 <= stop <= count and step > 0):
+        raise ValueError(
+            f"a slice of rows must lie in [0, {count}] and step forward, got {rows}. "
+            f"{_from_the_end(count)}"
+        )
+    return slice(start, stop, step), torch.Size([len(range(start, stop, step))])
+
+
+def _from_the_end(count: int) -> str:
+    return f"Rows are counted from 0; the last one is {count - 1}."
