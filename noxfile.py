@@ -37,7 +37,9 @@ def declared(name: str, *, extras: bool = False) -> list[str]:
     project = PACKAGES[name]["project"]
     lines = list(project.get("dependencies", []))
     if extras:
-        lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
+        lines += [
+            line for extra in project.get("optional-dependencies", {}).values() for line in extra
+        ]
     return [Requirement(line).name for line in lines]
 
 
@@ -156,7 +158,9 @@ def wheel(session: nox.Session, package: str) -> None:
     """Build wheels of one package and those below it, and test the installed copies."""
     dist = Path(session.create_tmp()) / "dist"
     names = closure(package)
-    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(dist), *(f"packages/{n}" for n in names))
+    session.run(
+        "pip", "wheel", "-q", "--no-deps", "-w", str(dist), *(f"packages/{n}" for n in names)
+    )
     wheels = [next(dist.glob(f"{module(name)}-*.whl")) for name in names]
     for name, path in zip(names, wheels, strict=True):
         inside = {entry.split("/")[0] for entry in zipfile.ZipFile(path).namelist()}
@@ -165,13 +169,17 @@ def wheel(session: nox.Session, package: str) -> None:
         if f"{module(name)}/py.typed" not in zipfile.ZipFile(path).namelist():
             session.error(f"{path.name} holds no py.typed")
     install(session, *map(str, wheels), *groups("test", package))
-    session.run("pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs)
+    session.run(
+        "pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs
+    )
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Run the whole path over all packages, and the code of the documentation pages."""
-    install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium", "matplotlib")
+    install(
+        session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium", "matplotlib"
+    )
     session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
 
 

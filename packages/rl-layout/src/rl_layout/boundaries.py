@@ -116,14 +116,12 @@ def end_kinds(markers: Markers, lasts: Tensor) -> Tensor:
         >>> end_kinds(Markers(torch.Size([2]), truncated=flag), torch.tensor([1]))
         tensor([1], dtype=torch.uint8)
     """
-    boundary = markers.boundary()
-    if boundary is None:
+    here = markers.at(lasts)
+    ends = here.boundary()
+    if ends is None:
         return torch.zeros_like(lasts, dtype=torch.uint8)
-    ends = boundary[lasts]
-    if markers.terminated is not None:
-        terminated = markers.terminated[lasts]
-    elif markers.truncated is not None:
-        terminated = ~markers.truncated[lasts]
+    if here.terminated is not None:
+        terminated = here.terminated
     else:
-        terminated = ends
+        terminated = ends if here.truncated is None else ~here.truncated
     return ends.to(torch.uint8) + (ends & terminated).to(torch.uint8)

@@ -107,7 +107,7 @@ class LayoutDrawing:
         ax.set_title(str(self.report).split("\n", 1)[0])
         for kind, colour in COLOURS.items():
             ax.barh(0, 0, color=colour, label=kind.name.lower())
-        ax.legend(loc="lower right")
+        ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
         return ax
 
     def save(self, path: str | Path) -> None:

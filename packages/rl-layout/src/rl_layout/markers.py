@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -103,8 +104,31 @@ class Markers:
         for flag in flags[1:]:
             ends = ends | flag
         if self.steps_to_next_obs is not None:
-            ends = ends & (self.steps_to_next_obs == 1)
+            ends = ends & _is_one(self.steps_to_next_obs)
         return ends
+
+    def at(self, rows: Tensor) -> Markers:
+        """Take the markers of some rows.
+
+        Args:
+            rows: int64 ``[R]``.
+
+        Returns:
+            Their markers, as those of a batch ``[R]``.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> Markers.of(trajectories([2, 3])).at(torch.tensor([1, 4])).done
+            tensor([True, True])
+        """
+        taken = {name: getattr(self, name) for name in FIELDS}
+        return Markers(rows.shape, **{k: v[rows] for k, v in taken.items() if v is not None})
+
+
+def _is_one(values: Tensor) -> Tensor:
+    if values.device.type == "cpu":  # numpy compares integers several times faster
+        return torch.from_numpy(np.equal(values.numpy(), 1))
+    return values == 1
 
 
 def batch_shape(batch: TensorDictBase) -> torch.Size:
