@@ -1,0 +1,74 @@
+"""What data is made of and where it lies: dtypes and devices, written in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """Write a dtype as torch does.
+
+    Args:
+        dtype: a dtype or its name.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        TypeError: there is no such dtype.
+
+    Example:
+        >>> as_dtype("float32")
+        torch.float32
+    """
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        msg = f"expected a torch.dtype, such as torch.float32, or its name: got {dtype!r}"
+        raise TypeError(msg)
+    return found
+
+
+def as_device(device: torch.device | str | int | None) -> torch.device:
+    """Write a device with its index, so that equal devices compare equal.
+
+    Args:
+        device: a device, its name or its index; None for torch's default device.
+
+    Returns:
+        The device.
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+    """
+    found = torch.get_default_device() if device is None else torch.device(device)
+    unnumbered = getattr(found, "index", None) is None
+    if found.type == "cuda" and unnumbered and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def destination(
+    dest: Any, dtype: torch.dtype | None, device: torch.device | None
+) -> tuple[torch.dtype | None, torch.device | None]:
+    """Read the argument of a `to`.
+
+    Args:
+        dest: a dtype, a device, a device's name or index, or None for no change.
+        dtype: the dtype where `dest` is none.
+        device: the device where `dest` is none.
+
+    Returns:
+        The dtype and the device to go to.
+
+    Example:
+        >>> destination(torch.int64, torch.float32, None)
+        (torch.int64, None)
+    """
+    if dest is None:
+        return dtype, device
+    if isinstance(dest, torch.dtype):
+        return dest, device
+    return dtype, as_device(dest)
