@@ -86,16 +86,15 @@ def _merge(
     prefix: tuple[str, ...],
 ) -> TensorDictBase:
     """The entries of both without the dropped ones; where both have one, what comes after."""
+    old, new = dict(before.items()), dict(after.items())
     found: dict[str, Any] = {}
-    for name in dict.fromkeys([*before.keys(), *after.keys()]):
+    for name, value in {**old, **new}.items():
         key = (*prefix, name)
         if key in dropped:
             continue
-        old, new = before.get(name, None), after.get(name, None)
-        value = old if new is None else new
         if isinstance(value, TensorDictBase):
-            one = old if isinstance(old, TensorDictBase) else value.empty()
-            other = new if isinstance(new, TensorDictBase) else value.empty()
+            groups = (old.get(name), new.get(name))
+            one, other = (g if isinstance(g, TensorDictBase) else value.empty() for g in groups)
             value = _merge(one, other, dropped, key)
         found[name] = value
     names = after.names if after._has_names() else None
