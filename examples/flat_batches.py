@@ -11,6 +11,7 @@ each begins and ends.
 from __future__ import annotations
 
 import torch
+
 from rl_layout import EndKind, Segments, check_layout, draw_layout, split_trajectories
 from rl_layout.testing import trajectories
 

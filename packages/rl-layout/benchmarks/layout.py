@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from tensordict import TensorDict
+
 from rl_layout import Segments, keys, split_trajectories, step_mdp
 from rl_layout.testing import trajectories
-from tensordict import TensorDict
 
 warnings.filterwarnings("ignore")
 

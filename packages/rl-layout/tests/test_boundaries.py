@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, trajectories
 

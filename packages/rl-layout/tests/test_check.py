@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+
 from rl_layout import EndKind, LayoutError, check_layout, keys
 from rl_layout.testing import batches, environments, flat_batches, trajectories
 

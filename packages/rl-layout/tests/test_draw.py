@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+
 from rl_layout import EndKind, draw_layout, keys
 from rl_layout.testing import environments, trajectories
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rl_layout import keys
 from tensordict import TensorDict
+
+from rl_layout import keys
 
 
 @pytest.mark.parametrize("key", [3, (), ("a", 1), ["a", "b"]])

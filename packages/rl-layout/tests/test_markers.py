@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
+
 from rl_layout import Markers, Segments, keys
 from rl_layout.testing import EndKind, trajectories
-from tensordict import TensorDict
 
 
 def test_markers_are_flattened_time_fastest():

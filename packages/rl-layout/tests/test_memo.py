@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import torch
+
 from rl_layout import Segments, keys
 from rl_layout.testing import trajectories
 

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+
 from rl_layout import recurrent_mode, set_recurrent_mode
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from rl_layout import EndKind, RowSource, keys
 from rl_layout.reference import ListRowSource
 from rl_layout.testing import trajectories

@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
+
 from rl_layout import EndKind, Segments, keys, reference
 from rl_layout.testing import batches, environments, trajectories
-from torch.testing import assert_close
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=9)
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from tensordict import TensorDict
+
 from rl_layout import (
     EndKind,
     Segments,
@@ -14,7 +16,6 @@ from rl_layout import (
     split_trajectories,
 )
 from rl_layout.testing import batches, environments, flat_batches, trajectories
-from tensordict import TensorDict
 
 
 def same(one, other):

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import LazyStackedTensorDict, TensorDict
+
 from rl_layout import step_mdp
 from rl_layout.testing import trajectories
-from tensordict import LazyStackedTensorDict, TensorDict
 
 
 def step():

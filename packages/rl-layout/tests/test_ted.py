@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rl_layout import EndKind, Flat2TED, Nested2TED, TED2Flat, TED2Nested, keys
 from rl_layout.ted import bits
 from rl_layout.testing import batches, environments, trajectories

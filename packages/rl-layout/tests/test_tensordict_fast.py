@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import torch
-from rl_layout import tensordict_fast
 from tensordict import TensorDict
+
+from rl_layout import tensordict_fast
 
 
 def source():
