@@ -18,24 +18,38 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # types stand in the signatures
 napoleon_google_docstring = True
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes are listed once, on their class
 # names of other libraries: their inventories are not fetched, so that a build needs no network
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|tensordict|numpy|np|collections|typing|hypothesis|weakref|pathlib)\b.*"),
     ("py:.*", r"[A-Za-z_]+"),  # bare names in signatures and in `Raises`
+    ("py:.*", r".*\s.*"),  # prose before a colon, taken for a type
 ]
 
-API = """# {name}
+PAGE = """# {name}: every public name
+
+{modules}"""
+MODULE = """## {module}
 
 ```{{eval-rst}}
 .. automodule:: {module}
-   :members:
-   :imported-members:
+   :members:{imported}
 ```
 """
+ALSO = ["keys", "reference", "testing"]  # modules that are used by their own name
+
+
+def section(of: str) -> str:
+    """The API of one module; a package's own names are imported into it."""
+    return MODULE.format(module=of, imported="" if "." in of else "\n   :imported-members:")
+
 
 here = Path(__file__).parent
 (here / "api").mkdir(exist_ok=True)
-for folder in sorted((here.parent / "packages").glob("*/pyproject.toml")):
-    name = folder.parent.name
-    page = API.format(name=f"{name}: every public name", module=name.replace("-", "_"))
+for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
+    name = declared.parent.name
+    module = name.replace("-", "_")
+    source = declared.parent / "src" / module
+    modules = [module, *(f"{module}.{also}" for also in ALSO if (source / f"{also}.py").exists())]
+    page = PAGE.format(name=name, modules="\n".join(map(section, modules)))
     (here / "api" / f"{name}.md").write_text(page, encoding="utf-8")

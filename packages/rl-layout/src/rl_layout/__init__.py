@@ -2,7 +2,7 @@
 
 from rl_layout import keys
 from rl_layout.check import check_layout
-from rl_layout.draw import LayoutDrawing, draw_layout
+from rl_layout.draw import Bar, LayoutDrawing, draw_layout
 from rl_layout.end_kind import EndKind
 from rl_layout.markers import Markers
 from rl_layout.recurrent_mode import recurrent_mode, set_recurrent_mode
@@ -20,6 +20,7 @@ from rl_layout.ted import Flat2TED, Nested2TED, TED2Flat, TED2Nested
 from rl_layout.time_blocks import TimeBlock
 
 __all__ = [
+    "Bar",
     "EndKind",
     "Finding",
     "Flat2TED",
