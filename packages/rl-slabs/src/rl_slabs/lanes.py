@@ -1,0 +1,289 @@
+"""Every lane of a slab: one writer each, any number of readers, nobody waiting for another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_slabs.claim_lock import claim_lock
+from rl_slabs.lane import (
+    BEAT,
+    FLOOR,
+    LANE_SHIFT,
+    PLACE,
+    PUBLISHED,
+    RESERVED,
+    STARTED,
+    THREAD,
+    Lane,
+    fence,
+)
+from rl_slabs.owners import OWN_THREADS, PROCESSES, Owner, Standing
+from rl_slabs.slab import Slab
+from rl_slabs.window import Window
+
+
+class LaneState(NamedTuple):
+    """What the words of one lane say.
+
+    Attributes:
+        number: Which lane.
+        standing: "free", "held", "gone" (its writer ended) or "elsewhere" (in another container,
+            so that it cannot be known).
+        thread: The thread that holds or held it.
+        published: Rows published in its life.
+        floor: The first of them that `empty` did not drop.
+        lost: Old rows that cannot be read, because a span over them was reserved.
+        silent_s: Seconds since its writer last wrote.
+    """
+
+    number: int
+    standing: Standing
+    thread: int
+    published: int
+    floor: int
+    lost: int
+    silent_s: float
+
+
+class Lanes:
+    """Every lane of a slab: claims them for writers, shows them to readers.
+
+    Make one in each process, from the slab that the process was given; passing a `Lanes` to a
+    process does that. Readers:
+
+        window = lanes.window()                 # what is published now
+        numbers = window.draw(256)              # or window.numbers(places)
+        batch = slab.read(lanes.rows(numbers))
+        good = lanes.accept(numbers)            # after the gather; redraw the others
+
+    Attributes:
+        slab: The slab.
+        capacity: Rows of each lane: the slab's, divided by the number of lanes.
+
+    Example:
+        >>> from rl_slabs.schema import RowSchema
+        >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 6, lanes=2))
+        >>> _ = lanes.claim().reserve(2)
+        >>> lanes.claim().publish(2)
+        >>> len(lanes.window()), lanes.capacity
+        (2, 3)
+    """
+
+    def __init__(self, slab: Slab) -> None:
+        self.slab = slab
+        self.capacity = slab.capacity // slab.lanes
+        self._claimed = threading.local()
+
+    def claim(self, *, timeout_s: float = 5.0, stale_after_s: float | None = None) -> Lane:
+        """The lane of the calling thread, claimed on the first call.
+
+        Lanes that were used and are free again come first, then those of writers that ended, so
+        that their old rows are overwritten, then unused ones.
+
+        Args:
+            timeout_s: How long to wait while others claim, which takes them microseconds.
+            stale_after_s: Take the lane of a writer in another container after so many silent
+                seconds. Only for writers that are never stopped that long: it would write on.
+
+        Raises:
+            RuntimeError: Every lane is held.
+            TimeoutError: A process that was stopped in the middle of a claim blocks the others.
+            ValueError: The slab is closed.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> lanes.claim() is lanes.claim()
+            True
+        """
+        words = self.slab.words
+        held: Lane | None = getattr(self._claimed, "lane", None)
+        if held is not None and held.is_mine():
+            return held
+        with self._alone(timeout_s):
+            number = self._choose(stale_after_s)
+            owner = Owner.of_this_thread()
+            # the thread last: killed in between, the old owner is still gone or still nobody
+            words[number, STARTED] = owner.started
+            words[number, PLACE] = owner.place
+            words[number, BEAT] = time.monotonic_ns()
+            words[number, THREAD] = owner.thread
+        lane = self._claimed.lane = Lane(self.slab, number, owner)
+        return lane
+
+    def window(self, *, guard: int = 0) -> Window:
+        """The rows that can be read now.
+
+        Args:
+            guard: Leave out so many of the oldest rows of each lane, which are overwritten next
+                and would be refused by `accept` most often.
+
+        Raises:
+            ValueError: The slab is closed.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> len(Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).window())
+            0
+        """
+        words = self.slab.words
+        published = words[:, PUBLISHED].copy()
+        low = np.maximum(words[:, RESERVED] - self.capacity + guard, words[:, FLOOR])
+        low = np.maximum(low, 0)
+        return Window(low + _bases(len(low)), np.maximum(published - low, 0))
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Where in the slab the rows of some numbers lie, or lay.
+
+        Args:
+            numbers: From a window or a span, int64, any shape.
+
+        Returns:
+            Rows of the slab, the shape of `numbers`.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> lanes.rows(torch.tensor([4, 5, 6]))
+            tensor([4, 0, 1])
+        """
+        if self.slab.lanes == 1:
+            return numbers % self.capacity
+        lane = numbers >> LANE_SHIFT
+        return lane * self.capacity + (numbers - (lane << LANE_SHIFT)) % self.capacity
+
+    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which rows still held their numbers' data at this moment; call it after the gather.
+
+        Args:
+            numbers: Row numbers, int64, any shape.
+
+        Returns:
+            A mask of the shape of `numbers`: True where the row is published, was not dropped by
+            `empty`, and has not been given out to be overwritten.
+
+        Raises:
+            ValueError: The slab is closed.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> _ = lanes.claim().reserve(3)
+            >>> lanes.claim().publish(3)
+            >>> lanes.accept(torch.tensor([2, 3]))
+            tensor([ True, False])
+        """
+        fence()  # the gather is over before the words are looked at
+        words = self.slab.words
+        low = np.maximum(words[:, RESERVED] - self.capacity, words[:, FLOOR])
+        low, high = np.maximum(low, 0), words[:, PUBLISHED]
+        if len(words) == 1:
+            return (numbers >= int(low[0])) & (numbers < int(high[0]))
+        bases = _bases(len(words))
+        lane = (numbers >> LANE_SHIFT).clamp(0, len(words) - 1)
+        above = numbers >= torch.from_numpy(low + bases)[lane]
+        return above & (numbers < torch.from_numpy(high + bases)[lane])
+
+    def empty(self, *, timeout_s: float = 5.0) -> None:
+        """Drop every row published so far, for all processes; writers go on undisturbed.
+
+        Raises:
+            TimeoutError: As in `claim`.
+            ValueError: The slab is closed.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).empty()
+        """
+        words = self.slab.words
+        with self._alone(timeout_s):
+            for number in range(len(words)):
+                words[number, FLOOR] = max(words[number, FLOOR], words[number, PUBLISHED])
+
+    def restore(
+        self, published: Sequence[int], floor: Sequence[int], *, timeout_s: float = 5.0
+    ) -> None:
+        """Set the counters of lanes whose rows were loaded, before anyone writes.
+
+        Args:
+            published: Rows published in the life of each lane.
+            floor: The first row of each lane that can be read.
+            timeout_s: As in `claim`.
+
+        Raises:
+            ValueError: Not one pair for each lane, or not `0 <= floor <= published`.
+            RuntimeError: A lane is held.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> lanes.restore(published=[8], floor=[5])
+            >>> lanes.window().first, len(lanes.window())
+            (array([5]), 3)
+        """
+        words = self.slab.words
+        if not len(published) == len(floor) == len(words):
+            raise ValueError(
+                f"{len(words)} lanes need as many counters, got {len(published)} and {len(floor)}."
+            )
+        if not all(0 <= low <= high for low, high in zip(floor, published, strict=True)):
+            raise ValueError(f"0 <= floor <= published must hold, got {floor} and {published}.")
+        with self._alone(timeout_s):
+            held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
+            if held:
+                raise RuntimeError(f"writers hold lanes: {held}. Restore before they claim.")
+            words[:, RESERVED] = words[:, PUBLISHED] = published
+            words[:, FLOOR] = floor
+
+    def states(self, *, stale_after_s: float | None = None) -> list[LaneState]:
+        """What the words of each lane say, for people and for statistics.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> lanes.states()[0].standing
+            'free'
+        """
+        threads = OWN_THREADS if self.slab.kind == "private" else PROCESSES
+        states = []
+        for number, row in enumerate(self.slab.words.tolist()):
+            standing = Owner(*row[:3]).standing(
+                beat_ns=row[BEAT], stale_after_s=stale_after_s, threads=threads
+            )
+            silent_s = (time.monotonic_ns() - row[BEAT]) / 1e9
+            lost = row[RESERVED] - row[PUBLISHED]
+            states.append(
+                LaneState(number, standing, row[THREAD], row[PUBLISHED], row[FLOOR], lost, silent_s)
+            )
+        return states
+
+    def __reduce__(self) -> tuple[type[Lanes], tuple[Slab]]:
+        return type(self), (self.slab,)
+
+    def _choose(self, stale_after_s: float | None) -> int:
+        states = self.states(stale_after_s=stale_after_s)
+        usable = [state for state in states if state.standing in ("free", "gone")]
+        if not usable:
+            raise RuntimeError(
+                f"all {len(states)} lanes are held: {states}. Make the slab with more lanes, one "
+                "for each thread that writes, or release one."
+            )
+        return min(usable, key=lambda s: (s.published + s.lost == 0, s.standing == "gone")).number
+
+    @contextmanager
+    def _alone(self, timeout_s: float) -> Iterator[None]:
+        descriptor = None if self.slab.kind == "private" else self.slab.fileno()
+        with claim_lock(descriptor, timeout_s):
+            yield
+
+
+def _bases(lanes: int) -> NDArray[np.int64]:
+    return np.arange(lanes, dtype=np.int64) << LANE_SHIFT

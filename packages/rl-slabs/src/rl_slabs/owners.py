@@ -1,0 +1,123 @@
+"""Which thread of the machine holds a lane, and whether it is still there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+PROCESSES = "/proc"
+"""Where the threads of every process are looked up."""
+
+OWN_THREADS = "/proc/self/task"
+"""Where only the threads of this process are."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+Standing = Literal["free", "held", "gone", "elsewhere"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A thread, named so that no later one is mistaken for it.
+
+    A thread rather than a process holds a lane, because each has its number and start time in
+    `/proc` just as a process has: a thread that ended is seen without its help.
+
+    Attributes:
+        thread: Its number; 0 for nobody.
+        started: When it started, in ticks since boot: numbers are used again, both are not.
+        place: Which boot of which machine (high 31 bits) and which pid namespace (low 32).
+
+    Example:
+        >>> me = Owner.of_this_thread()
+        >>> me.standing(beat_ns=time.monotonic_ns(), stale_after_s=None)
+        'held'
+    """
+
+    thread: int
+    started: int
+    place: int
+
+    @classmethod
+    def of_this_thread(cls) -> Owner:
+        """The calling thread.
+
+        Raises:
+            RuntimeError: `/proc` is not that of this process's container.
+
+        Example:
+            >>> Owner.of_this_thread().thread == threading.get_native_id()
+            True
+        """
+        thread = threading.get_native_id()
+        started = start_time(thread, OWN_THREADS)
+        if started is None or started != start_time(thread, PROCESSES):
+            raise RuntimeError(
+                f"thread {thread} does not find itself in /proc: lanes need the /proc of the "
+                "container that the process runs in. Mount it."
+            )
+        return cls(thread, started, _place())
+
+    def standing(
+        self, *, beat_ns: int, stale_after_s: float | None, threads: str = PROCESSES
+    ) -> Standing:
+        """Whether the thread still runs, as far as can be known from here.
+
+        Args:
+            beat_ns: When it last wrote, by the monotonic clock of the machine.
+            stale_after_s: After how many silent seconds a thread of another container counts as
+                gone; None for never, since a stopped one is silent and comes back.
+            threads: The folder in which its number is looked up.
+
+        Returns:
+            "free" for nobody, "held", "gone", or "elsewhere" where it cannot be known.
+
+        Example:
+            >>> Owner(0, 0, 0).standing(beat_ns=0, stale_after_s=None)
+            'free'
+        """
+        if self.thread == 0:
+            return "free"
+        here = _place()
+        if self.place >> 32 != here >> 32:
+            return "gone"  # this file was last used before a reboot, or on another machine
+        if self.place != here:
+            silent_s = (time.monotonic_ns() - beat_ns) / 1e9
+            return "gone" if stale_after_s is not None and silent_s > stale_after_s else "elsewhere"
+        return "held" if start_time(self.thread, threads) == self.started else "gone"
+
+
+def start_time(thread: int, threads: str) -> int | None:
+    """When a thread started, in ticks since boot; None where it does not run any more.
+
+    A killed process that nobody waited for still has its entry, as a zombie: it does not run.
+
+    Example:
+        >>> start_time(threading.get_native_id(), PROCESSES) > 0
+        True
+    """
+    try:
+        line = Path(threads, str(thread), "stat").read_text()
+    except OSError:
+        return None
+    # the name in parentheses may hold spaces and parentheses itself
+    state, *fields = line.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
+
+
+def _place() -> int:
+    # not remembered: a child may be forked into another namespace
+    try:
+        boot = zlib.crc32(_BOOT_ID.read_bytes()) & 0x7FFFFFFF
+    except OSError:
+        boot = 0
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF
+    except OSError:
+        namespace = 0
+    return boot << 32 | namespace

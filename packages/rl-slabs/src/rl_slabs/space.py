@@ -1,0 +1,123 @@
+"""Taking memory and disk space for good, or saying at once that there is too little."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def require_memory(nbytes: int, wanted: str) -> None:
+    """Nothing where so much memory is free.
+
+    An allocation beyond what is there succeeds on Linux, and the kernel kills some process when
+    the pages are touched. So the question is asked before.
+
+    Args:
+        nbytes: Bytes about to be taken.
+        wanted: What they are for, for the message.
+
+    Raises:
+        OSError: `ENOMEM`, with what is free and what limits it.
+
+    Example:
+        >>> require_memory(4096, "a page")
+    """
+    free, limit = min(_limits())
+    if nbytes > free:
+        raise OSError(
+            errno.ENOMEM,
+            f"{wanted} takes {_size(nbytes)} of memory, but {limit} leaves {_size(free)}. "
+            "Lower the capacity, or use Slab.mapped with a path on a disk",
+        )
+
+
+def take_space(descriptor: int, nbytes: int, wanted: str) -> None:
+    """Give a file its size, every block of it really there, zeroes where nothing was.
+
+    A sparse file costs nothing until a page of it is touched, and a full disk then ends the
+    process by SIGBUS.
+
+    Args:
+        descriptor: An open file, writable.
+        nbytes: Its size in bytes.
+        wanted: What it is for, for the message.
+
+    Raises:
+        OSError: No space, or a file larger than the file system or `RLIMIT_FSIZE` allows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryFile() as file:
+        ...     take_space(file.fileno(), 8192, "an example")
+        ...     os.fstat(file.fileno()).st_size
+        8192
+    """
+    system = os.fstatvfs(descriptor)
+    missing = nbytes - os.fstat(descriptor).st_blocks * 512
+    free = system.f_bavail * system.f_frsize
+    # memory files report no blocks at all: require_memory looks after those
+    if system.f_blocks and missing > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{wanted} takes {_size(missing)} more on its file system, but {_size(free)} of "
+            f"{_size(system.f_blocks * system.f_frsize)} are free. "
+            "Lower the capacity, or choose a directory on another file system",
+        )
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        file_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        also = "" if file_limit == resource.RLIM_INFINITY else f", RLIMIT_FSIZE {file_limit} bytes"
+        raise OSError(
+            error.errno,
+            f"{wanted} takes {_size(nbytes)} in one file: {os.strerror(error.errno or 0)} "
+            f"(file system free {_size(free)}{also}). Lower the capacity, or raise the limit",
+        ) from error
+
+
+def _limits() -> Iterator[tuple[int, str]]:
+    """What each limit on memory leaves, in bytes, and its name."""
+    lines = dict(line.split(":", 1) for line in _text(Path("/proc/meminfo")).splitlines())
+    kib = [int(lines.get(name, "0").split()[0]) for name in ("MemAvailable", "SwapFree")]
+    yield sum(kib) * 1024, "the machine (MemAvailable and SwapFree)"
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, place = line.split(":", 2)
+        if not controllers:
+            yield from _cgroup_limits(_CGROUPS, place, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            yield from _cgroup_limits(_CGROUPS / "memory", place, *names)
+
+
+def _cgroup_limits(
+    root: Path, place: str, limit_name: str, usage_name: str
+) -> Iterator[tuple[int, str]]:
+    group = root / place.lstrip("/")
+    for folder in (group, *group.parents):
+        limit, usage = (_text(folder / name).strip() for name in (limit_name, usage_name))
+        if limit.isdecimal() and usage.isdecimal():
+            # file pages count as used, but the kernel gives them up first
+            stat = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines())
+            cache = sum(int(stat.get(name, 0)) for name in ("inactive_file", "active_file"))
+            yield int(limit) - int(usage) + cache, f"{folder / limit_name}"
+        if folder == root:
+            return
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(nbytes) >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes} bytes"
