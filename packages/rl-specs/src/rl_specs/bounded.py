@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from rl_specs.boxes import ContinuousBox
 from rl_specs.interval import INT64_MAX, clip, limits, random_floats, random_integers, within
 from rl_specs.leaf import Leaf
 from rl_specs.placement import as_device, as_dtype
-from rl_specs.sizes import as_size, safe
+from rl_specs.sizes import View, as_size, safe, without_repeats
 
 
 class Bounded(Leaf):
@@ -76,8 +77,7 @@ class Bounded(Leaf):
         if dtype is None:
             dtype = torch.int64 if domain == "discrete" else torch.get_default_dtype()
         dtype, device = as_dtype(dtype), as_device(device)
-        smallest = _bound(low, dtype, device, math.ceil)
-        largest = _bound(high, dtype, device, math.floor)
+        smallest, largest = _bound(low, dtype, Tensor.ceil), _bound(high, dtype, Tensor.floor)
         size = _common_shape(smallest, largest, shape)
         super().__init__(size, None, device, dtype, domain)
         self._low, self._high = _expanded(smallest, self._safe), _expanded(largest, self._safe)
@@ -87,6 +87,8 @@ class Bounded(Leaf):
             msg = f"expected low <= high with a number between them: got {low} and {high}"
             raise ValueError(msg)
         self._find_range()
+        move = partial(Tensor.to, device=device)
+        self._low, self._high = (without_repeats(p, move) for p in (self._low, self._high))
 
     @property
     def low(self) -> Tensor:
@@ -186,22 +188,22 @@ def _of_domain(domain: str) -> type[Bounded]:
     return BoundedContinuous if domain == "continuous" else BoundedDiscrete
 
 
-def _bound(value: Any, dtype: torch.dtype, device: torch.device, inward: Any) -> Tensor:
+def _bound(value: Any, dtype: torch.dtype, inward: View) -> Tensor:
     """Write a bound in the dtype of the spec, rounding inward where that is an integer."""
-    bound = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
+    bound = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     if dtype.is_floating_point or not bound.is_floating_point():
         smallest, largest = limits(dtype)
         if not dtype.is_floating_point and not within(bound, smallest, largest):
             msg = f"expected bounds that {dtype} can hold ({smallest} to {largest}): got {value}"
             raise ValueError(msg)
-        return bound.to(device=device, dtype=dtype)
-    rounded = bound.ceil() if inward is math.ceil else bound.floor()
+        return bound.to(dtype)
+    rounded = inward(bound)
     low, high = (torch.tensor(limit, dtype=dtype) for limit in limits(dtype))
     finite = rounded[rounded.isfinite()]
     if rounded.isnan().any() or not within(finite, *limits(dtype)):
         msg = f"expected bounds that {dtype} can hold: got {value}"
         raise ValueError(msg)
-    return clip(rounded, low, high, dtype).to(device)
+    return clip(rounded, low, high, dtype)
 
 
 def _common_shape(low: Tensor, high: Tensor, shape: Any) -> torch.Size:

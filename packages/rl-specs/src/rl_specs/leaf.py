@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_specs import tensor_spec
 from rl_specs.interval import limits, whole, within
 from rl_specs.placement import destination
-from rl_specs.sizes import View, viewed, viewed_shape
+from rl_specs.sizes import View, viewed, viewed_shape, without_repeats
 from rl_specs.tensor_spec import TensorSpec
 
 
@@ -99,7 +99,7 @@ class Leaf(TensorSpec):
 
     def clone(self) -> Self:
         """Copy the spec, with all that it holds."""
-        return self._replace(**{name: part.clone() for name, part in self._held()})
+        return self._replace(**{n: without_repeats(p, torch.clone) for n, p in self._held()})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self) or self._identity() != other._identity():
@@ -139,7 +139,8 @@ class Leaf(TensorSpec):
         self.__dict__.update(self._replace(_shape=torch.Size(shape), **parts).__dict__)
 
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
-        parts = {name: part.to(device) for name, part in self._held()}
+        held = self._held()
+        parts = {n: without_repeats(p, lambda part: part.to(device)) for n, p in held}
         return self._replace(_dtype=dtype, _device=device, **parts)
 
     def _project(self, val: Any) -> Tensor:
@@ -192,7 +193,7 @@ class Leaf(TensorSpec):
             return f"expected dtype {self._dtype}, got {val.dtype}. Cast it, or project it"
         if not self._matches(val.shape):
             return self._shape_complaint(val.shape)
-        return f"it holds values outside the domain, such as project() would change: {val}"
+        return f"not every value lies in {self!r}: got {val}. project() gives the nearest member."
 
     def _shape_complaint(self, shape: torch.Size) -> str:
         return (

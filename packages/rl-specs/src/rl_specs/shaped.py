@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_specs.sizes import View, as_size
+from rl_specs.sizes import DYNAMIC, View, as_size
 
 TORCH_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -114,7 +114,14 @@ class Shaped:
             self._refuse_domain("squeeze")
         if not dims:
             return self
-        return self._apply(lambda value: value.squeeze(dims), f"squeeze dimensions {dims}")
+
+        def squeezed(value: Tensor) -> Tensor:
+            # one by one: a tensordict, which stands in where dimensions have names, needs it
+            for index in reversed(dims):
+                value = value.squeeze(index)
+            return value
+
+        return self._apply(squeezed, f"squeeze dimensions {dims}")
 
     def unsqueeze(self, dim: int) -> Self:
         """Insert a dimension of size 1.
@@ -165,7 +172,11 @@ class Shaped:
             ValueError: there is no such dimension, it holds the domain, or the sizes do not fit.
         """
         index, parts = self._free_dim(dim, "unflatten"), as_size(sizes)
-        return self._apply(lambda value: value.unflatten(index, parts), f"unflatten to {parts}")
+
+        def unflattened(value: Tensor) -> Tensor:
+            return value.reshape(value.shape[:index] + parts + value.shape[index + 1 :])
+
+        return self._apply(unflattened, f"unflatten to {tuple(parts)}")
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         """Take the spec apart along one dimension.
@@ -204,7 +215,7 @@ class Shaped:
         if rows.numel() and size >= 0 and not 0 <= int(rows.min()) <= int(rows.max()) < size:
             msg = f"index {rows.tolist()} is out of range for dimension {dim} of size {size}"
             raise IndexError(msg)
-        return self._apply(lambda value: value.index_select(place, rows), "be selected from")
+        return self._apply(lambda value: value[at(place, rows)], "be selected from")
 
     def __getitem__(self, index: Any) -> Any:
         entries = tuple(_entry(e) for e in (index if isinstance(index, tuple) else (index,)))
@@ -228,18 +239,18 @@ class Shaped:
         return TORCH_FUNCTIONS[func](*args, **(kwargs or {}))
 
     def _selected(self, dim: int, index: int) -> Self:
-        return self._apply(lambda value: value.select(dim, index), f"select {index} of {dim}")
+        return self._apply(lambda value: value[at(dim, index)], f"select {index} of {dim}")
 
     def _apply(self, view: View, what: str) -> Self:
         try:
             return self._carry(view, self.ndim - self._domain_dims)
         except NotImplementedError:
             raise
-        except IndexError as error:
-            reason: Exception = IndexError(f"{self._named()} cannot {what}: {error}")
-        except RuntimeError as error:
-            reason = ValueError(f"{self._named()} cannot {what}: {error}")
-        raise reason from None
+        except (IndexError, RuntimeError) as error:
+            kind = IndexError if isinstance(error, IndexError) else ValueError
+            # the caller knows nothing of stand-ins
+            why = str(error).replace(str(DYNAMIC), "-1")
+        raise kind(f"{self._named()} cannot {what}: {why}")
 
     def _named(self) -> str:
         kept = "; its last dimension holds the domain" if self._domain_dims else ""
@@ -272,6 +283,23 @@ class Shaped:
     def _refuse_domain(self, what: str) -> None:
         msg = f"cannot {what} the last dimension of {type(self).__name__}: it holds the domain"
         raise ValueError(msg)
+
+
+def at(dim: int, index: Any) -> tuple[Any, ...]:
+    """Write an index of one dimension, all of the ones before it being taken whole.
+
+    Args:
+        dim: the dimension, not negative.
+        index: an integer, a slice or a tensor.
+
+    Returns:
+        The index of the whole.
+
+    Example:
+        >>> torch.arange(6).reshape(2, 3)[at(1, 0)]
+        tensor([0, 3])
+    """
+    return (*(slice(None),) * dim, index)
 
 
 def stack(specs: Sequence[Any], dim: int) -> Any:

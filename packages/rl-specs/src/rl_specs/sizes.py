@@ -122,12 +122,30 @@ def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
     steps = zip(part.stride()[:ndim], lead, strict=True)
     if lead.numel() and all(step == 0 or size == 1 for step, size in steps):
         # the same in every row: a view of one, whatever the operation is
-        return part[(0,) * ndim].expand(*safe(viewed_shape(view, shape)), *part.shape[ndim:])
+        return part[(0,) * ndim].expand(safe(viewed_shape(view, shape)) + part.shape[ndim:])
     if part.ndim == ndim:
         return _shrunk(view(part.expand(stand_in(shape))), shape)
     # rows are looked up, because an opaque operation must not see the dimensions of the rest
     rows = torch.arange(lead.numel()).reshape(lead).expand(stand_in(shape))
     return part.reshape(-1, *part.shape[ndim:])[_shrunk(view(rows), shape)]
+
+
+def without_repeats(part: Tensor, change: View) -> Tensor:
+    """Move or copy a tensor, without writing out what is only repeated by `expand`.
+
+    Args:
+        part: any tensor.
+        change: what to do with its distinct elements. It keeps their shape.
+
+    Returns:
+        The changed tensor, repeated as the given one is.
+
+    Example:
+        >>> without_repeats(torch.zeros(1).expand(5), torch.clone).stride()
+        (0,)
+    """
+    distinct = part[tuple(slice(0, 1) if step == 0 else slice(None) for step in part.stride())]
+    return change(distinct).expand(part.shape)
 
 
 def _shrunk(value: Tensor, shape: torch.Size) -> Tensor:

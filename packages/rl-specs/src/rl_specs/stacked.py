@@ -13,7 +13,7 @@ import torch
 from tensordict import LazyStackedTensorDict, is_tensor_collection
 from torch import Tensor
 
-from rl_specs.shaped import stack
+from rl_specs.shaped import at, stack
 from rl_specs.sizes import View, as_size
 from rl_specs.tensor_spec import TensorSpec
 
@@ -195,12 +195,12 @@ class Stack(TensorSpec):
             value = value.unsqueeze(self.dim)
             sizes = [count if dim == self.dim else -1 for dim in range(value.ndim)]
             out = view(value.expand(sizes))
-            return out if place is None else out.select(varying[0], place)
+            return out if place is None else out[at(varying[0], place)]
 
         if not varying:
             number = int(places.flatten()[0]) if places.numel() else 0
             return self.specs[number]._carry(stretched, ndim - 1)
-        rows = places.movedim(varying[0], 0).flatten(1)[:, 0].tolist()
+        rows = places.movedim(varying[0], 0).reshape(places.shape[varying[0]], -1)[:, 0].tolist()
         specs = [
             self.specs[number]._carry(partial(stretched, place=place), ndim - 1)
             for place, number in enumerate(rows)

@@ -228,7 +228,7 @@ class TensorSpec(Shaped):
         Raises:
             NotImplementedError: values of this spec choose nothing.
         """
-        self._cannot("index", "read the leaf that is one-hot or categorical")
+        self._cannot("index with", "one-hot and categorical specs can choose entries")
 
     def enumerate(self, use_mask: bool = False) -> Any:
         """List the domain of one element, the same in every batch element.
@@ -327,7 +327,7 @@ class TensorSpec(Shaped):
         return out
 
     def _cannot(self, what: str, instead: str) -> Any:
-        msg = f"cannot {what} a {type(self).__name__}: {instead}"
+        msg = f"cannot {what} {type(self).__name__}: {instead}"
         raise NotImplementedError(msg)
 
     def _full(self, shape: Any) -> torch.Size:
