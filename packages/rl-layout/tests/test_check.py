@@ -41,6 +41,17 @@ def test_flattened_rows_of_a_good_batch_are_a_note():
     assert all("rows of [B, T] lie end to end" in note.message for note in report.notes)
 
 
+def test_rows_of_a_batch_are_no_neighbours():
+    rows = trajectories([9], EndKind.CUT)[torch.tensor([0, 1, 2, 4, 5, 6])]
+    assert not check_layout(rows.reshape(2, 3)).findings
+
+
+def test_an_environment_that_shows_nothing_is_good():
+    batch = trajectories([4, 3])
+    batch["observation"] = batch["next", "observation"] = torch.zeros(7, 2)
+    assert not check_layout(batch).findings
+
+
 def test_a_running_normaliser_is_a_note():
     batch = trajectories([4, 3])
     batch["next", "observation"] += torch.rand(7, 2)
@@ -132,6 +143,12 @@ def test_slices_glued_without_a_start_marker_are_found():
     assert errors(rows) == [(keys.TRAJ_STEP, (3,))]
     rows.set(keys.SLICE_IDS, torch.tensor([0, 0, 1, 2, 2]))
     assert ("is_init", (2,)) in errors(rows)
+
+
+def test_slices_that_are_marked_as_starts_are_no_error_without_their_numbers():
+    rows = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 6, 1, 2])]
+    rows["is_init"][3] = True
+    assert check_layout(rows).ok
 
 
 def test_a_reused_id_is_found():
@@ -227,6 +244,8 @@ def test_numbers_outside_their_range_are_found(key, value, message):
 
 def test_padding_that_is_not_numbered_is_found():
     batch = trajectories([2, 3]).set(keys.MASK, torch.tensor([True, True, True, True, False]))
+    assert errors(batch) == [(keys.TRAJ_IDS, (4,))]
+    batch[keys.TRAJ_STEP][4] = 7
     assert errors(batch) == [(keys.TRAJ_IDS, (4,))]
 
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_layout import Segments, keys
 from rl_layout.testing import trajectories
@@ -37,6 +39,13 @@ def test_another_shape_of_the_same_memory_is_another_batch():
     batch = trajectories([2, 4])
     assert len(Segments.of(batch)) == 2
     assert len(Segments.of(batch.reshape(2, 3))) == 3
+
+
+def test_the_same_marker_in_a_batch_that_it_does_not_fit_is_refused():
+    flag = torch.ones(2, 3, 1, dtype=torch.bool)
+    assert len(Segments.of(TensorDict({keys.IS_INIT: flag}, [2, 3]))) == 6
+    with pytest.raises(ValueError, match=r"expected shape \[2, 1\], got \[2, 3, 1\]"):
+        Segments.of(TensorDict({keys.IS_INIT: flag}, [2]))
 
 
 def test_nothing_outlives_the_markers():
