@@ -81,6 +81,17 @@ def test_slices_of_one_trajectory_are_good_when_they_are_marked():
     assert not check_layout(sample).findings
 
 
+def test_slices_of_a_sample_that_was_stored_again_are_good():
+    sample = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 1, 2])]
+    sample["is_init"][[0, 2]] = True
+    for key in (keys.NEXT_DONE, keys.NEXT_TRUNCATED):
+        sample[key][[1, 3]] = True
+    assert check_layout(sample).ok
+    fresh = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 0, 1])]
+    fresh["is_init"][0] = fresh[keys.NEXT_DONE][1] = fresh[keys.NEXT_TRUNCATED][1] = True
+    assert errors(fresh) == [(keys.TRAJ_IDS, (2,))]
+
+
 def test_masked_out_rows_may_hold_anything():
     batch = trajectories([3, 2])
     mask = torch.tensor([True, True, True, False, False])

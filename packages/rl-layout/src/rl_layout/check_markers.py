@@ -89,14 +89,16 @@ def _id_findings(rows: Rows) -> Iterator[Finding]:
         return
     same = rows.paired & _same_id(rows) & ~rows.new_slice
     ended = same & rows.after(rows.boundary)
-    what = "goes on behind a done step: every trajectory, and every cut, takes a new id"
-    yield from rows.found("error", keys.TRAJ_IDS, ended, what)
+    marked = torch.zeros_like(same) if m.is_init is None else m.is_init.cpu()
+    jumped = again = torch.zeros_like(same)
     if m.traj_step is not None:
-        hole = same & ~ended & rows.changed(m.traj_step, 1)
-        if m.is_init is not None:
-            hole &= ~m.is_init.cpu()
-        what = "leaves a hole inside a trajectory: rows were lost, or slices glued unmarked"
-        yield from rows.found("error", keys.TRAJ_STEP, hole, what)
+        jumped = same & rows.changed(m.traj_step, 1)
+        # a marked start at another step than the first is a slice of a stored sample
+        again = jumped & marked & (m.traj_step != 0).cpu()
+    what = "goes on behind a done step: every trajectory, and every cut, takes a new id"
+    yield from rows.found("error", keys.TRAJ_IDS, ended & ~again, what)
+    what = "leaves a hole inside a trajectory: rows were lost, or slices glued unmarked"
+    yield from rows.found("error", keys.TRAJ_STEP, jumped & ~ended & ~marked, what)
 
 
 def _number_findings(rows: Rows) -> Iterator[Finding]:
