@@ -60,9 +60,7 @@ def test_the_order_in_which_leaves_are_given_does_not_matter():
 
 leaves = st.dictionaries(
     st.lists(st.text("abc", min_size=1, max_size=2), min_size=1, max_size=3).map(tuple),
-    st.tuples(
-        st.sampled_from(sorted(_CARRIERS, key=str)), st.lists(st.integers(0, 9), max_size=3)
-    ),
+    st.tuples(st.sampled_from(sorted(_CARRIERS, key=str)), st.lists(st.integers(0, 9), max_size=3)),
     min_size=1,
     max_size=9,
 ).filter(lambda given: not any(a != b and a == b[: len(a)] for a in given for b in given))

@@ -54,7 +54,8 @@ class Rows:
         self.packed = packed
         self.arrays = arrays
         self._count = next(len(t) for t in (packed, *arrays.values()) if t is not None)
-        self._plans: dict[tuple[Key, ...], _Plan] = {(): _Plan(schema, schema.fields)}
+        self._whole = _Plan(schema, schema.fields)
+        self._parts: dict[tuple[Key, ...], _Plan] = {}
         live = self.view()
         # leaf by leaf in the order of the schema's fields, in dtypes that can be moved
         self._views: dict[Path, torch.Tensor] = {
@@ -173,12 +174,15 @@ class Rows:
             >>> rows.read(torch.tensor([[4, 0, 2]]))["reward"].shape
             torch.Size([1, 3, 1])
         """
-        plan = self._plans[()] if keys is None else self._plan(tuple(keys))
+        plan = self._whole if keys is None else self._part(tuple(keys))
         index, shape = select(rows, self._count)
         packed = None
         if self.packed is not None and plan.packed:
             packed = self._gather(self.packed, index, shape)
-        arrays = [self._gather(self.arrays[path], index, shape) for path in plan.large]
+        # by the carrier, since index_select is not there for every dtype on every device
+        arrays = [
+            self._gather(self._views[path], index, shape).view(dtype) for path, dtype in plan.large
+        ]
         if device is not None:
             packed = None if packed is None else packed.to(device)
             arrays = [array.to(device) for array in arrays]
@@ -208,7 +212,7 @@ class Rows:
         index, shape = select(rows, self._count)
         if isinstance(index, torch.Tensor):
             require_inside(index, self._count)
-        plan = self._plans[()] if keys is None else self._plan(tuple(keys))
+        plan = self._whole if keys is None else self._part(tuple(keys))
         leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
         (self._write_on_cpu if self._columns else self._write_on_device)(
             (index, shape), plan, leaves
@@ -226,7 +230,7 @@ class Rows:
             >>> rows.read(1)["reward"]
             tensor([3.])
         """
-        return self._plans[()].unpack(
+        return self._whole.unpack(
             self.packed, list(self.arrays.values()), torch.Size([self._count])
         )
 
@@ -248,12 +252,12 @@ class Rows:
             raise TypeError("numpy sees rows on the CPU only: use view() on these.")
         return {field.key: self._columns[field.path] for field in self.schema.fields}
 
-    def _plan(self, keys: tuple[Key, ...]) -> _Plan:
-        if keys not in self._plans:
+    def _part(self, keys: tuple[Key, ...]) -> _Plan:
+        if keys not in self._parts:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
-            self._plans[keys] = _Plan(self.schema, self.schema.select(keys))
-        return self._plans[keys]
+            self._parts[keys] = _Plan(self.schema, self.schema.select(keys))
+        return self._parts[keys]
 
     def _gather(
         self, array: torch.Tensor, index: int | slice | torch.Tensor, shape: torch.Size
@@ -301,7 +305,7 @@ class _Plan:
     def __init__(self, schema: RowSchema, fields: tuple[Field, ...]) -> None:
         self.fields = fields
         self.packed = any(field.offset is not None for field in fields)
-        self.large = [field.path for field in fields if field.offset is None]
+        self.large = [(field.path, field.dtype) for field in fields if field.offset is None]
         self.moves = [(field.path, carrier(field.dtype)) for field in fields]
         self.unpack = unpacking(fields, schema.row_bytes)
         self.unpack_contiguous = unpacking(fields, schema.row_bytes, contiguous=True)

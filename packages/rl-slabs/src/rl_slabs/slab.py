@@ -325,7 +325,7 @@ class Slab:
                 "a private slab stays in its process: make it with Slab.shared or Slab.mapped to "
                 "hand it to another one."
             )
-        return _attach, (FileHandle(self.fileno(), self.path), self.kind, self.path)
+        return _attach, (FileHandle(self.fileno()), self.kind, self.path)
 
     def __repr__(self) -> str:
         state = "closed " if self.closed else ""
