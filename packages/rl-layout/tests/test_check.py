@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from rl_layout import EndKind, LayoutError, check_layout, keys
+from rl_layout import EndKind, check_layout, keys
 from rl_layout.testing import batches, environments, flat_batches, trajectories
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED]
@@ -281,16 +281,6 @@ def test_rows_are_named_by_environment_and_step():
     batch = environments(2, 5, [9], KINDS)
     batch["is_init"][1, 0] = False
     assert errors(batch) == [("is_init", (1, 0))]
-
-
-def test_the_report_prints_as_a_table_and_raises_with_it():
-    batch = trajectories([2, 3])
-    batch["is_init"][2] = False
-    report = check_layout(batch)
-    assert "layout of [5]: 1 errors, 0 notes" in str(report)
-    assert "error  is_init  2          1     is False where traj_step is 0" in str(report)
-    with pytest.raises(LayoutError, match="is False where traj_step is 0"):
-        report.raise_if_broken()
 
 
 def test_the_batch_is_left_as_it_was():

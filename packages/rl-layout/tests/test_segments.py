@@ -52,25 +52,6 @@ def test_the_pad_mask_tells_the_real_cells(batch):
     assert torch.equal(padded, segments.pad_mask)
 
 
-@given(batches(), st.sampled_from([0.0, 0.1, 0.5]))
-def test_time_blocks_hold_every_real_row_once_and_little_else(batch, max_waste):
-    segments = Segments.of(batch)
-    values = torch.arange(1, batch.numel() + 1).reshape(batch.batch_size)
-    out = torch.zeros(batch.numel(), dtype=torch.int64)
-    for block in segments.time_blocks(max_waste):
-        assert 1 - block.real.float().mean() <= max_waste + 1e-6  # float32 mean of few cells
-        block.scatter(block.gather(values, batch.batch_size), out)
-    assert torch.equal(out.reshape(batch.batch_size), segments.scatter(segments.gather(values)))
-
-
-def test_time_blocks_carry_columns_on():
-    blocks = Segments.from_lengths(torch.tensor([2, 5, 4])).time_blocks(0.0)
-    assert [block.start for block in blocks] == [0, 2, 4]
-    assert blocks[0].rows.tolist() == [[2, 7, 0], [3, 8, 1]]
-    assert blocks[1].rows.tolist() == [[4, 9], [5, 10]]
-    assert blocks[2].rows.tolist() == [[6]]
-
-
 def test_row_ends_of_a_batch_of_environments_are_cuts():
     batch = environments(2, 5, [3, 4], [EndKind.TERMINATED])
     segments = Segments.of(batch)
@@ -184,8 +165,6 @@ def test_leaves_of_another_batch_are_refused():
         segments.gather(torch.zeros(4))
     with pytest.raises(ValueError, match=r"expected padded segments \[2, 3, ...\]"):
         segments.unpad(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
-        segments.time_blocks(1.0)
 
 
 def test_more_columns_than_needed_can_be_unpadded():

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+
+from rl_layout import EndKind, check_layout, keys
+from rl_layout.testing import environments, flat_batches, trajectories
+
+
+def test_observations_carry_trajectory_and_step():
+    batch = trajectories([2, 3], first_id=4, first_step=6)
+    assert batch["observation"].tolist() == [[4, 6], [4, 7], [5, 0], [5, 1], [5, 2]]
+    assert batch["next", "observation"].tolist() == [[4, 7], [4, 8], [5, 1], [5, 2], [5, 3]]
+    assert batch["is_init"].flatten().tolist() == [False, False, True, False, False]
+    assert batch.names == ["time"]
+
+
+def test_environments_run_on_and_share_no_id():
+    batch = environments(3, 7, [4, 5], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    ids = [set(row.tolist()) for row in batch[keys.TRAJ_IDS]]
+    assert not ids[0] & ids[1]
+    assert not ids[1] & ids[2]
+    assert batch.batch_size == (3, 7)
+
+
+@given(flat_batches())
+def test_flat_batches_obey_the_contract(batch):
+    check_layout(batch).raise_if_broken()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kinds"), [([], []), ([0], [EndKind.CUT]), ([2, 3], [EndKind.CUT])]
+)
+def test_what_gives_no_batch_is_refused(lengths, kinds):
+    with pytest.raises(ValueError, match="one kind per trajectory"):
+        trajectories(lengths, kinds)
+
+
+def test_a_trajectory_without_rows_has_no_end():
+    assert torch.equal(
+        trajectories([2, 0, 3])[keys.NEXT_DONE].nonzero()[:, 0], torch.tensor([1, 4])
+    )
