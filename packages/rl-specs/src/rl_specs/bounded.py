@@ -109,8 +109,11 @@ class Bounded(Leaf):
         """Count the members of the whole box: infinite for floats."""
         if self._dtype.is_floating_point:
             return math.inf
-        widths = self._high.long() - self._low.long() + 1
-        return int(math.prod(widths.flatten().tolist()))
+        if self._range is not None:
+            width = int(self._range[1] - self._range[0] + 1)
+            return int(width ** self._low.numel())
+        bounds = zip(self._low.flatten().tolist(), self._high.flatten().tolist(), strict=True)
+        return int(math.prod(high - low + 1 for low, high in bounds))
 
     def _find_range(self) -> None:
         """Note the bounds as two numbers where they are the same everywhere.
@@ -120,7 +123,8 @@ class Bounded(Leaf):
         self._range: tuple[float, float] | None = None
         if not self._low.numel():
             return
-        low, high = self._low.flatten()[0], self._high.flatten()[0]
+        # copies, or the view of one number would keep the whole array in memory
+        low, high = self._low.flatten()[0].clone(), self._high.flatten()[0].clone()
         if (self._low == low).all() and (self._high == high).all():
             self._low, self._high = low.expand(self._safe), high.expand(self._safe)
             self._range = (low.item(), high.item())

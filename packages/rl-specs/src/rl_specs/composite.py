@@ -132,7 +132,7 @@ class Composite(SpecTree):
             return False
         if self.data_cls is not None and not isinstance(val, self.data_cls):
             return False
-        if not isinstance(val, Mapping) and not self._matches(val.batch_size):
+        if not _is_dict(val) and not self._matches(val.batch_size):
             return False
         try:
             return self._all_in(val)
@@ -215,7 +215,8 @@ class Composite(SpecTree):
         """List the combinations, the same in every batch element: `[number, *shape]`."""
         row = self._row()
         lists = {name: spec.enumerate(use_mask) for name, spec in row._leaves().items()}
-        places = torch.meshgrid(*(torch.arange(len(v)) for v in lists.values()), indexing="ij")
+        numbers = [torch.arange(len(values)) for values in lists.values()]
+        places = torch.meshgrid(*numbers, indexing="ij") if numbers else ()
         count = math.prod(len(values) for values in lists.values())
         entries = {
             name: values[place.flatten()]
@@ -306,21 +307,29 @@ class Composite(SpecTree):
             return f"expected a tensordict or a dictionary, got {type(val).__name__}"
         if self.data_cls is not None and not isinstance(val, self.data_cls):
             return f"expected a {self.data_cls.__name__}, got a {type(val).__name__}"
-        if not isinstance(val, Mapping) and not self._matches(val.batch_size):
-            return f"expected batch size {tuple(self._shape)}, got {tuple(val.batch_size)}"
+        if not _is_dict(val) and not self._matches(val.batch_size):
+            return self._batch_complaint(val)
+        try:
+            return self._entry_complaint(val)
+        except RuntimeError as error:
+            return f"expected entries that stack, got {error}"
+
+    def _entry_complaint(self, val: Any) -> str:
         for name, spec in self._leaves().items():
             entry = val.get(name, _MISSING)
             if entry is _MISSING:
-                return f"the entry {name!r} is missing, found {list(val.keys())}"
+                return f"expected an entry {name!r}, found only {list(val.keys())}"
             if not spec.is_in(entry):
                 return f"entry {name!r}: {spec._complaint(entry)}"
-        return "its entries do not stack"
+        return ""
+
+    def _batch_complaint(self, val: Any) -> str:
+        return f"expected batch size {tuple(self._shape)}, got {tuple(val.batch_size)}"
 
     def _project(self, val: Any) -> Any:
         self._check_entries(val)
-        if not isinstance(val, Mapping) and not self._matches(val.batch_size):
-            msg = f"expected batch size {tuple(self._shape)}, got {tuple(val.batch_size)}"
-            raise ValueError(msg)
+        if not _is_dict(val) and not self._matches(val.batch_size):
+            raise ValueError(self._batch_complaint(val))
         out = val.copy()
         for name, spec in self._leaves().items():
             entry = self._entry(val, name)
@@ -436,10 +445,13 @@ class Composite(SpecTree):
         self._shape, self._safe, self._specs = shape, safe(shape), specs
 
 
+def _is_dict(val: Any) -> bool:
+    # a tensordict is a mapping as well, one that has a batch size
+    return isinstance(val, Mapping) and not isinstance(val, TensorDictBase)
+
+
 def _holds_entries(val: Any) -> bool:
-    if isinstance(val, Mapping):
-        return True
-    return is_tensor_collection(val) and not is_non_tensor(val)
+    return _is_dict(val) or (is_tensor_collection(val) and not is_non_tensor(val))
 
 
 def _value_of(val: Any, name: str) -> Any:

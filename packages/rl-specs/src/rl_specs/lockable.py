@@ -85,7 +85,8 @@ class Lockable:
         self._locked, self._lockers = False, []
         if recurse:
             for node in self._nodes():
-                if all(locker() in (None, self) for locker in node._lockers):
+                others = [locker() for locker in node._lockers]
+                if not any(other is not None and other._locked for other in others):
                     node._unlock(True)
 
     def _check_unlocked(self) -> None:

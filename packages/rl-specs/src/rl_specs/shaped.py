@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_specs.sizes import DYNAMIC, View, as_size
+from rl_specs.sizes import View, as_size, stand_in_size
 
 TORCH_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -249,7 +249,7 @@ class Shaped:
         except (IndexError, RuntimeError) as error:
             kind = IndexError if isinstance(error, IndexError) else ValueError
             # the caller knows nothing of stand-ins
-            why = str(error).replace(str(DYNAMIC), "-1")
+            why = str(error).replace(str(stand_in_size(self.shape)), "-1")
         raise kind(f"{self._named()} cannot {what}: {why}")
 
     def _named(self) -> str:

@@ -1,8 +1,8 @@
 """Sizes with dynamic (-1) dimensions, and shape operations on what a spec holds.
 
 A shape operation is a function of one tensor. It is worked out on a stand-in, where every
-dynamic dimension has the prime size `DYNAMIC`: whatever comes out as a multiple of it is dynamic
-again, so expanding, reshaping and indexing need no rules of their own for -1.
+dynamic dimension has the size of one large prime: whatever comes out as a multiple of it is
+dynamic again, so expanding, reshaping and indexing need no rules of their own for -1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch import Tensor
 
 View: TypeAlias = Callable[[Tensor], Tensor]
 
-DYNAMIC = 100_003
+# two of each, because no static size may be a multiple; small ones for many dimensions, because
+# torch counts elements in 63 bits
+PRIMES = (100_003, 100_019), (4_099, 4_111)
 NO_SIZE = torch.Size(())
 
 
@@ -66,8 +68,25 @@ def safe(shape: Sequence[int]) -> torch.Size:
     return torch.Size([1 if size < 0 else size for size in shape])
 
 
+def stand_in_size(shape: Sequence[int]) -> int:
+    """Choose the prime that stands for -1 in a shape.
+
+    Args:
+        shape: sizes, -1 where dynamic.
+
+    Returns:
+        A prime of which no size is a multiple.
+
+    Example:
+        >>> stand_in_size((3, -1)), stand_in_size((100_003, -1))
+        (100003, 100019)
+    """
+    first, second = PRIMES[0] if sum(size < 0 for size in shape) <= 3 else PRIMES[1]
+    return second if any(size > 0 and size % first == 0 for size in shape) else first
+
+
 def stand_in(shape: Sequence[int]) -> torch.Size:
-    """Put the stand-in size where a dimension is dynamic.
+    """Put the prime that stands for -1 where a dimension is dynamic.
 
     Args:
         shape: sizes, -1 where dynamic.
@@ -79,7 +98,8 @@ def stand_in(shape: Sequence[int]) -> torch.Size:
         >>> stand_in((3, -1))
         torch.Size([3, 100003])
     """
-    return torch.Size([DYNAMIC if size < 0 else size for size in shape])
+    prime = stand_in_size(shape)
+    return torch.Size([prime if size < 0 else size for size in shape])
 
 
 def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
@@ -99,7 +119,8 @@ def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
     sizes = view(torch.zeros((), dtype=torch.bool).expand(stand_in(shape))).shape
     if -1 not in shape:
         return sizes
-    return torch.Size([-1 if size and size % DYNAMIC == 0 else size for size in sizes])
+    prime = stand_in_size(shape)
+    return torch.Size([-1 if size and size % prime == 0 else size for size in sizes])
 
 
 def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
@@ -151,7 +172,8 @@ def without_repeats(part: Tensor, change: View) -> Tensor:
 def _shrunk(value: Tensor, shape: torch.Size) -> Tensor:
     """Reduce the stand-ins to size 1: a tensor is constant along a dynamic dimension."""
     if -1 in shape:
+        prime = stand_in_size(shape)
         for dim, size in enumerate(value.shape):
-            if size and size % DYNAMIC == 0:
+            if size and size % prime == 0:
                 value = value.narrow(dim, 0, 1)
     return value
