@@ -78,6 +78,8 @@ def test_missing_and_unknown_arguments_are_refused():
         Bounded(low=0, shape=(3,))
     with pytest.raises(TypeError, match="maximum"):
         Bounded(0, 1, (3,), maximum=2)
+    with pytest.raises(TypeError, match="complex numbers have no order"):
+        Bounded(0, 1, (3,), dtype=torch.complex64)
     with pytest.raises(ValueError, match="domain must be"):
         Bounded(0, 1, (3,), domain="both")
 

@@ -51,7 +51,7 @@ def test_encode_refuses_a_shape_that_does_not_fit():
         Unbounded((3,)).encode([1, 2])
 
 
-@pytest.mark.parametrize("value", [0.5, 300, -1, float("nan"), "a", None])
+@pytest.mark.parametrize("value", [0.5, 300, -1, 1j, float("nan"), "a", None])
 def test_encode_loses_nothing(value):
     with pytest.raises(ValueError, match="expected"):
         Bounded(0, 255, (), dtype=torch.uint8).encode(value)
@@ -83,6 +83,8 @@ def test_project_refuses_other_shapes_and_kinds():
         Bounded(0, 1, (3,)).project(torch.zeros(2))
     with pytest.raises(TypeError, match="got list"):
         Bounded(0, 1, (3,)).project([1, 2, 3])
+    with pytest.raises(TypeError, match="expected real numbers"):
+        Unbounded((3,)).project(torch.zeros(3, dtype=torch.complex64))
 
 
 def test_equal_specs_agree_in_everything():

@@ -12,6 +12,12 @@ def test_dtypes_may_be_named():
             as_dtype(wrong)
 
 
+def test_dtypes_that_torch_cannot_compare_are_refused():
+    for make in (lambda: Unbounded((3,), dtype=torch.uint16), lambda: Unbounded().to(torch.uint64)):
+        with pytest.raises(TypeError, match=r"use torch\.int32 or torch\.int64"):
+            make()
+
+
 def test_no_device_means_the_default_one():
     with torch.device("meta"):
         assert as_device(None).type == "meta"

@@ -77,6 +77,9 @@ class Bounded(Leaf):
         if dtype is None:
             dtype = torch.int64 if domain == "discrete" else torch.get_default_dtype()
         dtype, device = as_dtype(dtype), as_device(device)
+        if dtype.is_complex:
+            msg = f"complex numbers have no order, so no bounds: got {dtype}. Use Unbounded."
+            raise TypeError(msg)
         smallest, largest = _bound(low, dtype, Tensor.ceil), _bound(high, dtype, Tensor.floor)
         size = _common_shape(smallest, largest, shape)
         super().__init__(size, None, device, dtype, domain)

@@ -290,7 +290,8 @@ class Composite(SpecTree):
         return new_tensordict(entries, batch, device, names)
 
     def _all_in(self, val: Any) -> bool:
-        get = val.get
+        # reading the items once costs as much as two look-ups in a tensordict
+        get = dict(val.items()).get if type(val) is TensorDict else val.get
         for name, spec in self._specs.items():
             if spec is None:
                 continue

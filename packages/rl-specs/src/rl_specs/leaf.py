@@ -147,6 +147,11 @@ class Leaf(TensorSpec):
         if not isinstance(val, Tensor) or not _is_plain(val):
             msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
             raise TypeError(msg)
+        if val.is_complex() and not self._dtype.is_complex:
+            msg = (
+                f"expected real numbers for {self!r}: got {val.dtype}. Pass val.real or val.abs()."
+            )
+            raise TypeError(msg)
         if not self._matches(val.shape):
             raise ValueError(self._shape_complaint(val.shape))
         return self._nearest(val)
@@ -166,8 +171,11 @@ class Leaf(TensorSpec):
         except TypeError:
             msg = f"expected numbers for {self!r}: got {array!r}"
             raise ValueError(msg) from None
-        lossy = not (dtype.is_floating_point or dtype.is_complex) and out.dtype != dtype
-        if lossy and not (within(out, *limits(dtype)) and whole(out)):
+        integer = not (dtype.is_floating_point or dtype.is_complex)
+        lossy = out.is_complex() and not dtype.is_complex
+        if not lossy and integer and out.dtype != dtype:
+            lossy = not (within(out, *limits(dtype)) and whole(out))
+        if lossy:
             msg = f"expected values that {dtype} can hold, for {self!r}: got {array!r}. Cast them."
             raise ValueError(msg)
         return out.to(dtype)

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+WITHOUT_ARITHMETIC = (torch.uint16, torch.uint32, torch.uint64)
+
 
 def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
     """Write a dtype as torch does.
@@ -17,7 +19,7 @@ def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
         The dtype.
 
     Raises:
-        TypeError: there is no such dtype.
+        TypeError: there is no such dtype, or torch cannot compute with it.
 
     Example:
         >>> as_dtype("float32")
@@ -26,6 +28,9 @@ def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype):
         msg = f"expected a torch.dtype, such as torch.float32, or its name: got {dtype!r}"
+        raise TypeError(msg)
+    if found in WITHOUT_ARITHMETIC:
+        msg = f"torch cannot compare or draw numbers of {found}: use torch.int32 or torch.int64"
         raise TypeError(msg)
     return found
 
@@ -70,5 +75,5 @@ def destination(
     if dest is None:
         return dtype, device
     if isinstance(dest, torch.dtype):
-        return dest, device
+        return as_dtype(dest), device
     return dtype, as_device(dest)
