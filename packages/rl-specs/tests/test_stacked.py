@@ -46,6 +46,7 @@ def test_lists_and_nested_tensors_are_members():
     assert not spec.is_in(parts[::-1])
     assert not spec.is_in(parts[:1])
     assert not ragged(1).is_in(spec.rand())
+    assert not spec.is_in(torch.ones(2, 5, 3).to_sparse())
 
 
 def test_project_takes_parts():
@@ -154,6 +155,13 @@ def test_objects_can_be_stacked():
     spec = torch.stack([NonTensor((), example_data="a"), NonTensor((), example_data="b")])
     assert spec.rand().tolist() == ["a", "b"]
     assert spec.is_in(spec.rand())
+
+
+def test_specs_of_different_classes_can_be_stacked_by_hand():
+    spec = Stacked(Unbounded((5,)), Bounded(0, 1, (5,)), dim=0)
+    assert spec.is_in(spec.rand())
+    assert spec.expand(7, 2, 5)[3] == spec
+    assert spec.to(torch.float64).specs[1].dtype == torch.float64
 
 
 def test_masks_of_stacked_specs_are_obeyed():

@@ -35,6 +35,9 @@ class Stack(TensorSpec):
     specs: tuple[Any, ...]
     dim: int
 
+    def __init__(self, *specs: TensorSpec, dim: int) -> None:
+        self._hold(specs, dim)
+
     def _hold(self, specs: Sequence[TensorSpec], dim: int) -> None:
         if not specs:
             msg = "a stack needs at least one spec: got none"
@@ -60,6 +63,14 @@ class Stack(TensorSpec):
     def _join(self, values: list[Any], dim: int) -> Any:
         """Put the members of the specs together, along a dimension of the data."""
         raise NotImplementedError
+
+    def _of(self, specs: Sequence[TensorSpec], dim: int) -> Self:
+        return type(self)(*specs, dim=dim)
+
+    def _restacked(self, specs: Sequence[TensorSpec], dim: int) -> Any:
+        """Stack again after a shape operation: specs that became equal become one."""
+        alike = len({type(spec) for spec in specs}) == 1
+        return stack(specs, dim) if alike else self._of(specs, dim)
 
     def rand(self, shape: Any = None) -> Any:
         """Draw random members of every spec."""
@@ -105,17 +116,13 @@ class Stack(TensorSpec):
     def to(self, dest: Any) -> Any:
         """Move or cast every spec."""
         specs = [spec.to(dest) for spec in self.specs]
-        return (
-            self
-            if all(new is old for new, old in zip(specs, self.specs, strict=True))
-            else (
-                type(self)(*specs, dim=self.dim)  # type: ignore[call-arg]
-            )
-        )
+        if all(new is old for new, old in zip(specs, self.specs, strict=True)):
+            return self
+        return self._of(specs, self.dim)
 
     def clone(self) -> Self:
         """Copy every spec."""
-        return type(self)(*(spec.clone() for spec in self.specs), dim=self.dim)  # type: ignore[call-arg]
+        return self._of([spec.clone() for spec in self.specs], self.dim)
 
     def clear_device_(self) -> Self:
         """Forget the device of every spec that can be without one, in place."""
@@ -144,7 +151,7 @@ class Stack(TensorSpec):
         """Take a value apart; None where it has not as many parts as there are specs."""
         if isinstance(val, list | tuple):
             return val if self.dim == 0 and len(val) == len(self.specs) else None
-        if not isinstance(val, Tensor) and not is_tensor_collection(val):
+        if not is_tensor_collection(val) and not _is_dense(val):
             return None
         if isinstance(val, Tensor) and val.is_nested:
             place, found = 0 if self.dim == 0 else -1, val.size(0)
@@ -181,7 +188,7 @@ class Stack(TensorSpec):
     def _carry(self, view: View, ndim: int) -> Any:
         if self.dim >= ndim:
             specs = [spec._carry(view, ndim) for spec in self.specs]
-            return stack(specs, self.dim + specs[0].ndim - self.specs[0].ndim)
+            return self._restacked(specs, self.dim + specs[0].ndim - self.specs[0].ndim)
         # where a shape operation takes the dimension of the stack: follow the numbers of the specs
         count = len(self.specs)
         sizes = [16 if size < 0 else size for size in self._shape[:ndim]]
@@ -205,7 +212,7 @@ class Stack(TensorSpec):
             self.specs[number]._carry(partial(stretched, place=place), ndim - 1)
             for place, number in enumerate(rows)
         ]
-        return stack(specs, varying[0])
+        return self._restacked(specs, varying[0])
 
     def _make_dynamic(self, dim: int) -> None:
         if dim == self.dim:
@@ -237,9 +244,6 @@ class Stacked(Stack):
         >>> spec.shape, [part.shape for part in spec.rand().unbind()]
         (torch.Size([2, -1]), [torch.Size([3]), torch.Size([5])])
     """
-
-    def __init__(self, *specs: TensorSpec, dim: int) -> None:
-        self._hold(specs, dim)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """Write plain values as data.
@@ -284,6 +288,11 @@ class Stacked(Stack):
             # torch calls its nested tensors a prototype, once for each process
             warnings.simplefilter("ignore", UserWarning)
             return torch.nested.nested_tensor(values)
+
+
+def _is_dense(val: Any) -> bool:
+    # a nested tensor is as good as a list of dense ones
+    return isinstance(val, Tensor) and (val.is_nested or val.layout is torch.strided)
 
 
 def _varies(places: Tensor, dim: int) -> bool:

@@ -36,13 +36,13 @@ class StackedComposite(Stack, Composite):
         torch.Size([5])
     """
 
-    def __init__(self, *specs: Composite, dim: int) -> None:
-        self._hold(specs, dim)
+    def __init__(self, *specs: TensorSpec, dim: int) -> None:
+        super().__init__(*specs, dim=dim)
         if len({spec.shape for spec in specs}) > 1:
             msg = f"stacked composites need one shape: got {[tuple(s.shape) for s in specs]}"
             raise ValueError(msg)
         self._lockers, self._dim_names, self.data_cls = [], None, None
-        self.step_mdp_static = all(spec.step_mdp_static for spec in specs)
+        self.step_mdp_static = all(spec.step_mdp_static for spec in self.specs)
 
     def _entries(self) -> dict[str, TensorSpec | None]:
         shared = set.intersection(*(set(spec._entries()) for spec in self.specs))
