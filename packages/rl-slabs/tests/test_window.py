@@ -1,12 +1,11 @@
-import numpy as np
 import pytest
 import torch
 
 from rl_slabs import Window
 
-ONE = Window(np.array([3]), np.array([5]))
+ONE = Window((3,), (5,))
 SHIFT = 1 << 48
-THREE = Window(np.array([4, SHIFT, 2 * SHIFT + 9]), np.array([2, 0, 3]))
+THREE = Window((4, SHIFT, 2 * SHIFT + 9), (2, 0, 3))
 
 
 def test_places_of_one_lane_count_from_its_oldest_row():
@@ -37,7 +36,7 @@ def test_a_draw_is_repeated_by_its_generator():
 
 
 def test_nothing_is_drawn_from_an_empty_window():
-    empty = Window(np.array([3]), np.array([0]))
+    empty = Window((3,), (0,))
     assert empty.numbers(torch.tensor([], dtype=torch.int64)).numel() == 0
     with pytest.raises(ValueError, match="no row is published yet"):
         empty.draw(2)

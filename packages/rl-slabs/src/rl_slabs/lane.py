@@ -33,6 +33,9 @@ THREAD, STARTED, PLACE, RESERVED, PUBLISHED, FLOOR, SIDE, BEAT = range(8)
 LANE_SHIFT = 48
 """A row's number is its place in the life of its lane, with the lane's number in the bits above."""
 
+LANE_MASK = (1 << LANE_SHIFT) - 1
+"""The bits of a row's number that count within its lane."""
+
 
 class Span(NamedTuple):
     """Rows given out to be written.

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_slabs.claim_lock import claim_lock
 from rl_slabs.lane import (
     BEAT,
     FLOOR,
+    LANE_MASK,
     LANE_SHIFT,
     PLACE,
     PUBLISHED,
@@ -27,7 +27,7 @@ from rl_slabs.lane import (
 )
 from rl_slabs.owners import OWN_THREADS, PROCESSES, Owner, Standing
 from rl_slabs.slab import Slab
-from rl_slabs.window import Window
+from rl_slabs.window import Window, as_array, as_tensor
 
 
 class LaneState(NamedTuple):
@@ -134,11 +134,9 @@ class Lanes:
             >>> len(Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).window())
             0
         """
-        words = self.slab.words
-        published = words[:, PUBLISHED].copy()
-        low = np.maximum(words[:, RESERVED] - self.capacity + guard, words[:, FLOOR])
-        low = np.maximum(low, 0)
-        return Window(low + _bases(len(low)), np.maximum(published - low, 0))
+        lows, highs = self._readable(guard)
+        counts = [max(high - low, 0) for low, high in zip(lows, highs, strict=True)]
+        return Window(tuple(lows), tuple(counts))
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:
         """Where in the slab the rows of some numbers lie, or lay.
@@ -155,10 +153,11 @@ class Lanes:
             >>> lanes.rows(torch.tensor([4, 5, 6]))
             tensor([4, 0, 1])
         """
+        found = as_array(numbers)
         if self.slab.lanes == 1:
-            return numbers % self.capacity
-        lane = numbers >> LANE_SHIFT
-        return lane * self.capacity + (numbers - (lane << LANE_SHIFT)) % self.capacity
+            return as_tensor(found % self.capacity, numbers)
+        rows = (found & LANE_MASK) % self.capacity + (found >> LANE_SHIFT) * self.capacity
+        return as_tensor(rows, numbers)
 
     def accept(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which rows still held their numbers' data at this moment; call it after the gather.
@@ -182,15 +181,14 @@ class Lanes:
             tensor([ True, False])
         """
         fence()  # the gather is over before the words are looked at
-        words = self.slab.words
-        low = np.maximum(words[:, RESERVED] - self.capacity, words[:, FLOOR])
-        low, high = np.maximum(low, 0), words[:, PUBLISHED]
-        if len(words) == 1:
-            return (numbers >= int(low[0])) & (numbers < int(high[0]))
-        bases = _bases(len(words))
-        lane = (numbers >> LANE_SHIFT).clamp(0, len(words) - 1)
-        above = numbers >= torch.from_numpy(low + bases)[lane]
-        return above & (numbers < torch.from_numpy(high + bases)[lane])
+        lows, highs = self._readable()
+        found = as_array(numbers)
+        if len(lows) == 1:
+            return as_tensor((found >= lows[0]) & (found < highs[0]), numbers)
+        # a number of no lane is outside the bounds of the nearest one
+        lane = found >> LANE_SHIFT
+        good = found >= np.array(lows).take(lane, mode="clip")
+        return as_tensor(good & (found < np.array(highs).take(lane, mode="clip")), numbers)
 
     def empty(self, *, timeout_s: float = 5.0) -> None:
         """Drop every row published so far, for all processes; writers go on undisturbed.
@@ -227,7 +225,7 @@ class Lanes:
             >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
             >>> lanes.restore(published=[8], floor=[5])
             >>> lanes.window().first, len(lanes.window())
-            (array([5]), 3)
+            ((5,), 3)
         """
         words = self.slab.words
         if not len(published) == len(floor) == len(words):
@@ -268,6 +266,15 @@ class Lanes:
     def __reduce__(self) -> tuple[type[Lanes], tuple[Slab]]:
         return type(self), (self.slab,)
 
+    def _readable(self, guard: int = 0) -> tuple[list[int], list[int]]:
+        """For each lane the number of the first row that may be read, and of the first not yet."""
+        lows, highs = [], []
+        for lane, row in enumerate(self.slab.words.tolist()):
+            base = lane << LANE_SHIFT
+            lows.append(base + max(row[RESERVED] - self.capacity + guard, row[FLOOR], 0))
+            highs.append(base + row[PUBLISHED])
+        return lows, highs
+
     def _choose(self, stale_after_s: float | None) -> int:
         states = self.states(stale_after_s=stale_after_s)
         usable = [state for state in states if state.standing in ("free", "gone")]
@@ -283,7 +290,3 @@ class Lanes:
         descriptor = None if self.slab.kind == "private" else self.slab.fileno()
         with claim_lock(descriptor, timeout_s):
             yield
-
-
-def _bases(lanes: int) -> NDArray[np.int64]:
-    return np.arange(lanes, dtype=np.int64) << LANE_SHIFT

@@ -1,0 +1,182 @@
+"""Rows of 9 leaves out of a million, read and written: the peer, numpy by hand, and rl-slabs.
+
+    python packages/rl-slabs/benchmarks/rows.py
+
+One process, fresh random indices for every call, every leaf stored and returned on every side,
+medians in microseconds. The contenders of a table take turns, a hundred calls each, so that a busy
+machine slows them all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_slabs import Lanes, RowSchema, Slab
+
+ROWS, BATCH, LONG = 1_000_000, 256, 10_000
+FLAG = (torch.bool, (1,))
+SCHEMA = RowSchema(
+    {
+        "observation": (torch.float32, (8,)),
+        "action": (torch.float32, (2,)),
+        "is_init": FLAG,
+        ("collector", "traj_ids"): (torch.int64, ()),
+        ("next", "observation"): (torch.float32, (8,)),
+        ("next", "reward"): (torch.float32, (1,)),
+        ("next", "done"): FLAG,
+        ("next", "terminated"): FLAG,
+        ("next", "truncated"): FLAG,
+    }
+)
+
+
+def steps(count: int) -> TensorDict:
+    """Rows whose leaves lie apart and contiguous, as a collector makes them."""
+    rows = TensorDict({}, batch_size=[count])
+    for field in SCHEMA.fields:
+        rows[field.key] = torch.rand(count, *field.shape).to(field.dtype)
+    return rows
+
+
+def medians(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median time of each, in microseconds, over rounds of a hundred calls."""
+    times: dict[str, list[int]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            call()
+            for _ in range(100):
+                start = time.perf_counter_ns()
+                call()
+                times[name].append(time.perf_counter_ns() - start)
+    return {name: statistics.median(found) / 1000 for name, found in times.items()}
+
+
+def show(title: str, contenders: dict[str, Callable[[], object]], rounds: int = 20) -> None:
+    """One table: each contender's median, and how many times ours (the last one) that is."""
+    found = medians(contenders, rounds)
+    ours = list(found.values())[-1]
+    print(f"\n{title}")
+    for name, median in found.items():
+        print(f"  {name:<52}{median:>10.1f} us{median / ours:>8.2f} x")
+
+
+def peer_buffer(count: int) -> object | None:
+    """TorchRL's buffer over the same rows, or None where it is not installed."""
+    try:
+        from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+    except ImportError:
+        return None
+    return TensorDictReplayBuffer(storage=LazyTensorStorage(count), batch_size=BATCH)
+
+
+def reading(slab: Slab, stored: TensorDict, peer: object | None) -> None:
+    """256 random rows, complete, as a finished TensorDict."""
+    columns = {key: stored[key].numpy() for key in SCHEMA}
+    build = TensorDict._new_unsafe
+
+    def fresh() -> torch.Tensor:
+        return torch.randint(ROWS, (BATCH,))
+
+    def by_take() -> TensorDict:
+        index = fresh().numpy()
+        batch = torch.Size([BATCH])
+        at = {key: torch.from_numpy(np.take(array, index, 0)) for key, array in columns.items()}
+        root = {key: at[key] for key in ("observation", "action", "is_init")}
+        ids = {"traj_ids": at["collector", "traj_ids"]}
+        after = {
+            "observation": at["next", "observation"],
+            "reward": at["next", "reward"],
+            "done": at["next", "done"],
+            "terminated": at["next", "terminated"],
+            "truncated": at["next", "truncated"],
+        }
+        root["collector"] = build(ids, batch_size=batch)
+        root["next"] = build(after, batch_size=batch)
+        return build(root, batch_size=batch)
+
+    lanes = Lanes(slab)
+
+    def by_lanes() -> tuple[TensorDict, torch.Tensor]:
+        numbers = lanes.window().draw(BATCH)
+        return slab.read(lanes.rows(numbers)), lanes.accept(numbers)
+
+    contenders: dict[str, Callable[[], object]] = {}
+    if peer is not None:
+        contenders["torchrl sample (and its markers)"] = peer.sample
+    contenders["tensordict[index]"] = lambda: stored[fresh()]
+    contenders["nine np.take, from_numpy, TensorDict"] = by_take
+    contenders["np.take of the packed rows alone"] = lambda: np.take(packed, fresh().numpy(), 0)
+    contenders["rl-slabs, contiguous=True"] = lambda: slab.read(fresh(), contiguous=True)
+    contenders["rl-slabs, three markers only"] = lambda: slab.read(
+        fresh(), keys=["is_init", ("next", "done"), ("next", "truncated")]
+    )
+    contenders["rl-slabs, drawn, read and validated by lanes"] = by_lanes
+    contenders["rl-slabs"] = lambda: slab.read(fresh())
+    packed = slab.rows.packed.numpy()
+    show(f"read {BATCH} of {ROWS:,} rows (drawing them included)", contenders)
+
+
+def writing(slab: Slab, stored: TensorDict, peer: object | None) -> None:
+    """10,000 rows at once, and one row."""
+    many, single = steps(LONG), steps(1)
+    one = single[0]
+    lane = Lanes(slab).claim()
+    columns = slab.columns()
+    arrays = [(columns[key], one[key].numpy()) for key in SCHEMA]
+
+    def through_a_lane(source: TensorDict, count: int) -> None:
+        slab.write(lane.reserve(count).rows, source)
+        lane.publish(count)
+
+    def by_columns() -> None:
+        row = lane.reserve(1).rows
+        for column, value in arrays:
+            column[row] = value
+        lane.publish(1)
+
+    def into(count: int, source: TensorDict) -> None:
+        start = int(torch.randint(ROWS - count, ()))
+        stored[start : start + count] = source
+
+    contenders: dict[str, Callable[[], object]] = {}
+    if peer is not None:
+        contenders["torchrl extend"] = lambda: peer.extend(many)
+    contenders["tensordict[slice] = rows"] = lambda: into(LONG, many)
+    contenders["rl-slabs, reserve, write, publish"] = lambda: through_a_lane(many, LONG)
+    show(f"write {LONG:,} rows", contenders, 2)
+
+    contenders = {}
+    if peer is not None:
+        contenders["torchrl add"] = lambda: peer.add(one)
+    contenders["rl-slabs columns, reserve, assign, publish"] = by_columns
+    contenders["rl-slabs, reserve, write, publish"] = lambda: through_a_lane(single, 1)
+    contenders["rl-slabs write of one row, no lane"] = lambda: slab.write(5, one)
+    show("write 1 row", contenders)
+
+
+def main() -> None:
+    """Print the tables."""
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {SCHEMA!r}")
+    stored = steps(ROWS)
+    peer = peer_buffer(ROWS)
+    if peer is None:
+        print("torchrl is not installed: its lines are left out")
+    else:
+        peer.extend(stored)
+    with Slab.private(SCHEMA, ROWS) as slab:
+        lane = Lanes(slab).claim()
+        slab.write(lane.reserve(ROWS).rows, stored)
+        lane.publish(ROWS)
+        lane.release()
+        reading(slab, stored, peer)
+        writing(slab, stored, peer)
+
+
+if __name__ == "__main__":
+    main()
