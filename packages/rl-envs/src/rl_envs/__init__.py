@@ -1,0 +1,5 @@
+"""Environments that speak tensordicts."""
+
+from rl_envs.env import EnvBase
+
+__all__ = ["EnvBase"]

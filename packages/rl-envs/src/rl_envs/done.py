@@ -1,0 +1,160 @@
+"""Done flags: which there are, what follows from them, and which rows they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from rl_layout import keys
+from rl_specs import Binary, Composite
+from tensordict import TensorDictBase
+from torch import Tensor
+
+Prefix = tuple[str, ...]
+RESET = "_reset"
+
+
+def done_groups(full_done_spec: Composite) -> list[Prefix]:
+    """List the groups that have done flags of their own, the root's first.
+
+    Args:
+        full_done_spec: specs of all done flags.
+
+    Returns:
+        The prefix of each group; `()` is the root.
+
+    Example:
+        >>> flag = Binary(shape=(1,), dtype=torch.bool)
+        >>> done_groups(Composite(agents=Composite(done=flag), done=flag))
+        [(), ('agents',)]
+    """
+    found = {
+        keys.as_tuple(key)[:-1]: None
+        for key in full_done_spec.keys(True, True)
+        if keys.as_tuple(key)[-1] in keys.DONE_KEYS
+    }
+    return sorted(found, key=lambda prefix: (len(prefix), prefix))
+
+
+def complete_done_spec(full_done_spec: Composite) -> Composite:
+    """Give every group all three flags.
+
+    Args:
+        full_done_spec: specs of the done flags that an environment declares.
+
+    Returns:
+        A new spec, with `done`, `terminated` and `truncated` in each group.
+
+    Example:
+        >>> declared = Composite(terminated=Binary(shape=(1,), dtype=torch.bool))
+        >>> sorted(complete_done_spec(declared).keys())
+        ['done', 'terminated', 'truncated']
+    """
+    spec = full_done_spec.clone()
+    for prefix in done_groups(spec):
+        there = [name for name in keys.DONE_KEYS if (*prefix, name) in spec.keys(True)]
+        model = spec[*prefix, there[0]]
+        for name in keys.DONE_KEYS:
+            flag = Binary(shape=model.shape, dtype=torch.bool, device=model.device)
+            spec.set((*prefix, name), flag)
+    return spec
+
+
+def complete_done(tensordict: TensorDictBase, groups: Iterable[Prefix], what: str) -> None:
+    """Write the flags that follow from those that are there, in place.
+
+    `done` is `terminated | truncated`. `done` alone means that the task ended; `truncated` alone
+    that it did not.
+
+    Args:
+        tensordict: what a step produced, flags bool `[*B, ..., 1]`.
+        groups: the prefixes of the groups, from `done_groups`.
+        what: what to call the tensordict in a message.
+
+    Raises:
+        KeyError: a group has no flag at all.
+        ValueError: `done` and `truncated` come without `terminated`, or contradict each other.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> step = TensorDict({"truncated": torch.tensor([True])}, [])
+        >>> complete_done(step, [()], "step")
+        >>> step["done"].item(), step["terminated"].item()
+        (True, False)
+    """
+    for prefix in groups:
+        holder = tensordict if not prefix else tensordict.get(prefix, None)
+        flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
+        done, terminated, truncated = completed(flags, prefix, what)
+        holder.set(keys.DONE, done)
+        holder.set(keys.TERMINATED, terminated)
+        holder.set(keys.TRUNCATED, truncated)
+
+
+def completed(flags: dict[str, Any], prefix: Prefix, what: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Work out the three flags of one group from those that are there.
+
+    Args:
+        flags: bool tensors by name; None where there is none.
+        prefix: the group's, for messages.
+        what: what to call the tensordict in a message.
+
+    Returns:
+        done, terminated, truncated.
+
+    Raises:
+        KeyError: there is no flag at all.
+        ValueError: they do not tell, or contradict each other.
+
+    Example:
+        >>> [flag.item() for flag in completed({"done": torch.tensor(True)}, (), "step")]
+        [True, True, False]
+    """
+    done, terminated, truncated = (flags.get(name) for name in keys.DONE_KEYS)
+    if terminated is None and truncated is None:
+        if done is None:
+            msg = f"{what}: {(*prefix, 'done')} is missing. Return 'terminated' and 'truncated'."
+            raise KeyError(msg)
+        return done, done.clone(), torch.zeros_like(done)
+    if terminated is None:
+        if done is not None:
+            msg = (
+                f"{what}: {(*prefix, 'done')} and 'truncated' do not tell whether the task ended. "
+                f"Return 'terminated' as well."
+            )
+            raise ValueError(msg)
+        return truncated.clone(), torch.zeros_like(truncated), truncated
+    truncated = torch.zeros_like(terminated) if truncated is None else truncated
+    either = terminated | truncated
+    if done is not None and not torch.equal(done, either):
+        if flags.get(keys.TRUNCATED) is not None or bool((terminated & ~done).any()):
+            msg = (
+                f"{what}: {(*prefix, 'done')} must be terminated or truncated: got {done.tolist()} "
+                f"beside {terminated.tolist()} and {truncated.tolist()}."
+            )
+            raise ValueError(msg)
+        truncated, either = done & ~terminated, done
+    return either, terminated, truncated
+
+
+def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
+    """Find what a finished step asks to be reset.
+
+    Where the root has a flag it alone decides; otherwise each group decides for itself.
+
+    Args:
+        step: what a step produced, with `done` in each group.
+        groups: the prefixes of the groups.
+
+    Returns:
+        The `done` leaf of each group that decides.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> step = TensorDict({"done": torch.tensor([True])}, [])
+        >>> ends(step, [(), ("agents",)])
+        {(): tensor([True])}
+    """
+    deciding = [()] if () in groups else groups
+    return {prefix: step.get((*prefix, keys.DONE)) for prefix in deciding}

@@ -1,0 +1,486 @@
+"""The environment: what it shows, what it takes, and how time goes on in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from rl_layout import step_mdp
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs import env_rows, guards, rollout
+from rl_envs.done import Prefix, complete_done, ends
+from rl_envs.env_rows import Rows
+from rl_envs.env_specs import EnvSpecs
+from rl_envs.env_type import EnvType
+from rl_envs.partial_reset import merge, reset_masks, without_masks
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
+
+
+class EnvBase(EnvSpecs, metaclass=EnvType):
+    """An environment that speaks tensordicts: one, or a batch of them that step together.
+
+    A subclass sets its specs in `__init__` and gives three methods:
+
+    - `_reset(tensordict)` starts the rows that `_reset` names (all where it is absent) and returns
+      the observations of all rows; those of the others are ignored. None comes for a full reset.
+    - `_step(tensordict)` reads the action and returns observations, rewards and done flags, without
+      `"next"`. One of `done`, `terminated`, `truncated` is enough where it tells.
+    - `_set_seed(seed)` seeds whatever is random.
+
+    Two more make its state saveable: `_get_state` and `_set_state`. Every class takes `policy=` as
+    well: the environment then comes with what the recurrent parts of that policy need.
+
+    Args:
+        device: where its data lies; the CPU where not given.
+        batch_size: sizes `[*B]` that all its data begins with.
+
+    Attributes:
+        batch_size: the sizes `[*B]`.
+        batch_locked: whether tensordicts must have exactly that batch size. An environment whose
+            state is all in the tensordict may set it to False.
+        device: where its data lies.
+        is_closed: whether `close` was called.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv(max_steps=3)
+        >>> env.rollout(10)["next", "observation"].flatten().tolist()
+        [1.0, 2.0, 3.0]
+    """
+
+    batch_locked: bool = True
+
+    def __init__(
+        self, *, device: torch.device | str | None = None, batch_size: Any = ()
+    ) -> None:
+        self.device = torch.device("cpu" if device is None else device)
+        self.batch_size = torch.Size(batch_size)
+        self.is_closed = False
+        self._is_started = False
+
+    # what a subclass gives
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        raise NotImplementedError
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        raise NotImplementedError
+
+    def _set_seed(self, seed: int) -> None:
+        raise NotImplementedError
+
+    def _get_state(self) -> dict[str, Any]:
+        msg = (
+            f"{type(self).__name__} cannot save its state: give it _get_state, which returns a "
+            f"dictionary of tensors and numbers, and _set_state, which takes one."
+        )
+        raise NotImplementedError(msg)
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        msg = f"{type(self).__name__} cannot load a state: give it _get_state and _set_state."
+        raise NotImplementedError(msg)
+
+    def _close(self) -> None:
+        """Release what the environment holds. Called once."""
+
+    # time
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start all trajectories, or those that a mask names.
+
+        Args:
+            tensordict: `[*B]`, with bool `_reset` `[*B, 1]` to reset some rows only; the others keep
+                what the tensordict holds. It is not changed. Entries that the environment does not
+                know are kept, `"next"` is not.
+            kwargs: passed on to the environment.
+
+        Returns:
+            A new tensordict `[*B]` with observations and done flags, all of them False in the rows
+            that were reset.
+
+        Raises:
+            RuntimeError: the environment is closed, returned done flags that are set, or must be
+                reset as a whole first.
+            TypeError: the mask is not bool, or an observation has another dtype than its spec.
+            ValueError: a shape is not the expected one, or an observation lies outside its spec.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> sorted(CountingEnv().reset().keys())
+            ['done', 'observation', 'terminated', 'truncated']
+        """
+        guards.check_open(self)
+        guards.check_batch(self, tensordict)
+        masks = reset_masks(tensordict, self.done_groups, self.batch_size)
+        kept = None if tensordict is None else without_masks(tensordict, masks)
+        if masks and not any(bool(mask.any()) for mask in masks.values()):
+            assert kept is not None
+            return kept
+        whole = not masks or all(bool(mask.all()) for mask in masks.values())
+        if not whole:
+            guards.check_started(self)
+        fresh = self._fresh(self._reset(None if whole else tensordict, **kwargs), masks)
+        self._is_started = True
+        if kept is None:
+            return fresh
+        return kept.update(fresh) if whole else merge(kept, fresh, masks)
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take one step.
+
+        Args:
+            tensordict: `[*B]` with the action, and what else the environment reads. It is not
+                changed.
+
+        Returns:
+            A new tensordict with the same entries and `"next"`: observations, rewards
+            `[*B, ..., 1]` and done flags. What the policy had put under `"next"` stays.
+
+        Raises:
+            KeyError: an action is missing, or the environment did not return what its specs say.
+            RuntimeError: the environment is closed, or was never reset.
+            TypeError: a dtype is not the expected one.
+            ValueError: a shape is not the expected one, or a value lies outside its spec.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> step = env.step(env.rand_action(env.reset()))
+            >>> step["next", "reward"].shape, step["next", "done"].item()
+            (torch.Size([1]), False)
+        """
+        guards.check_open(self)
+        guards.check_started(self)
+        guards.check_batch(self, tensordict)
+        guards.check_action(self, tensordict)
+        root = tensordict.copy()
+        after = self._stepped(self._step(root))
+        given = root.get("next", None)
+        root.set("next", after if given is None else given.update(after))
+        return root
+
+    def step_and_maybe_reset(
+        self, tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """Take one step, and reset the rows that it ended.
+
+        Args:
+            tensordict: as for `step`.
+
+        Returns:
+            The step, with the real `"next"`; and the root that the following step starts from.
+
+        Raises:
+            RuntimeError: as for `step` and `reset`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv(max_steps=1)
+            >>> step, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+            >>> step["next", "observation"].item(), root["observation"].item()
+            (1.0, 0.0)
+        """
+        step = self.step(tensordict)
+        return step, self.maybe_reset(self._advance(step))
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Reset the rows of a root whose done flags are set.
+
+        Args:
+            tensordict: a root `[*B]`, as `step_mdp` makes it.
+
+        Returns:
+            The root itself where nothing is done, otherwise a new one.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> root = env.reset()
+            >>> env.maybe_reset(root) is root
+            True
+        """
+        over = ends(tensordict, self.done_groups)
+        if not any(bool(flag.any()) for flag in over.values()):
+            return tensordict
+        asked = tensordict.copy()
+        for prefix, flag in over.items():
+            asked.set((*prefix, "_reset"), flag)
+        return self.reset(asked)
+
+    def rollout(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        max_steps: int,
+        policy: Policy | None = None,
+        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
+        *,
+        auto_reset: bool = True,
+        break_when_any_done: bool = True,
+        break_when_all_done: bool = False,
+        tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+    ) -> TensorDictBase:
+        """Play steps and return them as one batch, without gradients.
+
+        Args:
+            max_steps: most steps to play, at least 1.
+            policy: adds the action to a root; random actions where None.
+            callback: called with the environment and each finished step.
+            auto_reset: reset the environment first.
+            break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset and
+                the rollout goes on.
+            break_when_all_done: stop when all rows are done at once; done rows are not reset.
+                Needs `break_when_any_done=False`.
+            tensordict: the root to start from; needed where `auto_reset` is False.
+            set_truncated: mark the last step as truncated, unless it is terminated.
+
+        Returns:
+            A batch `[*B, T]`, the last dimension named `"time"`.
+
+        Raises:
+            KeyError: the policy reads a key that the environment lacks, or writes no action.
+            RuntimeError: no root to start from, or the environment is closed.
+            ValueError: `max_steps` is less than 1, or both breaks are asked for.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv(max_steps=3)
+            >>> env.rollout(7, break_when_any_done=False)["next", "done"].flatten().tolist()
+            [False, False, True, False, False, True, False]
+        """
+        guards.check_open(self)
+        plan = rollout.Plan(
+            max_steps, policy, callback, break_when_any_done, break_when_all_done, set_truncated
+        )
+        if not auto_reset and tensordict is None:
+            msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
+            raise RuntimeError(msg)
+        with torch.no_grad():
+            root = self.reset(tensordict) if auto_reset else tensordict
+            return rollout.play(self, root, plan)
+
+    # random actions, seeds, data without a step
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Add random actions to a root.
+
+        Args:
+            tensordict: a root `[*B]`; an empty one where None. It is not changed.
+
+        Returns:
+            A new tensordict with the actions, drawn from torch's global generator.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> env.action_spec.is_in(env.rand_action()["action"])
+            True
+        """
+        shape = () if tensordict is None else self._lead(tensordict)
+        drawn = self.full_action_spec.rand(shape)
+        return drawn if tensordict is None else tensordict.copy().update(drawn)
+
+    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Take one step with random actions.
+
+        Args:
+            tensordict: the root `[*B]` to start from.
+
+        Returns:
+            The step, as `step` returns it.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> env.rand_step(env.reset())["next", "observation"].item()
+            1.0
+        """
+        return self.step(self.rand_action(tensordict))
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environment. The next reset starts from that seed.
+
+        Args:
+            seed: a whole number, 0 or more.
+            static_seed: return the same seed, so that all environments are seeded alike.
+
+        Returns:
+            The seed for the next environment, which is far from this one.
+
+        Raises:
+            RuntimeError: the environment is closed.
+            ValueError: the seed is negative.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().set_seed(0) == CountingEnv().set_seed(0)
+            True
+        """
+        guards.check_open(self)
+        if seed < 0:
+            msg = f"seed must be 0 or more: got {seed}."
+            raise ValueError(msg)
+        self._set_seed(seed)
+        return seed if static_seed else next_seed(seed)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """Make a step of zeros, with all the entries that a real one has.
+
+        Returns:
+            A step `[*B]` with `"next"`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> sorted(CountingEnv().fake_tensordict()["next"].keys())
+            ['done', 'observation', 'reward', 'terminated', 'truncated']
+        """
+        done = self.full_done_spec.zero()
+        root = self.observation_spec.zero().update(self.state_spec.zero()).update(done)
+        after = self.observation_spec.zero().update(self.full_reward_spec.zero())
+        root.update(self.full_action_spec.zero())
+        return root.set("next", after.update(done.clone()))
+
+    # numpy rows, for loops that write batches in place
+
+    def reset_into(self, rows: Rows, mask: np.ndarray[Any, Any] | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows.
+
+        Args:
+            rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
+                outside the mask are left as they are.
+            mask: bool `[*B, 1]`, the rows to reset; all where None.
+
+        Raises:
+            RuntimeError: as for `reset`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
+            >>> CountingEnv().reset_into(rows)
+            >>> rows["observation",].tolist()
+            [0.0]
+        """
+        env_rows.reset_into(self, rows, mask)
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows.
+
+        Args:
+            root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
+                not changed.
+            after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags.
+                What it has no array for is dropped.
+
+        Raises:
+            RuntimeError: as for `step`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> after = {("reward",): np.zeros(1, dtype="float32")}
+            >>> env.reset_into({})
+            >>> env.step_into({("action",): np.array([True, False])}, after)
+            >>> after["reward",].tolist()
+            [1.0]
+        """
+        env_rows.step_into(self, root, after)
+
+    # state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save where the environment stands: generators, counters and limits included.
+
+        Returns:
+            A dictionary of tensors, numbers, strings and further dictionaries.
+
+        Raises:
+            NotImplementedError: this environment cannot save its state.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().state_dict()["is_started"]
+            False
+        """
+        return {"is_started": self._is_started, "state": self._get_state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go back to where `state_dict` was called, on this environment or one like it.
+
+        Args:
+            state_dict: from `state_dict`.
+
+        Raises:
+            NotImplementedError: this environment cannot load a state.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
+        """
+        self._set_state(state_dict["state"])
+        self._is_started = bool(state_dict["is_started"])
+
+    # life
+
+    def close(self) -> None:
+        """Release what the environment holds. A second call does nothing.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> env.close()
+            >>> env.is_closed
+            True
+        """
+        if not self.is_closed:
+            self.is_closed = True
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
+
+    # within
+
+    def _lead(self, tensordict: TensorDictBase) -> torch.Size:
+        """The sizes that a tensordict has before the environment's own."""
+        return tensordict.batch_size[: tensordict.ndim - len(self.batch_size)]
+
+    def _advance(self, step: TensorDictBase) -> TensorDictBase:
+        """Make the root that follows a step; done flags are kept."""
+        return step_mdp(step, reward_keys=self.reward_keys, action_keys=self.action_keys)
+
+    def _fresh(self, root: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+        """Check and complete what `_reset` returned, on a copy."""
+        return guards.checked_reset(self, root.copy(), masks)
+
+    def _stepped(self, after: TensorDictBase) -> TensorDictBase:
+        """Check and complete what `_step` returned, on a copy."""
+        after = after.copy()
+        complete_done(after, self.done_groups, "step")
+        guards.check_step(self, after)
+        return after
+
+
+def next_seed(seed: int) -> int:
+    """Draw the seed of the next environment from that of this one.
+
+    Args:
+        seed: a whole number, 0 or more.
+
+    Returns:
+        A number below 2³²; seeds that are neighbours have successors that are not.
+
+    Example:
+        >>> next_seed(0) == next_seed(0), next_seed(0) == next_seed(1)
+        (True, False)
+    """
+    return int(np.random.SeedSequence(seed).generate_state(1)[0])

@@ -1,0 +1,155 @@
+"""Partial resets: which rows a `_reset` mask names, and what the others keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from rl_layout import keys
+from rl_layout.tensordict_fast import build
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.done import RESET, Prefix
+
+
+def reset_masks(
+    tensordict: TensorDictBase | None, groups: list[Prefix], batch_size: torch.Size
+) -> dict[Prefix, Tensor]:
+    """Read the `_reset` masks of a tensordict.
+
+    Args:
+        tensordict: what `reset` was given, or None.
+        groups: the groups that have done flags.
+        batch_size: of the environment.
+
+    Returns:
+        bool `[*B, ..., 1]` by prefix; empty where everything is reset.
+
+    Raises:
+        TypeError: a mask is not bool.
+        ValueError: a mask does not have the shape of a done flag.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> given = TensorDict({"_reset": torch.tensor([[True], [False]])}, [2])
+        >>> reset_masks(given, [()], torch.Size([2]))[()].tolist()
+        [[True], [False]]
+    """
+    if tensordict is None:
+        return {}
+    found: dict[Prefix, Tensor] = {}
+    for prefix in {(): None, **dict.fromkeys(groups)}:
+        mask = tensordict.get((*prefix, RESET), None)
+        if mask is not None:
+            _check(mask, prefix, batch_size)
+            found[prefix] = mask.unsqueeze(-1) if mask.shape == batch_size else mask
+    return found
+
+
+def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
+    if mask.dtype != torch.bool:
+        msg = f"{(*prefix, RESET)}: expected dtype torch.bool, got {mask.dtype}."
+        raise TypeError(msg)
+    if mask.shape[: len(batch_size)] != batch_size:
+        msg = (
+            f"{(*prefix, RESET)}: expected the shape of a done flag, which begins with "
+            f"{tuple(batch_size)}: got {tuple(mask.shape)}."
+        )
+        raise ValueError(msg)
+
+
+def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+    """Copy the structure of a root, without masks and without `"next"`.
+
+    Args:
+        tensordict: what `reset` was given. It is not changed.
+        masks: its masks.
+
+    Returns:
+        A new tensordict that shares the leaves.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> given = TensorDict({"a": torch.ones(2), "_reset": torch.ones(2, 1).bool()}, [2])
+        >>> list(without_masks(given, reset_masks(given, [()], torch.Size([2]))).keys())
+        ['a']
+    """
+    return tensordict.exclude(keys.NEXT, *((*prefix, RESET) for prefix in masks))
+
+
+def merge(
+    old: TensorDictBase,
+    new: TensorDictBase,
+    masks: Mapping[Prefix, Tensor],
+    prefix: Prefix = (),
+) -> TensorDictBase:
+    """Take what was reset where a mask says so, and what was there elsewhere.
+
+    Args:
+        old: what the rows held, `[*B]`.
+        new: what the environment returned, `[*B]`.
+        masks: by prefix; a leaf obeys the nearest one above it.
+        prefix: where the two lie.
+
+    Returns:
+        A new tensordict with the entries of both.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> old, new = (TensorDict({"o": torch.full((2,), v)}, [2]) for v in (1.0, 5.0))
+        >>> merge(old, new, {(): torch.tensor([[True], [False]])})["o"].tolist()
+        [5.0, 1.0]
+    """
+    found = dict(old.items())
+    for name, fresh in new.items():
+        before, place = found.get(name), (*prefix, name)
+        if isinstance(fresh, TensorDictBase):
+            found[name] = fresh if before is None else merge(before, fresh, masks, place)
+        elif before is None or not isinstance(fresh, Tensor):
+            found[name] = fresh
+        else:
+            found[name] = torch.where(fitted(mask_of(masks, prefix), fresh), fresh, before)
+    return build(found, new.batch_size)
+
+
+def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
+    """Find the mask that a leaf obeys: that of the nearest group above it.
+
+    Args:
+        masks: by prefix.
+        prefix: of the leaf.
+
+    Returns:
+        The mask. A leaf outside all groups is reset where any group is.
+
+    Example:
+        >>> mask_of({(): torch.tensor([True])}, ("agents",))
+        tensor([True])
+    """
+    for depth in range(len(prefix), -1, -1):
+        if prefix[:depth] in masks:
+            return masks[prefix[:depth]]
+    rows = min(mask.ndim for mask in masks.values())
+    each = [mask.flatten(rows - 1).any(-1, keepdim=True) for mask in masks.values()]
+    return torch.stack(each).any(0)
+
+
+def fitted(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Shape a mask so that it broadcasts against a leaf from the left.
+
+    Args:
+        mask: bool `[*B, ..., 1]`.
+        leaf: any dtype `[*B, ...]`.
+
+    Returns:
+        The mask with as many dimensions as the leaf.
+
+    Example:
+        >>> fitted(torch.ones(3, 1).bool(), torch.zeros(3, 5, 7)).shape
+        torch.Size([3, 1, 1])
+    """
+    rows = mask.squeeze(-1)
+    while rows.ndim > leaf.ndim:  # a leaf of the whole row, a mask of each agent
+        rows = rows.any(-1)
+    return rows.reshape(*rows.shape, *(1,) * (leaf.ndim - rows.ndim))
