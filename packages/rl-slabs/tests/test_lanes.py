@@ -56,6 +56,16 @@ def test_numbers_that_nobody_published_are_not_accepted(schema, numbered):
     assert lanes.accept(strange).tolist() == [False, True, True, False, False, False, False]
 
 
+def test_what_is_no_int64_tensor_or_no_slab_is_refused(schema):
+    lanes = Lanes(Slab.private(schema, 5))
+    for numbers, said in ((torch.zeros(3), "got torch.float32"), ([1], "got <class 'list'>")):
+        for use in (lanes.rows, lanes.accept):
+            with pytest.raises(TypeError, match=said):
+                use(numbers)
+    with pytest.raises(TypeError, match="expected a Slab, got RowSchema"):
+        Lanes(schema)
+
+
 def test_emptied_rows_are_not_accepted_and_later_ones_are(schema, numbered):
     slab = Slab.private(schema, 5)
     lanes = Lanes(slab)

@@ -104,5 +104,5 @@ def test_counts_that_do_not_go_together_are_refused(capacity, lanes, said):
 def test_what_is_no_schema_or_no_count_is_refused():
     with pytest.raises(TypeError, match="expected a RowSchema, got dict"):
         Manifest({}, 12)
-    with pytest.raises(TypeError, match="capacity must be an int, got float"):
+    with pytest.raises(TypeError, match="capacity must be an integer, got float"):
         Manifest(SCHEMA, 12.0)

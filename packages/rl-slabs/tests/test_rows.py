@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import _CARRIERS, carrier
@@ -212,10 +212,26 @@ def test_a_schema_of_large_leaves_only_has_no_packed_rows():
     assert rows.read(2).batch_size == ()
 
 
+def test_lazy_stacks_and_tensorclasses_are_written():
+    @tensorclass
+    class Step:
+        a: torch.Tensor
+        b: torch.Tensor
+
+    steps = Step(a=torch.rand(5, 3), b=torch.ones(5, 1, dtype=torch.bool), batch_size=[5])
+    lazy = LazyStackedTensorDict(*[steps[row].to_tensordict() for row in range(5)])
+    schema = RowSchema.from_tensordict(steps)
+    assert RowSchema.from_tensordict(lazy) == schema
+    for source in (steps, lazy):
+        rows = Rows.zeros(schema, 5)
+        rows.write(slice(0, 5), source)
+        assert_same_bits(rows.read(slice(0, 5)), steps.to_tensordict())
+
+
 def test_no_rows_are_refused():
-    with pytest.raises(ValueError, match="at least one row is needed, got 0"):
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         Rows.zeros(MIXED, 0)
-    with pytest.raises(TypeError, match="must be an int, got float"):
+    with pytest.raises(TypeError, match="count must be an integer, got float"):
         Rows.zeros(MIXED, 2.0)
 
 

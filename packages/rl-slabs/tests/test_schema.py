@@ -133,6 +133,21 @@ def test_a_key_that_is_no_string_is_refused():
         RowSchema({(): (torch.bool, ())})
 
 
+def test_what_is_no_pair_or_no_dtype_is_refused():
+    with pytest.raises(TypeError, match="expected a dtype and a shape for each key"):
+        RowSchema({"a": torch.float32})
+    with pytest.raises(TypeError, match="a row cannot hold 'float32'"):
+        RowSchema({"a": ("float32", (3,))})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_by_name():
+    for layout in (torch.jagged, torch.strided):
+        ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        with pytest.raises(TypeError, match=r"\('a',\) is a nested or sparse tensor"):
+            RowSchema.from_tensordict(TensorDict({"a": ragged}))
+
+
 def test_two_schemas_that_differ_are_told_apart_leaf_by_leaf():
     mine = RowSchema({"a": (torch.float32, (3,)), "b": (torch.bool, ())})
     theirs = RowSchema({"a": (torch.float64, (3,)), "c": (torch.bool, ())})
@@ -142,6 +157,8 @@ def test_two_schemas_that_differ_are_told_apart_leaf_by_leaf():
     assert "a: float32 [3], float64 [3]" in said
     assert "b: bool [], no such leaf" in said
     assert "c: no such leaf, bool []" in said
+    with pytest.raises(TypeError, match="expected a RowSchema, got dict"):
+        mine.require_equal({})
     mine.require_equal(RowSchema({"b": (torch.bool, ()), "a": (torch.float32, (3,))}))
 
 
@@ -151,6 +168,8 @@ def test_an_unknown_key_names_the_known_ones():
         schema["done"]
     with pytest.raises(KeyError, match=r"no leaf \('done',\)"):
         schema.select(["next", "done"])
+    with pytest.raises(TypeError, match=r"use \['next'\]"):
+        schema.select("next")
     assert "done" not in schema
     assert ("next", "done") in schema
 

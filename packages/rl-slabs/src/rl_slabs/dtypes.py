@@ -38,7 +38,7 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
         return _CARRIERS[dtype]
     except KeyError:
         known = ", ".join(_BY_NAME)
-        raise TypeError(f"a row cannot hold {dtype}: cast the leaf to one of {known}.") from None
+        raise TypeError(f"a row cannot hold {dtype!r}: use one of torch's {known}.") from None
 
 
 def name_of(dtype: torch.dtype) -> str:

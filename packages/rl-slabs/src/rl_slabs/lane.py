@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 import torch
 
@@ -91,7 +92,7 @@ class Lane:
         self._require_mine()
         self._words[SIDE] = value
 
-    def reserve(self, count: int) -> Span:
+    def reserve(self, count: SupportsIndex) -> Span:
         """Rows to write next. They, and what was in them, cannot be read from now on.
 
         The span begins after the last published row, so reserving again, before publishing,
@@ -108,6 +109,7 @@ class Lane:
             Span(rows=slice(0, 3, None), numbers=range(0, 3))
         """
         self._require_mine()
+        count = index(count)
         if not 0 < count <= self.capacity:
             raise ValueError(
                 f"a span must have 1 to {self.capacity} rows, the capacity of a lane: got {count}. "
@@ -124,7 +126,7 @@ class Lane:
         base = self.number << LANE_SHIFT
         return Span(self._place(first, count), range(base + first, base + first + count))
 
-    def publish(self, count: int) -> None:
+    def publish(self, count: SupportsIndex) -> None:
         """Let the first `count` rows of the span be read; the rest of it stays open.
 
         Raises:
@@ -141,6 +143,7 @@ class Lane:
             2
         """
         self._require_mine()
+        count = index(count)
         if not 0 <= count <= self._open:
             raise ValueError(
                 f"{self._open} rows are reserved and not yet published: cannot publish {count}. "

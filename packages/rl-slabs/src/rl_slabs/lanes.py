@@ -78,6 +78,8 @@ class Lanes:
     """
 
     def __init__(self, slab: Slab) -> None:
+        if not isinstance(slab, Slab):
+            raise TypeError(f"expected a Slab, got {type(slab).__name__}. Use Slab.shared(...).")
         self.slab = slab
         self.capacity = slab.capacity // slab.lanes
         self._claimed = threading.local()

@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
-from rl_slabs.rows import Rows
+from rl_slabs.rows import Rows, positive
 from rl_slabs.schema import RowSchema
 
 FORMAT_VERSION = 1
@@ -56,11 +56,9 @@ class Manifest:
                 f"expected a RowSchema, got {type(self.schema).__name__}. "
                 "Use RowSchema.from_tensordict(batch) or RowSchema.from_spec(spec)."
             )
-        for name, count in (("capacity", self.capacity), ("lanes", self.lanes)):
-            if isinstance(count, bool) or not isinstance(count, int):
-                raise TypeError(f"{name} must be an int, got {type(count).__name__}.")
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}.")
+        for name in ("capacity", "lanes"):
+            # numpy's integers would not go into the JSON
+            object.__setattr__(self, name, positive(getattr(self, name), name))
         if self.capacity % self.lanes:
             below = self.capacity // self.lanes * self.lanes
             raise ValueError(

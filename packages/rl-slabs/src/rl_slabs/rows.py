@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ class Rows:
             >>> len(Rows.zeros(RowSchema({"done": (torch.bool, (1,))}), 3))
             3
         """
-        _require_count(count)
+        count = positive(count, "count")
         # calloc hands out pages that are taken at the first touch: zero_() touches them
         words = torch.empty(count, schema.row_bytes // 8, dtype=torch.int64, device=device).zero_()
         arrays = {
@@ -112,7 +112,7 @@ class Rows:
             >>> len(Rows.over(schema, 3, memory))
             3
         """
-        _require_count(count)
+        count = positive(count, "count")
         flat = torch.from_numpy(memory)
         packed, arrays, start = None, {}, 0
         if schema.packed:
@@ -311,11 +311,22 @@ class _Plan:
         self.unpack_contiguous = unpacking(fields, schema.row_bytes, contiguous=True)
 
 
-def _require_count(count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"the number of rows must be an int, got {type(count).__name__}.")
-    if count < 1:
-        raise ValueError(f"at least one row is needed, got {count}. Ask for 1 or more.")
+def positive(count: SupportsIndex, name: str) -> int:
+    """A count as an int, be it one of numpy's.
+
+    Raises:
+        TypeError: No integer.
+        ValueError: Below 1.
+
+    Example:
+        >>> positive(np.int32(3), "capacity")
+        3
+    """
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {type(count).__name__}: use int({name}).")
+    if count.__index__() < 1:
+        raise ValueError(f"{name} must be at least 1, got {count}.")
+    return count.__index__()
 
 
 def _aligned(end: int) -> int:

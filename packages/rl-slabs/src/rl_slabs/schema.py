@@ -92,10 +92,15 @@ class RowSchema:
     __slots__ = ("_by_path", "fields", "row_bytes")
 
     def __init__(self, leaves: Mapping[Key, tuple[torch.dtype, Iterable[int]]]) -> None:
-        found = [
-            Field(_path(key), dtype, tuple(int(size) for size in shape), None)
-            for key, (dtype, shape) in leaves.items()
-        ]
+        try:
+            found = [
+                Field(_path(key), dtype, tuple(int(size) for size in shape), None)
+                for key, (dtype, shape) in leaves.items()
+            ]
+        except TypeError as error:
+            raise TypeError(
+                f"expected a dtype and a shape for each key, such as (torch.float32, (3,)): {error}"
+            ) from None
         _check(found)
         packed, row_bytes = _pack([field for field in found if field.nbytes <= PACKED_LEAF_BYTES])
         large = [field for field in found if field.nbytes > PACKED_LEAF_BYTES]
@@ -123,6 +128,9 @@ class RowSchema:
                 "Wrap the leaves: TensorDict(leaves, batch_size=[rows])."
             )
         leaves = leaves_of(tensordict)
+        for path, leaf in leaves.items():
+            if leaf.is_nested:
+                raise _not_dense(path)
         return cls({path: (leaf.dtype, leaf.shape[batch_dims:]) for path, leaf in leaves.items()})
 
     @classmethod
@@ -214,17 +222,22 @@ class RowSchema:
 
         Raises:
             KeyError: A key that is neither a leaf nor a group.
+            TypeError: One string instead of a list.
 
         Example:
             >>> schema = RowSchema({("next", "reward"): (torch.float32, (1,))})
             >>> [field.key for field in schema.select(["next"])]
             [('next', 'reward')]
         """
+        if isinstance(keys, str):
+            raise TypeError(f"expected a list of keys, got the string {keys!r}: use [{keys!r}].")
         chosen: set[tuple[str, ...]] = set()
         for path in map(_path, keys):
             under = [field.path for field in self.fields if field.path[: len(path)] == path]
             if not under:
-                raise KeyError(f"no leaf {path} in these rows: choose from {list(self)}.")
+                raise KeyError(
+                    f"no leaf {path} in these rows: choose some of {list(self)}, as a list."
+                )
             chosen.update(under)
         return tuple(field for field in self.fields if field.path in chosen)
 
@@ -233,6 +246,7 @@ class RowSchema:
 
         Raises:
             ValueError: The schemas differ.
+            TypeError: `other` is no schema.
 
         Example:
             >>> half, single = (RowSchema({"a": (t, ())}) for t in (torch.half, torch.float))
@@ -242,6 +256,11 @@ class RowSchema:
         """
         if self == other:
             return
+        if not isinstance(other, RowSchema):
+            raise TypeError(
+                f"expected a RowSchema, got {type(other).__name__}. "
+                "Use RowSchema.from_tensordict(batch)."
+            )
         paths = dict.fromkeys(chain(self._by_path, other._by_path))
         pairs = [(path, self._by_path.get(path), other._by_path.get(path)) for path in paths]
         said = "; ".join(
@@ -313,10 +332,7 @@ def _collect(
         path = (*prefix, name)
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
-                raise TypeError(
-                    f"leaf {path} is a nested or sparse tensor: rows hold dense tensors of one "
-                    "shape. Pad it, or keep it outside."
-                )
+                raise _not_dense(path)
             found[path] = value
         elif is_non_tensor(value) or not hasattr(value, "items"):
             raise TypeError(
@@ -325,6 +341,13 @@ def _collect(
             )
         else:
             _collect(value, path, found)
+
+
+def _not_dense(path: tuple[str, ...]) -> TypeError:
+    return TypeError(
+        f"leaf {path} is a nested or sparse tensor: rows hold dense tensors of one shape. "
+        "Pad it, or keep it outside."
+    )
 
 
 def _path(key: Key) -> tuple[str, ...]:

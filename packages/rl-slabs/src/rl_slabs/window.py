@@ -93,14 +93,17 @@ def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:
     """Numbers as numpy sees them: on these few, its operations take a third of torch's time.
 
     Raises:
-        TypeError: They are not int64.
+        TypeError: They are no int64 tensor.
 
     Example:
         >>> as_array(torch.tensor([3, 5]))
         array([3, 5])
     """
-    if numbers.dtype is not torch.int64:
-        raise TypeError(f"numbers of rows are int64, got {numbers.dtype}. Use numbers.long().")
+    if getattr(numbers, "dtype", None) is not torch.int64:
+        raise TypeError(
+            f"numbers of rows are an int64 tensor, got {getattr(numbers, 'dtype', type(numbers))}. "
+            "Use torch.as_tensor(numbers).long()."
+        )
     array: NDArray[np.int64] = numbers.numpy() if numbers.is_cpu else numbers.cpu().numpy()
     return array
 
