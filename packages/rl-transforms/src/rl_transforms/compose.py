@@ -1,0 +1,276 @@
+"""Several transforms as one, and plain callables as transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl_layout import RowSource
+from rl_specs import Composite
+from rl_transforms.entries import merge_rows, with_entries
+from rl_transforms.transform import Place, Transform
+
+Callback = Callable[[TensorDictBase], TensorDictBase]
+
+
+class Compose(Transform):
+    """Several transforms as one: outputs pass them in order, inputs in reverse.
+
+    Its flags follow from its members: it is `online` if any member is, `needs_rows` if any does,
+    and belongs to the write side where every member does.
+
+    Args:
+        *transforms: transforms, or callables from tensordict to tensordict.
+
+    Raises:
+        TypeError: an argument is neither.
+
+    Example:
+        >>> import torch
+        >>> from rl_transforms import ExcludeTransform
+        >>> from rl_layout.testing import trajectories
+        >>> both = Compose(ExcludeTransform("action"), lambda batch: batch.exclude("done"))
+        >>> "action" in both(trajectories([3])), len(both)
+        (False, 2)
+    """
+
+    def __init__(self, *transforms: Transform | Callback) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList([as_transform(one) for one in transforms])
+        self._derive()
+
+    def append(self, transform: Transform | Callback) -> Compose:
+        """Add a transform behind the others, in place, and return this one.
+
+        Args:
+            transform: a transform, or a callable from tensordict to tensordict.
+
+        Returns:
+            This one.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        return self.insert(len(self), transform)
+
+    def insert(self, index: int, transform: Transform | Callback) -> Compose:
+        """Add a transform ahead of the one at a place, in place, and return this one.
+
+        Args:
+            index: the place, from ``-len`` to ``len``.
+            transform: a transform, or a callable from tensordict to tensordict.
+
+        Returns:
+            This one.
+
+        Raises:
+            IndexError: there is no such place.
+            TypeError: it is neither transform nor callable.
+        """
+        if not -len(self) <= index <= len(self):
+            msg = f"expected a place from {-len(self)} to {len(self)}: got {index}."
+            raise IndexError(msg)
+        self.transforms.insert(index if index >= 0 else len(self) + index, as_transform(transform))
+        self._derive()
+        return self
+
+    def __len__(self) -> int:
+        return len(self.transforms)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return Compose(*self.transforms[index])
+        return self.transforms[index]
+
+    def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
+        """Pass rows through every transform in order; `source` goes to those that need rows."""
+        for one in self:
+            batch = one(batch, source) if one.needs_rows else one(batch)
+        return batch
+
+    def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
+        """Pass data through every inverse in reverse order, up to one that holds it back."""
+        passed: TensorDictBase | None = batch
+        for one in reversed(list(self)):
+            if passed is None:
+                return None
+            passed = one.inv(passed)
+        return passed
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Pass a reset through every transform in order."""
+        for one in self:
+            root = one.reset(root, mask)
+        return root
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Pass a step through every transform in order."""
+        for one in self:
+            after = one.step(root, after)
+        return after
+
+    def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
+        """Pass finished rows through every transform in order."""
+        for one in self:
+            batch = one.rows(batch, last)
+        return batch
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Describe the observations that come out of the last transform."""
+        for one in self:
+            spec = one.transform_observation_spec(spec)
+        return spec
+
+    def transform_reward_spec(self, spec: Composite) -> Composite:
+        """Describe the rewards that come out of the last transform."""
+        for one in self:
+            spec = one.transform_reward_spec(spec)
+        return spec
+
+    def transform_done_spec(self, spec: Composite) -> Composite:
+        """Describe the done flags that come out of the last transform."""
+        for one in self:
+            spec = one.transform_done_spec(spec)
+        return spec
+
+    def transform_state_spec(self, spec: Composite) -> Composite:
+        """Describe the state that goes into the last transform."""
+        for one in self:
+            spec = one.transform_state_spec(spec)
+        return spec
+
+    def transform_action_spec(self, spec: Composite) -> Composite:
+        """Describe the action that goes into the last transform."""
+        for one in self:
+            spec = one.transform_action_spec(spec)
+        return spec
+
+    def split(self) -> tuple[Compose, Compose]:
+        """Tell what must run at every step from what can be computed on finished rows.
+
+        Returns:
+            The transforms to `step` with, and those to call `rows` of afterwards, nested ones
+            unpacked. A transform that is not `online` stays with the first where one that is
+            comes behind it, since that one may read what it writes.
+
+        Example:
+            >>> from rl_transforms import InitTracker, RewardSum, StepCounter
+            >>> stepping, finishing = Compose(StepCounter(), InitTracker(), RewardSum()).split()
+            >>> len(stepping), len(finishing)
+            (2, 1)
+        """
+        members = list(self._unpacked())
+        first = max((i + 1 for i, one in enumerate(members) if one.online), default=0)
+        finishing = [m for i, m in enumerate(members) if i >= first or m.rows_only]
+        stepping = [m for m in members if not any(m is other for other in finishing)]
+        return Compose(*stepping), Compose(*finishing)
+
+    def check_place(self, place: Place) -> None:
+        """Refuse a place where a member cannot work, in that member's words."""
+        for one in self:
+            one.check_place(place)
+
+    def _unpacked(self) -> Iterator[Transform]:
+        for one in self:
+            if isinstance(one, Compose):
+                yield from one._unpacked()
+            else:
+                yield one
+
+    def _derive(self) -> None:
+        members = list(self)
+        self.online = any(one.online for one in members)
+        self.rows_only = bool(members) and all(one.rows_only for one in members)
+        self.needs_rows = any(one.needs_rows for one in members)
+        writes = bool(members) and all(one.side == "write" for one in members)
+        self.side = "write" if writes else "read"
+        self.places = frozenset[Place].intersection(Transform.places, *(m.places for m in members))
+
+
+class CallableTransform(Transform):
+    """A callable from tensordict to tensordict as a transform, without an inverse.
+
+    It is called on a shallow copy, so that keys it adds or drops do not reach the caller's
+    tensordict. In an environment it sees the root at a reset and what lies under ``"next"`` at a
+    step.
+
+    Args:
+        function: from a tensordict to one of the same batch size.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> drop = CallableTransform(lambda batch: batch.exclude("action"))
+        >>> "action" in drop(trajectories([3]))
+        False
+    """
+
+    def __init__(self, function: Callback) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Call the function.
+
+        Args:
+            batch: rows ``[*B]`` or ``[*B, T]``.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            TypeError: that is not a tensordict.
+        """
+        made = self.function(with_entries(batch, {}))
+        if not isinstance(made, TensorDictBase):
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            msg = (
+                f"{name}: expected a tensordict back, got {type(made).__name__}. Return the batch."
+            )
+            raise TypeError(msg)
+        return made
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Call the function on the root; rows outside the mask keep what they hold."""
+        made = self.forward(root)
+        if mask is None:
+            return made
+        kept = {}
+        for key in made.keys(include_nested=True, leaves_only=True):
+            old, new = root.get(key, None), made.get(key)
+            if old is not None and (old.shape, old.dtype) == (new.shape, new.dtype):
+                kept[key] = merge_rows(mask, new, old)
+        return with_entries(made, kept)
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Call the function on what lies under ``"next"``."""
+        return self.forward(after)
+
+
+def as_transform(thing: Transform | Callback) -> Transform:
+    """Make a transform of a callable; a transform stays itself.
+
+    Args:
+        thing: a transform, or a callable from tensordict to tensordict.
+
+    Returns:
+        The transform.
+
+    Raises:
+        TypeError: it is neither.
+
+    Example:
+        >>> as_transform(lambda batch: batch)
+        CallableTransform()
+    """
+    if isinstance(thing, Transform):
+        return thing
+    if not callable(thing) or isinstance(thing, type):
+        msg = f"expected a transform or a callable: got {thing!r}. Make an instance of it."
+        raise TypeError(msg)
+    return CallableTransform(thing)

@@ -1,0 +1,146 @@
+"""Reading, writing and dropping entries of tensordicts without changing the ones given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
+from rl_specs.tensordict_fast import new_tensordict
+
+# a shallow copy made by tensordict itself takes several times as long as a step of a transform
+
+
+def with_entries(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> TensorDictBase:
+    """Copy a tensordict, sharing its leaves, with some entries replaced or added.
+
+    Args:
+        batch: a tensordict of any batch size. It is not changed.
+        changes: leaves ``[*batch, ...]`` or tensordicts by key; missing groups are made.
+
+    Returns:
+        The new tensordict.
+
+    Raises:
+        KeyError: a key leads through a leaf.
+
+    Example:
+        >>> batch = TensorDict({"a": torch.zeros(2)}, [2])
+        >>> sorted(with_entries(batch, {("next", "a"): torch.ones(2)}).keys()), list(batch.keys())
+        (['a', 'next'], ['a'])
+    """
+    if type(batch) is not TensorDict:
+        return _with_entries_slowly(batch, changes)
+    entries = dict(batch.items())
+    groups: dict[str, dict[NestedKey, Any]] = {}
+    for key, value in changes.items():
+        if isinstance(key, str):
+            entries[key] = value
+        elif len(key) == 1:
+            entries[key[0]] = value
+        else:
+            groups.setdefault(key[0], {})[key[1:]] = value
+    for name, inner in groups.items():
+        entries[name] = with_entries(_group(batch, entries, name), inner)
+    return _rebuilt(batch, entries)
+
+
+def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> TensorDictBase:
+    """Copy a tensordict, sharing its leaves, without some entries and the groups they empty.
+
+    Args:
+        batch: a tensordict of any batch size. It is not changed.
+        dropped: keys of leaves or groups; those that are missing are passed over.
+
+    Returns:
+        The new tensordict.
+
+    Example:
+        >>> batch = TensorDict({"a": {"b": torch.zeros(2)}, "c": torch.ones(2)}, [2])
+        >>> list(without_entries(batch, [("a", "b")]).keys())
+        ['c']
+    """
+    entries = dict(batch.items())
+    groups: dict[str, list[NestedKey]] = {}
+    for key in dropped:
+        head, *rest = as_tuple(key)
+        if not rest:
+            entries.pop(head, None)
+        else:
+            groups.setdefault(head, []).append(tuple(rest))
+    for name, inner in groups.items():
+        group = entries.get(name)
+        if isinstance(group, TensorDictBase):
+            entries[name] = without_entries(group, inner)
+            if entries[name].is_empty() and not group.is_empty():
+                del entries[name]
+    if type(batch) is TensorDict:
+        return _rebuilt(batch, entries)
+    return batch.exclude(*(set(batch.keys()) - set(entries))).update(
+        {name: entries[name] for name in groups if name in entries}
+    )
+
+
+def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
+    """Make the error for a key that a transform needs and does not find.
+
+    Args:
+        who: the transform.
+        key: what it looked for.
+        *batches: where it looked.
+
+    Returns:
+        The error, with the keys that are there.
+
+    Example:
+        >>> missing("RewardSum", "reward", TensorDict({"a": torch.zeros(2)}, [2]))
+        KeyError("RewardSum: 'reward' is missing: there are a.")
+    """
+    name = who if isinstance(who, str) else type(who).__name__
+    found = [str(as_key(leaf)) for batch in batches for leaf, _ in leaves(batch)]
+    return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
+
+
+def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Take some rows of one leaf and the others of another.
+
+    Args:
+        mask: bool ``[*B]``.
+        fresh: ``[*B, ...]``, read where the mask is True.
+        kept: the same shape, read elsewhere.
+
+    Returns:
+        ``[*B, ...]``.
+
+    Example:
+        >>> mask = torch.tensor([True, False])
+        >>> merge_rows(mask, torch.ones(2, 1), torch.zeros(2, 1)).flatten()
+        tensor([1., 0.])
+    """
+    return torch.where(mask.reshape(*mask.shape, *[1] * (fresh.ndim - mask.ndim)), fresh, kept)
+
+
+def _group(batch: TensorDictBase, entries: Mapping[str, Any], name: str) -> TensorDictBase:
+    group = entries.get(name)
+    if group is None:
+        names = batch.names if batch._has_names() else None
+        return new_tensordict({}, batch.batch_size, batch.device, names)
+    if not isinstance(group, TensorDictBase):
+        msg = f"cannot write below {name!r}: it holds a leaf, {type(group).__name__}."
+        raise KeyError(msg)
+    return group
+
+
+def _rebuilt(batch: TensorDictBase, entries: dict[str, Any]) -> TensorDict:
+    names = batch.names if batch._has_names() else None
+    return new_tensordict(entries, batch.batch_size, batch.device, names)
+
+
+def _with_entries_slowly(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> TensorDictBase:
+    copy = batch.clone(recurse=False)
+    for key, value in changes.items():
+        copy.set(key, value)
+    return copy

@@ -1,0 +1,313 @@
+"""What a transform is: one change of tensordicts, seen from environments and from buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl_layout.keys import NEXT, NestedKey, as_tuple, next_key
+from rl_specs import Composite, TensorSpec
+from rl_transforms.entries import merge_rows, missing, with_entries
+
+Place = Literal["environment", "worker", "buffer"]
+
+
+class Transform(nn.Module):
+    """A change of tensordicts: rows going out, data going in, and the steps of an environment.
+
+    An environment calls `reset`, `step` and `inv`; a buffer calls `inv` on what it stores and
+    `forward` on what it samples; a collector may leave `step` out of a transform that is not
+    `online` and call `rows` on the finished rows instead.
+
+    A leaf-wise transform overrides `apply_leaf` (and `invert_leaf`, `leaf_spec`,
+    `inverse_leaf_spec` where they differ from doing nothing); any other overrides the whole-batch
+    methods. No method changes the tensordict or the spec that it is given: each returns a new
+    one that shares the untouched leaves, or the same one where there is nothing to do.
+
+    Args:
+        in_keys: what `forward`, `reset`, `step` and `rows` read. Each is looked for at the root and
+            under ``"next"``.
+        out_keys: what they write, one per entry of ``in_keys``; the same keys by default.
+        in_keys_inv: what `inv` writes: names inside the environment, or inside the buffer.
+        out_keys_inv: what `inv` reads, one per entry of ``in_keys_inv``: names outside. The same
+            keys by default.
+
+    Attributes:
+        online: a policy or the environment reads what it writes, so it runs at every step.
+            Otherwise a collector may call `rows` instead. It may be set on an instance.
+        rows_only: `step` does nothing and `rows` does the work: an environment calls `rows` at the
+            end of a rollout, a collector at the end of a batch.
+        side: where it belongs in a buffer: ``"read"`` when samples are drawn, ``"write"`` when data
+            are stored.
+        needs_rows: `forward` takes a `rl_layout.RowSource` beside the sample.
+        places: where it may sit; see `check_place`.
+
+    Raises:
+        TypeError: keys are not given as a list.
+        ValueError: there is not one out key per in key.
+
+    Example:
+        >>> class Scale(Transform):
+        ...     def apply_leaf(self, value):
+        ...         return value / 255
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"pixels": torch.tensor([[51.0]])}, [1])
+        >>> Scale(["pixels"])(batch)["pixels"]
+        tensor([[0.2000]])
+    """
+
+    online: bool = True
+    rows_only: bool = False
+    side: Literal["read", "write"] = "read"
+    needs_rows: bool = False
+    places: frozenset[Place] = frozenset({"environment", "worker", "buffer"})
+    __call__: Callable[..., TensorDictBase]
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = _pairs("", in_keys, out_keys)
+        self.in_keys_inv, self.out_keys_inv = _pairs("_inv", in_keys_inv, out_keys_inv)
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Transform sampled or rolled-out rows.
+
+        Args:
+            batch: rows ``[*B]`` or ``[*B, T]``. With `needs_rows`, a
+                `rl_layout.RowSource` may follow as a second argument.
+
+        Returns:
+            The transformed rows; untouched leaves are shared.
+
+        Raises:
+            KeyError: an in key is neither at the root nor under ``"next"``.
+        """
+        changes = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            found = list(_places(batch, key, out))
+            if not found:
+                raise missing(self, key, batch)
+            changes.update({place: self.apply_leaf(value) for place, value in found})
+        return with_entries(batch, changes) if changes else batch
+
+    def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
+        """Transform data going in: actions into an environment, rows into a buffer.
+
+        Args:
+            batch: a step's root ``[*B]``, or rows ``[*B]`` or ``[*B, T]``.
+
+        Returns:
+            The transformed data; None where there is nothing to pass on yet.
+
+        Raises:
+            KeyError: an entry of ``out_keys_inv`` is neither at the root nor under ``"next"``.
+        """
+        changes = {}
+        for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
+            found = list(_places(batch, out, key))
+            if not found:
+                raise missing(self, out, batch)
+            changes.update({place: self.invert_leaf(value) for place, value in found})
+        return with_entries(batch, changes) if changes else batch
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Transform what an environment returned from a reset.
+
+        Rows outside the mask keep what the root holds under the out keys: there it holds the
+        values carried from the step before. Only where in and out key are the same and the leaf
+        still has the shape or dtype from before the transform, it is raw in every row and
+        transformed in every row.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            What the next step starts from. In keys that a reset does not return are passed over.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            value = root.get(key, None)
+            if value is not None:
+                fresh, kept = self.apply_leaf(value), root.get(out, None)
+                changes[out] = _merged(mask, fresh, kept)
+        return with_entries(root, changes) if changes else root
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Transform what an environment returned from a step.
+
+        Args:
+            root: ``[*B]``, what the step started from.
+            after: ``[*B]``, what lies under ``"next"``.
+
+        Returns:
+            The new ``after``.
+
+        Raises:
+            KeyError: an in key is neither in ``after`` nor in ``root``.
+        """
+        changes = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            value = after.get(key, None)
+            if value is not None:
+                changes[out] = self.apply_leaf(value)
+            elif root.get(key, None) is None:
+                raise missing(self, key, after)
+        return with_entries(after, changes) if changes else after
+
+    def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
+        """Transform finished rows, instead of every step of them.
+
+        Args:
+            batch: ``[*B, T]`` in the order in which they were collected.
+            last: ``[*B]``, the last column of the rows before these as this method returned
+                it; None where the first column follows a reset.
+
+        Returns:
+            The transformed rows.
+        """
+        del last  # only what runs on from row to row needs it
+        return self.forward(batch)
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Transform one leaf ``[*B, ...]``, as `forward`, `reset` and `step` do."""
+        return value
+
+    def invert_leaf(self, value: Tensor) -> Tensor:
+        """Transform one leaf ``[*B, ...]``, as `inv` does."""
+        return value
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe what `apply_leaf` makes of such a leaf."""
+        return spec
+
+    def inverse_leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe what `invert_leaf` takes, where it must make such a leaf."""
+        return spec
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Describe the observations that come out, given those that go in."""
+        return self._outward(spec)
+
+    def transform_reward_spec(self, spec: Composite) -> Composite:
+        """Describe the rewards that come out, given those that go in."""
+        return self._outward(spec)
+
+    def transform_done_spec(self, spec: Composite) -> Composite:
+        """Describe the done flags that come out. Called before the observation spec."""
+        return self._outward(spec)
+
+    def transform_state_spec(self, spec: Composite) -> Composite:
+        """Describe the state to put in from outside, given what the inside takes."""
+        return self._inward(spec)
+
+    def transform_action_spec(self, spec: Composite) -> Composite:
+        """Describe the action to put in from outside, given what the inside takes."""
+        return self._inward(spec)
+
+    def check_place(self, place: Place) -> None:
+        """Refuse a place where the transform cannot work.
+
+        Args:
+            place: ``"environment"``, ``"worker"`` (an environment inside a serial or parallel
+                one) or ``"buffer"``.
+
+        Raises:
+            ValueError: it cannot sit there; the message says where it can.
+        """
+        if place not in self.places:
+            msg = (
+                f"{type(self).__name__} cannot sit in a {place}: "
+                f"put it into one of {', '.join(sorted(self.places))}."
+            )
+            raise ValueError(msg)
+
+    def extra_repr(self) -> str:
+        """List the keys."""
+        named = {"in_keys": self.in_keys, "out_keys": self.out_keys}
+        named |= {"in_keys_inv": self.in_keys_inv, "out_keys_inv": self.out_keys_inv}
+        return ", ".join(f"{name}={value}" for name, value in named.items() if value)
+
+    def _outward(self, spec: Composite) -> Composite:
+        pairs = zip(self.in_keys, self.out_keys, strict=True)
+        changes = {out: self.leaf_spec(spec[key]) for key, out in pairs if key in spec}
+        return with_specs(spec, changes)
+
+    def _inward(self, spec: Composite) -> Composite:
+        pairs = zip(self.in_keys_inv, self.out_keys_inv, strict=True)
+        changes = {out: self.inverse_leaf_spec(spec[key]) for key, out in pairs if key in spec}
+        return with_specs(spec, changes)
+
+
+def with_specs(spec: Composite, changes: dict[NestedKey, TensorSpec]) -> Composite:
+    """Copy a composite spec with some specs replaced or added.
+
+    Args:
+        spec: a composite. It is not changed.
+        changes: specs by key.
+
+    Returns:
+        The copy, not locked; the input itself where nothing changes.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> list(with_specs(Composite(a=Unbounded(())), {"b": Unbounded(())}).keys())
+        ['a', 'b']
+    """
+    if not changes:
+        return spec
+    copy = spec.clone()
+    for key, leaf in changes.items():
+        copy.set(key, leaf)
+    return copy
+
+
+def _pairs(
+    suffix: str, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
+) -> tuple[list[NestedKey], list[NestedKey]]:
+    read, written = _key_list(f"in_keys{suffix}", in_keys), _key_list(f"out_keys{suffix}", out_keys)
+    if out_keys is None:
+        written = list(read)
+    if len(read) != len(written):
+        msg = f"expected one out key per in key: got in_keys{suffix}={read}, out_keys={written}."
+        raise ValueError(msg)
+    return read, written
+
+
+def _key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
+    if keys is None:
+        return []
+    if isinstance(keys, str | tuple):  # a tuple of strings would be one key and a list of them
+        msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
+        raise TypeError(msg)
+    for key in keys:
+        as_tuple(key)
+    return list(keys)
+
+
+def _places(
+    batch: TensorDictBase, key: NestedKey, out: NestedKey
+) -> Iterator[tuple[NestedKey, Tensor]]:
+    """Where a key's leaf goes, and the leaf: at the root, and under ``"next"``."""
+    value = batch.get(key, None)
+    if value is not None:
+        yield out, value
+    if as_tuple(key)[0] != NEXT:
+        value = batch.get(next_key(key), None)
+        if value is not None:
+            yield next_key(out), value
+
+
+def _merged(mask: Tensor | None, fresh: Tensor, kept: Tensor | None) -> Tensor:
+    if mask is None or kept is None or (kept.shape, kept.dtype) != (fresh.shape, fresh.dtype):
+        return fresh
+    return merge_rows(mask, fresh, kept)
