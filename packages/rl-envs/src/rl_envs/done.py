@@ -53,7 +53,7 @@ def complete_done_spec(full_done_spec: Composite) -> Composite:
     """
     spec = full_done_spec.clone()
     for prefix in done_groups(spec):
-        there = [name for name in keys.DONE_KEYS if (*prefix, name) in spec.keys(True)]
+        there = [name for name in keys.DONE_KEYS if spec.get((*prefix, name)) is not None]
         model = spec[*prefix, there[0]]
         for name in keys.DONE_KEYS:
             flag = Binary(shape=model.shape, dtype=torch.bool, device=model.device)

@@ -16,7 +16,7 @@ from rl_envs.done import Prefix, complete_done, ends
 from rl_envs.env_rows import Rows
 from rl_envs.env_specs import EnvSpecs
 from rl_envs.env_type import EnvType
-from rl_envs.partial_reset import merge, reset_masks, without_masks
+from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -26,8 +26,8 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
 
     A subclass sets its specs in `__init__` and gives three methods:
 
-    - `_reset(tensordict)` starts the rows that `_reset` names (all where it is absent) and returns
-      the observations of all rows; those of the others are ignored. None comes for a full reset.
+    - `_reset(tensordict)` starts the rows that `_reset` names (all where None comes) and returns
+      the observations of all rows; those of the others are ignored.
     - `_step(tensordict)` reads the action and returns observations, rewards and done flags, without
       `"next"`. One of `done`, `terminated`, `truncated` is enough where it tells.
     - `_set_seed(seed)` seeds whatever is random.
@@ -43,6 +43,8 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         batch_size: the sizes `[*B]`.
         batch_locked: whether tensordicts must have exactly that batch size. An environment whose
             state is all in the tensordict may set it to False.
+        check_values: whether each value is compared with its spec, and NaN refused. Shapes and
+            dtypes always are.
         device: where its data lies.
         is_closed: whether `close` was called.
 
@@ -54,10 +56,9 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
     """
 
     batch_locked: bool = True
+    check_values: bool = True
 
-    def __init__(
-        self, *, device: torch.device | str | None = None, batch_size: Any = ()
-    ) -> None:
+    def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = torch.device("cpu" if device is None else device)
         self.batch_size = torch.Size(batch_size)
         self.is_closed = False
@@ -118,17 +119,16 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         guards.check_batch(self, tensordict)
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
         kept = None if tensordict is None else without_masks(tensordict, masks)
-        if masks and not any(bool(mask.any()) for mask in masks.values()):
-            assert kept is not None
+        if kept is not None and masks and not any(bool(mask.any()) for mask in masks.values()):
             return kept
-        whole = not masks or all(bool(mask.all()) for mask in masks.values())
-        if not whole:
-            guards.check_started(self)
-        fresh = self._fresh(self._reset(None if whole else tensordict, **kwargs), masks)
+        whole = kept is None or not masks or all(bool(mask.all()) for mask in masks.values())
+        root = self._fresh(None if whole else asked(kept, masks), masks, kwargs)
         self._is_started = True
-        if kept is None:
-            return fresh
-        return kept.update(fresh) if whole else merge(kept, fresh, masks)
+        if kept is not None:
+            root = kept.update(root) if whole else merge(kept, root, masks)
+        if self.check_values:
+            guards.check_values(self._observation_leaves, root, "reset")
+        return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step.
@@ -253,7 +253,7 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
             [False, False, True, False, False, True, False]
         """
         guards.check_open(self)
-        plan = rollout.Plan(
+        request = rollout.Request(
             max_steps, policy, callback, break_when_any_done, break_when_all_done, set_truncated
         )
         if not auto_reset and tensordict is None:
@@ -261,7 +261,7 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
             raise RuntimeError(msg)
         with torch.no_grad():
             root = self.reset(tensordict) if auto_reset else tensordict
-            return rollout.play(self, root, plan)
+            return rollout.play(self, root, request)
 
     # random actions, seeds, data without a step
 
@@ -458,15 +458,26 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         """Make the root that follows a step; done flags are kept."""
         return step_mdp(step, reward_keys=self.reward_keys, action_keys=self.action_keys)
 
-    def _fresh(self, root: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
-        """Check and complete what `_reset` returned, on a copy."""
-        return guards.checked_reset(self, root.copy(), masks)
+    def _fresh(
+        self,
+        tensordict: TensorDictBase | None,
+        masks: Mapping[Prefix, Tensor],
+        kwargs: dict[str, Any],
+    ) -> TensorDictBase:
+        """Reset; what comes is checked and completed, on a copy."""
+        if tensordict is not None:
+            guards.check_started(self)
+        return guards.checked_reset(self, self._reset(tensordict, **kwargs).copy(), masks)
 
     def _stepped(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
         after = after.copy()
+        lead = self._lead(after)
+        guards.fit_columns(self, after, lead)
         complete_done(after, self.done_groups, "step")
-        guards.check_step(self, after)
+        guards.check_leaves(self._after_leaves, after, lead, "step")
+        if self.check_values:
+            guards.check_values(self._after_leaves, after, "step")
         return after
 
 

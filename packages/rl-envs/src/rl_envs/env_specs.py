@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,6 +10,16 @@ from rl_layout import keys
 from rl_specs import Binary, Composite, TensorSpec, Unbounded
 
 from rl_envs.done import Prefix, complete_done_spec, done_groups
+
+Leaves = list[tuple[tuple[str, ...], TensorSpec]]
+DERIVED = (
+    "_groups",
+    "_action_leaves",
+    "_observation_leaves",
+    "_reward_leaves",
+    "_done_leaves",
+    "_after_leaves",
+)
 
 
 class EnvSpecs:
@@ -144,10 +155,38 @@ class EnvSpecs:
     @property
     def done_groups(self) -> list[Prefix]:
         """Prefix of each group with done flags of its own; `()` is the root."""
+        return self._groups
+
+    # what a step reads of the specs, derived once
+
+    @cached_property
+    def _groups(self) -> list[Prefix]:
         return done_groups(self.full_done_spec)
+
+    @cached_property
+    def _action_leaves(self) -> Leaves:
+        return leaves_of(self.full_action_spec)
+
+    @cached_property
+    def _observation_leaves(self) -> Leaves:
+        return leaves_of(self.observation_spec)
+
+    @cached_property
+    def _reward_leaves(self) -> Leaves:
+        return leaves_of(self.full_reward_spec)
+
+    @cached_property
+    def _done_leaves(self) -> Leaves:
+        return leaves_of(self.full_done_spec)
+
+    @cached_property
+    def _after_leaves(self) -> Leaves:
+        return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
 
     def _specs_changed(self) -> None:
         """Forget what was derived from the specs."""
+        for name in DERIVED:
+            self.__dict__.pop(name, None)
 
     def _whole(self, spec: TensorSpec, key: str, *, column: bool = False) -> Composite:
         """Write a spec as a locked tree `[*B]`, its leaves ending in size 1 on request."""
@@ -175,3 +214,25 @@ def _only(spec: Composite) -> Any:
     """The one leaf of a tree, or the tree where there are several."""
     names = list(spec.keys(True, True))
     return spec[names[0]] if len(names) == 1 else spec
+
+
+def leaves_of(*specs: Composite) -> Leaves:
+    """List the leaves of some specs by key.
+
+    Args:
+        specs: trees of specs.
+
+    Returns:
+        Key and spec of each leaf.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> [key for key, _ in leaves_of(Composite(a=Composite(b=Unbounded(3))))]
+        [('a', 'b')]
+    """
+    return [
+        (keys.as_tuple(key), leaf)
+        for spec in specs
+        for key, leaf in spec.items(True, True)
+        if leaf is not None
+    ]

@@ -75,7 +75,32 @@ def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) ->
         >>> list(without_masks(given, reset_masks(given, [()], torch.Size([2]))).keys())
         ['a']
     """
-    return tensordict.exclude(keys.NEXT, *((*prefix, RESET) for prefix in masks))
+    kept = tensordict.copy()
+    for key in (keys.NEXT, *((*prefix, RESET) for prefix in masks)):
+        if kept.get(key, None) is not None:
+            del kept[key]
+    return kept
+
+
+def asked(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+    """Write the masks back into a root, in the shape of a done flag each.
+
+    Args:
+        kept: a root. It is not changed.
+        masks: by prefix.
+
+    Returns:
+        A new tensordict that shares the leaves.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> asked(TensorDict(batch_size=[2]), {(): torch.ones(2, 1).bool()})["_reset"].shape
+        torch.Size([2, 1])
+    """
+    root = kept.copy()
+    for prefix, mask in masks.items():
+        root.set((*prefix, RESET), mask)
+    return root
 
 
 def merge(

@@ -1,0 +1,33 @@
+"""The type of all environments, which gives each constructor its `policy` argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class EnvType(type):
+    """Makes environments, and wires them to a policy where one is given.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> type(CountingEnv)
+        <class 'rl_envs.env_type.EnvType'>
+    """
+
+    def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:
+        """Make an environment.
+
+        Args:
+            args: of the class.
+            policy: a policy, whose recurrent parts get what they need; see `wire_policy`.
+            kwargs: of the class.
+
+        Returns:
+            The environment, inside a `TransformedEnv` where the policy needed something.
+        """
+        env = super().__call__(*args, **kwargs)
+        if policy is None:
+            return env
+        from rl_envs.wiring import wire_policy  # needs the class that this type makes
+
+        return wire_policy(env, policy)

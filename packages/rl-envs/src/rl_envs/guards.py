@@ -1,0 +1,291 @@
+"""What an environment refuses, and what it says then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rl_layout import keys
+from rl_specs import TensorSpec
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.done import Prefix, complete_done
+from rl_envs.env_specs import Leaves
+from rl_envs.partial_reset import fitted
+
+if TYPE_CHECKING:
+    from rl_envs.env import EnvBase
+
+
+def check_open(env: EnvBase) -> None:
+    """Refuse a closed environment.
+
+    Args:
+        env: any environment.
+
+    Raises:
+        RuntimeError: it is closed.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_open(CountingEnv())
+    """
+    if env.is_closed:
+        msg = f"this {type(env).__name__} is closed: make a new one."
+        raise RuntimeError(msg)
+
+
+def check_started(env: EnvBase) -> None:
+    """Refuse an environment that was never reset.
+
+    Args:
+        env: any environment. One that is not batch-locked keeps its state in the tensordict.
+
+    Raises:
+        RuntimeError: there is nothing to step from.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> root = env.reset()
+        >>> check_started(env)
+    """
+    if env.batch_locked and not env._is_started:
+        msg = f"this {type(env).__name__} was not reset yet: call reset() first."
+        raise RuntimeError(msg)
+
+
+def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
+    """Refuse a tensordict of another batch size.
+
+    Args:
+        env: any environment.
+        tensordict: what it was given, or None.
+
+    Raises:
+        TypeError: it is no tensordict.
+        ValueError: its batch size does not fit.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_batch(CountingEnv(), None)
+    """
+    if tensordict is None:
+        return
+    if not isinstance(tensordict, TensorDictBase):
+        msg = f"expected a tensordict: got {type(tensordict).__name__}."
+        raise TypeError(msg)
+    found, expected = tensordict.batch_size, env.batch_size
+    if not env.batch_locked and len(expected):
+        found = found[-len(expected) :]
+    if found != expected and (env.batch_locked or len(expected)):
+        msg = (
+            f"expected batch size {tuple(expected)}, or more dimensions before it where an "
+            f"environment is not batch-locked: got {tuple(tensordict.batch_size)}."
+        )
+        raise ValueError(msg)
+
+
+def check_action(env: EnvBase, tensordict: TensorDictBase) -> None:
+    """Refuse actions that are missing, or of another shape or dtype.
+
+    Args:
+        env: any environment.
+        tensordict: a root with its actions, `[*B]`.
+
+    Raises:
+        KeyError: an action is missing.
+        TypeError: its dtype is another one.
+        ValueError: its shape is another one.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_action(env, env.rand_action())
+    """
+    lead = env._lead(tensordict)
+    for key, spec in env._action_leaves:
+        value = tensordict.get(key, None)
+        if value is None:
+            names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
+            msg = (
+                f"the action {keys.as_key(key)!r} is missing: the policy left {names}. "
+                f"Let it write the action, or use rand_action()."
+            )
+            raise KeyError(msg)
+        check_form(key, spec, value, lead, "action")
+
+
+def check_form(
+    key: tuple[str, ...], spec: TensorSpec, value: Any, lead: torch.Size, what: str
+) -> None:
+    """Refuse a value of another dtype or shape than its spec.
+
+    Args:
+        key: of the value, for the message.
+        spec: what was promised.
+        value: what came.
+        lead: sizes that may come before those of the spec.
+        what: what to call it in the message.
+
+    Raises:
+        TypeError: the dtype is another one.
+        ValueError: the shape is another one.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> check_form(("a",), Unbounded(3), torch.zeros(3), torch.Size(), "action")
+    """
+    if spec.dtype is None or not isinstance(value, Tensor):
+        return
+    if value.dtype != spec.dtype:
+        msg = f"{what} {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype}."
+        raise TypeError(msg)
+    expected = lead + spec.shape
+    if value.shape != expected and not _matches(value.shape, expected):
+        msg = (
+            f"{what} {keys.as_key(key)!r}: expected shape {tuple(expected)}, "
+            f"got {tuple(value.shape)}."
+        )
+        raise ValueError(msg)
+
+
+def _matches(found: torch.Size, expected: torch.Size) -> bool:
+    return len(found) == len(expected) and all(
+        e in (-1, f) for f, e in zip(found, expected, strict=True)
+    )
+
+
+def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
+    """Refuse what an environment returned where an entry is missing or of another form.
+
+    Args:
+        leaves: what was promised.
+        tensordict: what came.
+        lead: sizes that may come before those of the specs.
+        what: what to call it in messages.
+
+    Raises:
+        KeyError: an entry is missing.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one.
+
+    Example:
+        >>> check_leaves([], None, torch.Size(), "step")
+    """
+    for key, spec in leaves:
+        value = tensordict.get(key, None)
+        if value is None:
+            names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
+            msg = f"{what}: {keys.as_key(key)!r} is missing, the environment returned {names}."
+            raise KeyError(msg)
+        check_form(key, spec, value, lead, what)
+
+
+def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
+    """Refuse values outside their specs, and NaN anywhere.
+
+    Args:
+        leaves: what was promised.
+        tensordict: what came, of any batch size that ends in that of the specs.
+        what: what to call it in messages.
+
+    Raises:
+        ValueError: a value lies outside its spec, or is NaN.
+
+    Example:
+        >>> check_values([], None, "step")
+    """
+    for key, spec in leaves:
+        value = tensordict.get(key)
+        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+            msg = f"{what} {keys.as_key(key)!r} holds NaN: {value}. Set check_values = False to allow it."
+            raise ValueError(msg)
+        if not spec.is_in(value):
+            msg = (
+                f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {value}. Widen the "
+                f"spec, or set check_values = False."
+            )
+            raise ValueError(msg)
+
+
+def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:
+    """Give rewards and done flags their last dimension of size 1, in place.
+
+    Args:
+        env: who returned them.
+        after: what it returned.
+        lead: sizes before those of the specs.
+
+    Raises:
+        TypeError: a done flag is not bool.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl_envs.testing import CountingEnv
+        >>> after = TensorDict({"done": torch.tensor(True)}, [])
+        >>> fit_columns(CountingEnv(), after, torch.Size())
+        >>> after["done"].shape
+        torch.Size([1])
+    """
+    for key, spec in (*env._reward_leaves, *env._done_leaves):
+        value = after.get(key, None)
+        if value is None:
+            continue
+        if value.shape == lead + spec.shape[:-1]:
+            after.set(key, value.unsqueeze(-1))
+        if spec.dtype == torch.bool and value.dtype != torch.bool:
+            msg = f"step {keys.as_key(key)!r}: expected dtype torch.bool, got {value.dtype}."
+            raise TypeError(msg)
+
+
+def checked_reset(
+    env: EnvBase, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
+) -> TensorDictBase:
+    """Check what a reset returned, and complete its done flags, in place.
+
+    Args:
+        env: who returned it.
+        root: what it returned.
+        masks: which rows were reset; all where empty.
+
+    Returns:
+        The root.
+
+    Raises:
+        KeyError: an observation is missing.
+        RuntimeError: a row is done after its reset.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> checked_reset(env, env.reset(), {})["done"].tolist()
+        [False]
+    """
+    lead = env._lead(root)
+    fit_columns(env, root, lead)
+    for prefix in env.done_groups:
+        flags = _flags(root, prefix)
+        mask = masks.get(prefix, masks.get((), None))
+        for flag in flags:
+            over = flag if mask is None else flag & fitted(mask, flag)
+            if bool(over.any()):
+                msg = f"reset: {(*prefix, 'done')} is set right after a reset: got {flag.tolist()}."
+                raise RuntimeError(msg)
+        if not flags:
+            holder = env.full_done_spec[prefix] if prefix else env.full_done_spec
+            zeros = {name: holder[name].zero(lead) for name in keys.DONE_KEYS}
+            for name, flag in zeros.items():
+                root.set((*prefix, name), flag)
+    complete_done(root, env.done_groups, "reset")
+    check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
+    return root
+
+
+def _flags(root: TensorDictBase, prefix: Prefix) -> list[Tensor]:
+    named: Iterable[Any] = (root.get((*prefix, name), None) for name in keys.DONE_KEYS)
+    return [flag for flag in named if flag is not None]

@@ -1,0 +1,122 @@
+"""Rollouts: steps played one after the other, and returned as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rl_layout import keys
+from tensordict import TensorDict, TensorDictBase
+
+from rl_envs.done import Prefix, ends
+
+if TYPE_CHECKING:
+    from rl_envs.env import EnvBase
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a rollout was asked for.
+
+    Attributes:
+        max_steps: most steps to play.
+        policy: adds the action to a root, or None for random actions.
+        callback: called with the environment and each finished step, or None.
+        break_when_any_done: stop as soon as a row is done.
+        break_when_all_done: stop when all rows are done, and reset none before.
+        set_truncated: mark the last step as truncated, unless it is terminated.
+
+    Example:
+        >>> Request(max_steps=5).break_when_any_done
+        True
+    """
+
+    max_steps: int
+    policy: Any = None
+    callback: Callable[..., Any] | None = None
+    break_when_any_done: bool = True
+    break_when_all_done: bool = False
+    set_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            msg = f"max_steps must be at least 1: got {self.max_steps}."
+            raise ValueError(msg)
+        if self.break_when_any_done and self.break_when_all_done:
+            msg = "break_when_all_done needs break_when_any_done=False: both were asked for."
+            raise ValueError(msg)
+
+
+def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase:
+    """Play steps through tensordicts.
+
+    Args:
+        env: any environment, reset.
+        root: `[*B]`, where it stands.
+        request: what to play.
+
+    Returns:
+        The steps, `[*B, T]`.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv(max_steps=3)
+        >>> play(env, env.reset(), Request(max_steps=2)).names
+        ['time']
+    """
+    policy = env.rand_action if request.policy is None else request.policy
+    groups, steps = env.done_groups, []
+    root = root.copy()  # a policy writes to it, and it may be the caller's
+    for _ in range(request.max_steps):
+        acted = policy(root)
+        step = env.step(root if acted is None else acted)
+        steps.append(step)
+        if request.callback is not None:
+            request.callback(env, step)
+        if _breaks(step, groups, request):
+            break
+        root = env._advance(step)
+        if not request.break_when_any_done and not request.break_when_all_done:
+            root = env.maybe_reset(root)
+    if request.set_truncated:
+        steps[-1] = truncate(steps[-1], groups)
+    batch = TensorDict.maybe_dense_stack(steps, len(env.batch_size))
+    batch.names = [*[None] * len(env.batch_size), keys.TIME]
+    return batch
+
+
+def _breaks(step: TensorDictBase, groups: list[Prefix], request: Request) -> bool:
+    if not (request.break_when_any_done or request.break_when_all_done):
+        return False
+    over = ends(step.get(keys.NEXT), groups).values()
+    if request.break_when_any_done:
+        return any(bool(flag.any()) for flag in over)
+    return all(bool(flag.all()) for flag in over)
+
+
+def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
+    """Mark a step as the last one of the data, where the task goes on.
+
+    Args:
+        step: a step of any batch size. It is not changed.
+        groups: the groups with done flags.
+
+    Returns:
+        A new tensordict that shares all leaves but the flags.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> step = CountingEnv().rollout(1)
+        >>> truncate(step, [()])["next", "truncated"].tolist()
+        [[True]]
+    """
+    marked = step.copy()
+    for prefix in groups:
+        place = (keys.NEXT, *prefix)
+        terminated = marked.get((*place, keys.TERMINATED))
+        truncated = marked.get((*place, keys.TRUNCATED)) | ~terminated
+        marked.set((*place, keys.TRUNCATED), truncated)
+        marked.set((*place, keys.DONE), torch.ones_like(terminated))
+    return marked
