@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["rl-layout", "hypothesis"]
+# dependencies = ["rl-layout"]
 # ///
 """From flat trajectories to returns, dense views and a checked layout, in one minute of reading.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from rl_layout import EndKind, Segments, check_layout, draw_layout, split_trajectories
-from rl_layout.testing import trajectories
+from rl_layout.synthetic import trajectories
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def check_layout(
         ValueError: the batch has no row, or time is not its last dimension.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch = trajectories([2, 3])
         >>> batch["is_init"][2] = False
         >>> check_layout(batch).errors[0].row

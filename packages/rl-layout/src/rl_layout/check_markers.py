@@ -23,7 +23,7 @@ def marker_findings(rows: Rows) -> Iterator[Finding]:
 
     Example:
         >>> from rl_layout.markers import Markers
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> list(marker_findings(Rows(Markers.of(trajectories([2, 3])))))
         []
     """

@@ -32,7 +32,7 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
 
     Example:
         >>> from rl_layout.markers import Markers
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch = trajectories([2, 3])
         >>> list(observation_findings(batch, Rows(Markers.of(batch))))
         []

@@ -58,7 +58,7 @@ class LayoutDrawing:
         report: what `check_layout` found.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> draw_layout(trajectories([2, 3])).bars[1].length
         3
     """
@@ -88,7 +88,7 @@ class LayoutDrawing:
             ModuleNotFoundError: matplotlib is not installed.
 
         Example:
-            >>> from rl_layout.testing import trajectories
+            >>> from rl_layout.synthetic import trajectories
             >>> drawing = draw_layout(trajectories([2, 3]))
             >>> axes = drawing.plot()  # doctest: +SKIP
         """
@@ -120,7 +120,7 @@ class LayoutDrawing:
             ModuleNotFoundError: a picture is asked for and matplotlib is not installed.
 
         Example:
-            >>> from rl_layout.testing import trajectories
+            >>> from rl_layout.synthetic import trajectories
             >>> drawing = draw_layout(trajectories([2, 3]))
             >>> drawing.save("layout.png")  # doctest: +SKIP
         """
@@ -156,7 +156,7 @@ def draw_layout(batch: TensorDictBase, *, max_trajectories: int = 40) -> LayoutD
         TypeError: a marker has the wrong dtype.
 
     Example:
-        >>> from rl_layout.testing import EndKind, trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> print(draw_layout(trajectories([2, 4], [EndKind.TRUNCATED, EndKind.CUT])))
         id 7  [|
         id 8  [==>

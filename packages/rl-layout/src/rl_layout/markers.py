@@ -44,7 +44,7 @@ class Markers:
         mask: bool ``[N]``, real steps.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> Markers.of(trajectories([2, 3])).done.tolist()
         [False, True, False, False, True]
     """
@@ -117,7 +117,7 @@ class Markers:
             Their markers, as those of a batch ``[R]``.
 
         Example:
-            >>> from rl_layout.testing import trajectories
+            >>> from rl_layout.synthetic import trajectories
             >>> Markers.of(trajectories([2, 3])).at(torch.tensor([1, 4])).done
             tensor([True, True])
         """
@@ -144,7 +144,7 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
         ValueError: there is no batch dimension, no row, or time is another dimension.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch_shape(trajectories([2, 3]))
         torch.Size([5])
     """

@@ -30,7 +30,7 @@ class Memo(Generic[Made]):
     not seen: whoever writes markers that way hands out new tensors afterwards.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> memo, batch = Memo(), trajectories([2, 3])
         >>> memo.get(batch, lambda m: object()) is memo.get(batch, lambda m: object())
         True

@@ -22,7 +22,7 @@ def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
         First row, length and kind (0 cut, 1 truncated, 2 terminated) of each segment.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> segments(trajectories([2, 3]))
         [(0, 2, 2), (2, 3, 2)]
     """
@@ -52,7 +52,7 @@ def continues(rows: TensorDictBase, i: int, j: int) -> bool:
         True where no marker cuts between them.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> continues(trajectories([2, 3]), 0, 1), continues(trajectories([2, 3]), 1, 2)
         (True, False)
     """
@@ -76,7 +76,7 @@ class ListRowSource:
         rows: TED rows ``[N]``.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> source = ListRowSource(trajectories([2, 3]))
         >>> source.after(torch.tensor([0, 1]), 1)
         (tensor([1, 1]), tensor([ True, False]))

@@ -21,7 +21,7 @@ class RowSource(Protocol):
 
     Example:
         >>> from rl_layout.reference import ListRowSource
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> isinstance(ListRowSource(trajectories([2, 3])), RowSource)
         True
     """

@@ -25,7 +25,7 @@ class Rows:
         slice_ids: int64 ``[N]``, slices of a sample; None where it is none.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> rows = Rows(Markers.of(trajectories([2, 3])))
         >>> rows.after(rows.boundary).tolist()
         [False, False, True, False, False]

@@ -36,7 +36,7 @@ class Segments:
         batch_shape: ``[N]`` or ``[*B, T]``, the batch that the rows lie in.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> Segments.of(trajectories([2, 4, 3]))
         Segments(3 in 9 rows, lengths 2 to 4, 3 terminated)
     """
@@ -70,7 +70,7 @@ class Segments:
             TypeError: a marker has the wrong dtype.
 
         Example:
-            >>> from rl_layout.testing import trajectories
+            >>> from rl_layout.synthetic import trajectories
             >>> Segments.of(trajectories([2, 3])).starts.tolist()
             [0, 2]
         """

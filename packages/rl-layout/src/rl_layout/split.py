@@ -47,7 +47,7 @@ def split_trajectories(
         TypeError: a leaf is not a tensor.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> split_trajectories(trajectories([2, 3]))["collector", "mask"].int().tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
@@ -83,7 +83,7 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         TypeError: a leaf is not a tensor.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch = trajectories([2, 3])
         >>> bool((join_trajectories(split_trajectories(batch)) == batch).all())
         True
@@ -115,7 +115,7 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         TypeError: a leaf is not a tensor.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> nest_trajectories(split_trajectories(trajectories([2, 3])))["action"].is_nested
         True
     """
@@ -146,7 +146,7 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         TypeError: a leaf is not a tensor.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> jagged = split_trajectories(trajectories([2, 3]), as_nested=True)
         >>> pad_trajectories(jagged).batch_size
         torch.Size([2, 3])

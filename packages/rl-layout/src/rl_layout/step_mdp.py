@@ -45,7 +45,7 @@ def step_mdp(  # noqa: PLR0913 - the arguments are the field's
         KeyError: there is no ``"next"``.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> step = trajectories([3])[1]
         >>> after = step_mdp(step)
         >>> after["observation"].tolist(), "action" in after, "reward" in after

@@ -62,7 +62,7 @@ class TED2Flat:
         is_full_key: entry that records ``is_full``.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> flat = TED2Flat()(batch := trajectories([2, 3]))
         >>> flat["shared", "observation"].shape, bool((Flat2TED()(flat) == batch).all())
         (torch.Size([7, 2]), True)
@@ -129,7 +129,7 @@ class Flat2TED:
         shift_key: entry that records the shift.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch = trajectories([2, 3])
         >>> Flat2TED()(TED2Flat()(batch))["next", "observation"].shape
         torch.Size([5, 2])
@@ -174,7 +174,7 @@ class TED2Nested(TED2Flat):
     Takes what `TED2Flat` takes. Shared leaves of a trajectory of j steps have j + 1 rows.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> nested = TED2Nested()(trajectories([2, 3]))
         >>> [len(row) for row in nested["shared", "observation"].unbind()]
         [3, 4]
@@ -195,7 +195,7 @@ class Nested2TED(Flat2TED):
     """Bring a batch back that `TED2Nested` compacted.
 
     Example:
-        >>> from rl_layout.testing import trajectories
+        >>> from rl_layout.synthetic import trajectories
         >>> batch = trajectories([2, 3])
         >>> bool((Nested2TED()(TED2Nested()(batch)) == batch).all())
         True
