@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rl_layout import keys
-from rl_specs import Composite
 from tensordict import TensorDictBase
 
 from rl_envs.env import EnvBase
+from rl_layout import keys
+from rl_specs import Composite
 
 
 def check_env_specs(env: EnvBase, num_steps: int = 3, seed: int | None = None) -> None:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from rl_layout import keys
 from tensordict import TensorDictBase
 
 from rl_envs.check import check_env_specs
 from rl_envs.env import EnvBase
+from rl_layout import keys
 
 
 def check_conformance(make: Callable[[], EnvBase], seed: int = 0, num_steps: int = 20) -> None:

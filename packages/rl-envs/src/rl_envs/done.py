@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from rl_layout import keys
-from rl_specs import Binary, Composite
 from tensordict import TensorDictBase
 from torch import Tensor
+
+from rl_layout import keys
+from rl_specs import Binary, Composite
 
 Prefix = tuple[str, ...]
 RESET = "_reset"
@@ -124,6 +125,7 @@ def completed(flags: dict[str, Any], prefix: Prefix, what: str) -> tuple[Tensor,
                 f"Return 'terminated' as well."
             )
             raise ValueError(msg)
+        assert truncated is not None
         return truncated.clone(), torch.zeros_like(truncated), truncated
     truncated = torch.zeros_like(terminated) if truncated is None else truncated
     either = terminated | truncated

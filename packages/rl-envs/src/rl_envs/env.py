@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-import numpy as np
 import torch
-from rl_layout import step_mdp
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs import env_rows, guards, rollout
+from rl_envs import guards, rollout, row_rollout
 from rl_envs.done import Prefix, complete_done, ends
-from rl_envs.env_rows import Rows
+from rl_envs.env_rows import EnvRows
 from rl_envs.env_specs import EnvSpecs
 from rl_envs.env_type import EnvType
 from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
+from rl_envs.seeds import next_seed
+from rl_layout import step_mdp
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-class EnvBase(EnvSpecs, metaclass=EnvType):
+class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
     """An environment that speaks tensordicts: one, or a batch of them that step together.
 
     A subclass sets its specs in `__init__` and gives three methods:
@@ -45,6 +45,7 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
             state is all in the tensordict may set it to False.
         check_values: whether each value is compared with its spec, and NaN refused. Shapes and
             dtypes always are.
+        native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
         device: where its data lies.
         is_closed: whether `close` was called.
 
@@ -95,9 +96,9 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         """Start all trajectories, or those that a mask names.
 
         Args:
-            tensordict: `[*B]`, with bool `_reset` `[*B, 1]` to reset some rows only; the others keep
-                what the tensordict holds. It is not changed. Entries that the environment does not
-                know are kept, `"next"` is not.
+            tensordict: `[*B]`, with bool `_reset` `[*B, 1]` to reset some rows only; the others
+                keep what the tensordict holds. It is not changed. Entries that the environment
+                does not know are kept, `"next"` is not.
             kwargs: passed on to the environment.
 
         Returns:
@@ -231,8 +232,8 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
             policy: adds the action to a root; random actions where None.
             callback: called with the environment and each finished step.
             auto_reset: reset the environment first.
-            break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset and
-                the rollout goes on.
+            break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset
+                and the rollout goes on.
             break_when_all_done: stop when all rows are done at once; done rows are not reset.
                 Needs `break_when_any_done=False`.
             tensordict: the root to start from; needed where `auto_reset` is False.
@@ -260,6 +261,8 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
             msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
             raise RuntimeError(msg)
         with torch.no_grad():
+            if auto_reset and tensordict is None and row_rollout.can_play(self, request):
+                return row_rollout.play(self, request)
             root = self.reset(tensordict) if auto_reset else tensordict
             return rollout.play(self, root, request)
 
@@ -344,51 +347,6 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         root.update(self.full_action_spec.zero())
         return root.set("next", after.update(done.clone()))
 
-    # numpy rows, for loops that write batches in place
-
-    def reset_into(self, rows: Rows, mask: np.ndarray[Any, Any] | None = None) -> None:
-        """Start trajectories and write their first root into numpy rows.
-
-        Args:
-            rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
-                outside the mask are left as they are.
-            mask: bool `[*B, 1]`, the rows to reset; all where None.
-
-        Raises:
-            RuntimeError: as for `reset`.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
-            >>> CountingEnv().reset_into(rows)
-            >>> rows["observation",].tolist()
-            [0.0]
-        """
-        env_rows.reset_into(self, rows, mask)
-
-    def step_into(self, root: Rows, after: Rows) -> None:
-        """Take one step, from numpy rows into numpy rows.
-
-        Args:
-            root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
-                not changed.
-            after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags.
-                What it has no array for is dropped.
-
-        Raises:
-            RuntimeError: as for `step`.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> env = CountingEnv()
-            >>> after = {("reward",): np.zeros(1, dtype="float32")}
-            >>> env.reset_into({})
-            >>> env.step_into({("action",): np.array([True, False])}, after)
-            >>> after["reward",].tolist()
-            [1.0]
-        """
-        env_rows.step_into(self, root, after)
-
     # state
 
     def state_dict(self) -> dict[str, Any]:
@@ -452,7 +410,7 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
 
     def _lead(self, tensordict: TensorDictBase) -> torch.Size:
         """The sizes that a tensordict has before the environment's own."""
-        return tensordict.batch_size[: tensordict.ndim - len(self.batch_size)]
+        return torch.Size(tensordict.batch_size[: tensordict.ndim - len(self.batch_size)])
 
     def _advance(self, step: TensorDictBase) -> TensorDictBase:
         """Make the root that follows a step; done flags are kept."""
@@ -479,19 +437,3 @@ class EnvBase(EnvSpecs, metaclass=EnvType):
         if self.check_values:
             guards.check_values(self._after_leaves, after, "step")
         return after
-
-
-def next_seed(seed: int) -> int:
-    """Draw the seed of the next environment from that of this one.
-
-    Args:
-        seed: a whole number, 0 or more.
-
-    Returns:
-        A number below 2³²; seeds that are neighbours have successors that are not.
-
-    Example:
-        >>> next_seed(0) == next_seed(0), next_seed(0) == next_seed(1)
-        (True, False)
-    """
-    return int(np.random.SeedSequence(seed).generate_state(1)[0])

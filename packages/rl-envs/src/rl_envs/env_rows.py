@@ -2,20 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
+
+from rl_envs.arrays import Array, Rows
+from rl_envs.binding import Binding, RowBinding
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
-from tensordict import TensorDictBase
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Rows: TypeAlias = Mapping[tuple[str, ...], Array]
+
+class EnvRows:
+    """An environment through numpy rows, for loops that write batches in place.
+
+    Attributes:
+        native_rows: whether it writes rows itself; otherwise they go through tensordicts.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> CountingEnv().native_rows
+        False
+    """
+
+    native_rows: bool = False
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows.
+
+        Args:
+            rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
+                outside the mask are left as they are.
+            mask: bool `[*B, 1]`, the rows to reset; all where None.
+
+        Raises:
+            RuntimeError: as for `reset`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
+            >>> CountingEnv().reset_into(rows)
+            >>> rows["observation",].tolist()
+            [0.0]
+        """
+        reset_into(cast("EnvBase", self), rows, mask)
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows.
+
+        Args:
+            root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
+                not changed.
+            after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags.
+                What it has no array for is dropped.
+
+        Raises:
+            RuntimeError: as for `step`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> after = {("reward",): np.zeros(1, dtype="float32")}
+            >>> env.reset_into({})
+            >>> env.step_into({("action",): np.array([True, False])}, after)
+            >>> after["reward",].tolist()
+            [1.0]
+        """
+        step_into(cast("EnvBase", self), root, after)
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns of a batch, to step through them in place.
+
+        Args:
+            root: arrays `[*B, T, ...]` by key. T may be one more than in `after`, to hold the root
+                that follows the last step.
+            after: arrays `[*B, T, ...]` by key without `"next"`; `("done",)` is among them.
+
+        Returns:
+            What resets into and steps from column to column.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> root = {("observation",): np.full((4, 1), 9.0, dtype="float32")}
+            >>> CountingEnv().bind(root, {}).start()
+            >>> root["observation",].flatten().tolist()
+            [0.0, 9.0, 9.0, 9.0]
+        """
+        return RowBinding(cast("EnvBase", self), root, after)
 
 
 def reset_into(env: EnvBase, rows: Rows, mask: Array | None) -> None:

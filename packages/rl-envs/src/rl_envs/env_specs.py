@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from rl_layout import keys
-from rl_specs import Binary, Composite, TensorSpec, Unbounded
 
 from rl_envs.done import Prefix, complete_done_spec, done_groups
+from rl_layout import keys
+from rl_specs import Binary, Composite, TensorSpec, Unbounded
 
 Leaves = list[tuple[tuple[str, ...], TensorSpec]]
 DERIVED = (
@@ -18,6 +18,7 @@ DERIVED = (
     "_observation_leaves",
     "_reward_leaves",
     "_done_leaves",
+    "_state_leaves",
     "_after_leaves",
 )
 
@@ -180,6 +181,10 @@ class EnvSpecs:
         return leaves_of(self.full_done_spec)
 
     @cached_property
+    def _state_leaves(self) -> Leaves:
+        return leaves_of(self.state_spec)
+
+    @cached_property
     def _after_leaves(self) -> Leaves:
         return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
 
@@ -207,7 +212,8 @@ class EnvSpecs:
                 leaf = whole[name]
                 if leaf.shape == self.batch_size:
                     whole.set(name, leaf.unsqueeze(-1))
-        return whole.to(self.device).lock_()
+        placed: Composite = whole.to(self.device)
+        return placed.lock_()
 
 
 def _only(spec: Composite) -> Any:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rl_layout import keys
-from rl_specs import TensorSpec
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.done import Prefix, complete_done
 from rl_envs.env_specs import Leaves
 from rl_envs.partial_reset import fitted
+from rl_layout import keys
+from rl_specs import TensorSpec
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
@@ -199,16 +199,34 @@ def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
         >>> check_values([], None, "step")
     """
     for key, spec in leaves:
-        value = tensordict.get(key)
-        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
-            msg = f"{what} {keys.as_key(key)!r} holds NaN: {value}. Set check_values = False to allow it."
-            raise ValueError(msg)
-        if not spec.is_in(value):
-            msg = (
-                f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {value}. Widen the "
-                f"spec, or set check_values = False."
-            )
-            raise ValueError(msg)
+        check_value(key, spec, tensordict.get(key), what)
+
+
+def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -> None:
+    """Refuse a value outside its spec, and NaN.
+
+    Args:
+        key: of the value.
+        spec: what was promised.
+        value: what came, with any dimensions before those of the spec.
+        what: what to call it in the message.
+
+    Raises:
+        ValueError: the value lies outside its spec, or is NaN.
+
+    Example:
+        >>> from rl_specs import Bounded
+        >>> check_value(("a",), Bounded(0, 1, (3,)), torch.ones(5, 3), "step")
+    """
+    if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+        msg = f"{what} {keys.as_key(key)!r} holds NaN: {value}. check_values = False allows it."
+        raise ValueError(msg)
+    if not spec.is_in(value):
+        msg = (
+            f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {value}. Widen the "
+            f"spec, or set check_values = False."
+        )
+        raise ValueError(msg)
 
 
 def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from rl_layout import keys
-from rl_layout.tensordict_fast import build
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.done import RESET, Prefix
+from rl_layout import keys
+from rl_layout.tensordict_fast import build
 
 
 def reset_masks(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rl_layout import keys
 from tensordict import TensorDict, TensorDictBase
 
 from rl_envs.done import Prefix, ends
+from rl_layout import keys
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase

@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from rl_layout.tensordict_fast import build
-from rl_specs import Binary, Composite, OneHot, Unbounded
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.conformance import check_conformance
 from rl_envs.env import EnvBase
+from rl_layout.tensordict_fast import build
+from rl_specs import Binary, Composite, OneHot, Unbounded
 
 __all__ = [
     "CountingEnv",
     "DyingEnv",
-    "EpisodeStepEnv",
     "Ending",
+    "EpisodeStepEnv",
     "GroupsEnv",
     "MultiAgentEnv",
     "NestedEnv",

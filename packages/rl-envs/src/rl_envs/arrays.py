@@ -1,0 +1,11 @@
+"""What rows of numpy are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Rows: TypeAlias = Mapping[tuple[str, ...], Array]

@@ -1,0 +1,131 @@
+"""The columns of a batch, written in place step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl_envs.arrays import Array
+from rl_envs.env_specs import Leaves
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+
+Key = tuple[str, ...]
+
+
+class Columns:
+    """Leaves `[*B, T, ...]` as tensors and as numpy arrays on the same memory.
+
+    Args:
+        batch_size: the sizes `[*B]`.
+        num_steps: T.
+
+    Attributes:
+        tensors: the leaves by key.
+        arrays: the same as arrays.
+
+    Example:
+        >>> columns = Columns(torch.Size([2]), 5)
+        >>> columns.add(("a",), torch.Size([3]), torch.float32)
+        >>> columns.arrays["a",].shape
+        (2, 5, 3)
+    """
+
+    def __init__(self, batch_size: torch.Size, num_steps: int) -> None:
+        self.batch_size, self.num_steps = batch_size, num_steps
+        self.tensors: dict[Key, Tensor] = {}
+        self.arrays: dict[Key, Array] = {}
+        self._before: tuple[Any, ...] = (slice(None),) * len(batch_size)
+
+    def add_leaves(self, leaves: Leaves) -> None:
+        """Add a column of zeros for each leaf of some specs `[*B, ...]`.
+
+        Args:
+            leaves: key and spec of each.
+        """
+        for key, spec in leaves:
+            assert spec.dtype is not None
+            self.add(key, spec.shape[len(self.batch_size) :], spec.dtype)
+
+    def add(self, key: Key, shape: torch.Size, dtype: torch.dtype) -> None:
+        """Add a column of zeros.
+
+        Args:
+            key: of the leaf.
+            shape: of one step of one row.
+            dtype: of the leaf.
+        """
+        self._set(key, torch.zeros((*self.batch_size, self.num_steps, *shape), dtype=dtype))
+
+    def _set(self, key: Key, tensor: Tensor) -> None:
+        self.tensors[key], self.arrays[key] = tensor, tensor.numpy()
+
+    def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
+        """Read one step.
+
+        Args:
+            t: which.
+            names: keys of the leaves to read.
+
+        Returns:
+            Views `[*B, ...]` by key.
+        """
+        time = len(self.batch_size)
+        return {key: self.tensors[key].select(time, t) for key in names}
+
+    def write(self, t: int, key: Key, value: Tensor) -> None:
+        """Write one leaf of one step.
+
+        Args:
+            t: which.
+            key: of the leaf, which has a column.
+            value: `[*B, ...]`.
+        """
+        self.arrays[key][(*self._before, t)] = value.numpy()
+
+    def fits(self, key: Key, value: Tensor) -> bool:
+        """Tell whether a value could be written to a column.
+
+        Args:
+            key: of the leaf, which has a column.
+            value: `[*B, ...]`.
+
+        Returns:
+            Whether shape and dtype are those of the column.
+        """
+        column, time = self.tensors[key], len(self.batch_size)
+        shape = column.shape[:time] + column.shape[time + 1 :]
+        return column.dtype == value.dtype and shape == value.shape
+
+    def grow(self, num_steps: int) -> None:
+        """Make room for more steps, keeping those written.
+
+        Args:
+            num_steps: the new T.
+        """
+        old, time, self.num_steps = self.tensors, len(self.batch_size), num_steps
+        for key, column in old.items():
+            shape = (*column.shape[:time], num_steps, *column.shape[time + 1 :])
+            longer = column.new_zeros(shape)
+            longer.narrow(time, 0, column.shape[time]).copy_(column)
+            self._set(key, longer)
+
+    def batch(self, num_steps: int) -> TensorDict:
+        """Hand out the first steps.
+
+        Args:
+            num_steps: how many.
+
+        Returns:
+            The leaves as a batch `[*B, T]`, its last dimension named `"time"`.
+        """
+        time = len(self.batch_size)
+        leaves = self.tensors
+        if num_steps < self.num_steps:
+            leaves = {key: col.narrow(time, 0, num_steps).clone() for key, col in leaves.items()}
+        sizes = torch.Size((*self.batch_size, num_steps))
+        return build(nest(leaves), sizes, [*[None] * time, keys.TIME])

@@ -1,0 +1,255 @@
+"""Gymnasium environments, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs import gym_state
+from rl_envs.arrays import Array, Rows
+from rl_envs.env import EnvBase
+from rl_envs.spaces import (
+    leaves_of_space,
+    reader_of_space,
+    spec_of_space,
+    value_at,
+    writer_of_space,
+)
+from rl_layout.tensordict_fast import build, nest
+from rl_specs import Composite
+
+
+class GymEnv(EnvBase):
+    """A Gymnasium environment.
+
+    Observations lie under `"observation"`, those of a `Dict` space under their own names, and
+    choices among them are int64 numbers. The action lies under `"action"`: one-hot bool, or numbers
+    on request. Rewards are float32 `[1]`. The final observation of an episode is always the real
+    one.
+
+    Args:
+        env: an id that `gymnasium.make` knows, or an environment already made.
+        categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        device: where the data lies.
+        kwargs: passed on to `gymnasium.make`.
+
+    Raises:
+        TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1")
+        >>> _ = env.set_seed(0)
+        >>> env.rollout(5)["observation"].shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(
+        self,
+        env: str | gymnasium.Env[Any, Any],
+        *,
+        categorical_action_encoding: bool = False,
+        device: torch.device | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(device=device)
+        self.native_rows = self.device.type == "cpu"
+        self.env = _made(env, kwargs)
+        self._seed: int | None = None
+        self._is_over = False
+        one_hot = not categorical_action_encoding
+        seen, acted = self.env.observation_space, self.env.action_space
+        self.observation_spec = _under("observation", spec_of_space(seen))
+        self.action_spec = _under("action", spec_of_space(acted, one_hot=one_hot))
+        self._writers = [
+            (key, key if isinstance(seen, gymnasium.spaces.Dict) else (), writer_of_space(one, key))
+            for key, one in leaves_of_space(seen, "observation")
+        ]
+        self._readers = [
+            (key, reader_of_space(one, one_hot=one_hot))
+            for key, one in leaves_of_space(acted, "action")
+        ]
+        self._one_action = not isinstance(acted, gymnasium.spaces.Dict)
+        self._blank = {
+            key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
+            for key, leaf in self._observation_leaves
+        }
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start an episode and write its first root into numpy rows."""
+        if mask is not None and not mask.any():
+            return
+        self._write(rows, self._restart())
+        for name in ("done", "terminated", "truncated"):
+            if (name,) in rows:
+                rows[name,][...] = False
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        observation, reward, terminated, truncated = self._take(root)
+        self._write(after, observation)
+        self._finish(after, ..., (reward, terminated, truncated))
+
+    def bind(self, root: Rows, after: Rows) -> GymBinding:
+        """Bind the columns `[T, ...]` of a batch."""
+        return GymBinding(self, root, after)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        return self._as_tensordict(self._restart(**kwargs))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        root = {key: tensordict.get(key).detach().cpu().numpy() for key, _ in self._readers}
+        observation, reward, terminated, truncated = self._take(root)
+        after = self._as_tensordict(observation)
+        after.set("reward", torch.tensor([reward], dtype=torch.float32, device=self.device))
+        after.set("terminated", torch.tensor([bool(terminated)], device=self.device))
+        after.set("truncated", torch.tensor([bool(truncated)], device=self.device))
+        return after
+
+    def _set_seed(self, seed: int) -> None:
+        self._seed = seed
+
+    def _get_state(self) -> dict[str, Any]:
+        return {
+            "gym": gym_state.get_state(self.env),
+            "seed": self._seed,
+            "is_over": self._is_over,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        gym_state.set_state(self.env, state["gym"])
+        self._seed, self._is_over = state["seed"], state["is_over"]
+
+    def _close(self) -> None:
+        self.env.close()
+
+    def _restart(self, **kwargs: Any) -> Any:
+        """Start an episode; the first one after `set_seed` has that seed."""
+        if self.is_closed:
+            msg = "this GymEnv is closed: make a new one."
+            raise RuntimeError(msg)
+        kwargs.setdefault("seed", self._seed)
+        observation, _ = self.env.reset(**kwargs)
+        self._seed, self._is_over, self._is_started = None, False, True
+        return observation
+
+    def _take(self, root: Mapping[Any, Array]) -> tuple[Any, Any, bool, bool]:
+        if not self._is_started or self._is_over or self.is_closed:
+            raise RuntimeError(self._why_not())
+        if self._one_action:
+            key, read = self._readers[0]
+            action = read(root[key])
+        else:
+            action = nest({key: read(root[key]) for key, read in self._readers})
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        self._is_over = terminated or truncated
+        return observation, reward, terminated, truncated
+
+    def _why_not(self) -> str:
+        if self.is_closed:
+            return "this GymEnv is closed: make a new one."
+        if not self._is_started:
+            return "this GymEnv was not reset yet: call reset() first."
+        return "the episode of this GymEnv is over: call reset() before the next step."
+
+    def _write(self, rows: Rows, observation: Any) -> None:
+        for key, path, write in self._writers:
+            if key in rows:
+                write(rows[key], value_at(observation, path))
+
+    @staticmethod
+    def _finish(after: Rows, place: Any, results: tuple[Any, bool, bool]) -> None:
+        reward, terminated, truncated = results
+        values = (reward, terminated, truncated, terminated or truncated)
+        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
+            if (name,) in after:
+                after[name,][place] = value
+
+    def _as_tensordict(self, observation: Any) -> TensorDictBase:
+        rows = {key: np.empty(*form) for key, form in self._blank.items()}
+        self._write(rows, observation)
+        leaves = {key: torch.from_numpy(row).to(self.device) for key, row in rows.items()}
+        return build(nest(leaves), self.batch_size)
+
+    def __repr__(self) -> str:
+        return f"GymEnv({self.env})"
+
+
+class GymBinding:
+    """A `GymEnv` bound to the columns of a batch.
+
+    Args:
+        env: the environment.
+        root: arrays `[T, ...]` by key.
+        after: arrays `[T, ...]` by key, without `"next"`.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1")
+        >>> root = {("observation",): np.zeros((2, 4), "float32"), ("action",): np.eye(2) > 0}
+        >>> after = {("observation",): np.zeros((2, 4), "float32")}
+        >>> binding = env.bind(root, after)
+        >>> binding.start()
+        >>> binding.step(0)
+        False
+        >>> binding.advance(0)
+        >>> bool((root["observation",][1] == after["observation",][0]).all())
+        True
+    """
+
+    def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
+        self.env, self.root, self.after = env, root, after
+        self._actions = {key: root[key] for key, _ in env._readers if key in root}
+        self._seen = [
+            (root[key], after[key], path, write)
+            for key, path, write in env._writers
+            if key in root and key in after
+        ]
+        flags = (after.get((name,)) for name in ("reward", "terminated", "truncated", "done"))
+        self._flags = [None if flag is None else flag.reshape(-1) for flag in flags]
+
+    def start(self) -> None:
+        """Reset the environment and write column 0 of the root."""
+        self._restart(0)
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether it is done."""
+        rows = {key: column[t, ...] for key, column in self._actions.items()}
+        observation, reward, terminated, truncated = self.env._take(rows)
+        for _, column, path, write in self._seen:
+            write(column[t, ...], value_at(observation, path) if path else observation)
+        over = bool(terminated or truncated)
+        for flag, value in zip(self._flags, (reward, terminated, truncated, over), strict=True):
+            if flag is not None:
+                flag[t] = value
+        return over
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root, after a reset where the episode is over."""
+        if self.env._is_over:
+            self._restart(t + 1)
+            return
+        for before, column, _, _ in self._seen:
+            before[t + 1] = column[t]
+
+    def _restart(self, t: int) -> None:
+        observation = self.env._restart()
+        for column, _, path, write in self._seen:
+            write(column[t, ...], value_at(observation, path))
+
+
+def _made(env: str | gymnasium.Env[Any, Any], kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    if isinstance(env, str):
+        # check_env_specs checks more, once, and in words about keys
+        return gymnasium.make(env, **{"disable_env_checker": True, **kwargs})
+    if kwargs:
+        msg = f"{sorted(kwargs)} go to gymnasium.make, but the environment is already made."
+        raise TypeError(msg)
+    return env
+
+
+def _under(name: str, spec: Any) -> Any:
+    return spec if isinstance(spec, Composite) else Composite({name: spec})

@@ -1,0 +1,276 @@
+"""A policy, flattened once into plain calls on tensors, and checked against the policy itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+
+Key: TypeAlias = tuple[str, ...]
+Values: TypeAlias = dict[Key, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One call of a plan.
+
+    Attributes:
+        call: takes the tensors of `in_keys`, returns those of `out_keys`, one or a tuple; or takes
+            and returns a tensordict where both are None.
+        in_keys: what it reads.
+        out_keys: what it writes; `("_",)` is dropped.
+
+    Example:
+        >>> Entry(torch.neg, [("a",)], [("b",)]).in_keys
+        [('a',)]
+    """
+
+    call: Callable[..., Any]
+    in_keys: list[Key] | None
+    out_keys: list[Key] | None
+
+
+class PolicyPlan:
+    """A policy as a list of calls, which write to a dictionary of tensors.
+
+    A stock `TensorDictModule` is called as `module.module(*tensors)`, a module that offers
+    `step(*tensors)` by that, a sequence part by part, and anything else through a tensordict. On
+    the first step the plan is run beside the policy under the same generator state; where they
+    differ the policy is called as it is from then on.
+
+    Args:
+        policy: a tensordict module, or any callable on a tensordict.
+
+    Example:
+        >>> policy = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])
+        >>> plan = PolicyPlan(policy)
+        >>> plan.in_keys, plan.stats()["flat"]
+        ([('observation',)], True)
+    """
+
+    def __init__(self, policy: Callable[..., Any]) -> None:
+        self.policy = policy
+        self.entries = list(_entries(policy))
+        self._fallback = ""
+        self._is_verified = False
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every call is on plain tensors."""
+        return all(entry.in_keys is not None for entry in self.entries)
+
+    @property
+    def in_keys(self) -> list[Key] | None:
+        """What the plan reads and does not make itself; None where that cannot be known."""
+        made: set[Key] = set()
+        read: dict[Key, None] = {}
+        for entry in self.entries:
+            if entry.in_keys is None or entry.out_keys is None:
+                return None
+            read |= dict.fromkeys(key for key in entry.in_keys if key not in made)
+            made |= set(entry.out_keys)
+        return list(read)
+
+    def stats(self) -> dict[str, Any]:
+        """Report how the policy is called.
+
+        Returns:
+            `calls`, `flat`, `verified`, and `fallback`: why the policy is called as it is, or "".
+
+        Example:
+            >>> PolicyPlan(lambda td: td).stats()["calls"]
+            1
+        """
+        return {
+            "calls": len(self.entries),
+            "flat": self.is_flat,
+            "verified": self._is_verified,
+            "fallback": self._fallback,
+        }
+
+    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        """Run the policy on a step's root.
+
+        Args:
+            values: tensors `[*B, ...]` by key. They are not changed.
+            batch_size: the sizes `[*B]`.
+
+        Returns:
+            What the policy wrote, `[*B, ...]` by key.
+
+        Raises:
+            KeyError: it reads a key that the root lacks.
+        """
+        if not self._is_verified:
+            return self._verified(values, batch_size)
+        return self._run(values, batch_size)
+
+    def _run(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        scope, made = dict(values), Values()
+        for entry in self.entries:
+            if entry.in_keys is None or entry.out_keys is None:
+                written = _through_tensordict(entry.call, scope, batch_size)
+            else:
+                written = _call(entry.call, entry.in_keys, entry.out_keys, scope)
+            scope.update(written)
+            made.update(written)
+        return made
+
+    def _verified(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        """Run the policy and the plan under one generator state, and compare."""
+        self._is_verified = True
+        self._demand(values)
+        generators, buffers = _generators(), _buffers(self.policy)
+        truth = _through_tensordict(self.policy, dict(values), batch_size)
+        after = _generators()
+        _restore(generators, buffers, self.policy)
+        try:
+            found = self._run(values, batch_size)
+            reason = _difference(truth, found)
+        except Exception as error:  # whatever the plan cannot do, the policy could
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            self._fallback = reason
+            self.entries = [Entry(self.policy, None, None)]
+            _restore(after, {}, self.policy)
+        return truth
+
+    def _demand(self, values: Mapping[Key, Tensor]) -> None:
+        lacking = [key for key in self.in_keys or [] if key not in values]
+        if lacking:
+            named, there = ([keys.as_key(key) for key in some] for some in (lacking, values))
+            msg = (
+                f"the policy reads {named}, which the environment lacks: it shows {there}. Pass "
+                f"policy= to its constructor for recurrent states, or rename the keys."
+            )
+            raise KeyError(msg)
+
+
+def policy_plan(policy: Any) -> PolicyPlan:
+    """Flatten a policy into calls on plain tensors.
+
+    Args:
+        policy: a tensordict module, or any callable on a tensordict; a plan is returned as it is.
+
+    Returns:
+        The plan.
+
+    Raises:
+        TypeError: the policy cannot be called.
+
+    Example:
+        >>> policy_plan(lambda td: td.set("action", td["observation"])).is_flat
+        False
+    """
+    if isinstance(policy, PolicyPlan):
+        return policy
+    if not callable(policy):
+        msg = f"expected a policy that can be called on a tensordict: got {type(policy).__name__}."
+        raise TypeError(msg)
+    return PolicyPlan(policy)
+
+
+def _entries(policy: Any) -> Iterator[Entry]:
+    if _has_hooks(policy):
+        yield Entry(policy, None, None)
+    elif isinstance(policy, TensorDictModuleBase) and callable(getattr(type(policy), "step", None)):
+        # asked of the class: an instance hands on unknown names to the module inside
+        yield Entry(policy.step, _keys(policy.in_keys), _keys(policy.out_keys))
+    elif _is_stock(policy, TensorDictSequential):
+        for part in policy.module:
+            yield from _entries(part)
+    elif _is_stock(policy, TensorDictModule):
+        yield Entry(policy.module, _keys(policy.in_keys), _keys(policy.out_keys))
+    else:
+        yield Entry(policy, None, None)
+
+
+def _is_stock(policy: Any, kind: Any) -> bool:
+    """Tell whether calling a module does what tensordict's own does, and nothing more."""
+    return (
+        isinstance(policy, kind)
+        and type(policy).forward is kind.forward
+        and type(policy).__call__ is kind.__call__
+        and policy.__dict__.get("inplace", True) is True
+        and not getattr(policy, "partial_tolerant", False)
+        and (kind is TensorDictSequential or _is_plain(policy))
+        and (kind is TensorDictModule or isinstance(policy.module, nn.ModuleList))
+    )
+
+
+def _is_plain(policy: Any) -> bool:
+    names = ("_kwargs", "method", "method_kwargs", "_get_kwargs")
+    return not any(policy.__dict__.get(name) for name in names)
+
+
+def _has_hooks(policy: Any) -> bool:
+    return isinstance(policy, nn.Module) and bool(
+        policy._forward_hooks or policy._forward_pre_hooks
+    )
+
+
+def _keys(names: Any) -> list[Key]:
+    return [keys.as_tuple(name) for name in names]
+
+
+def _call(
+    call: Callable[..., Any], in_keys: list[Key], out_keys: list[Key], scope: Values
+) -> Values:
+    made = call(*[scope[key] for key in in_keys])
+    if not isinstance(made, tuple):
+        made = (made,)
+    if len(made) != len(out_keys):
+        msg = f"expected {len(out_keys)} outputs for {out_keys}: got {len(made)}."
+        raise ValueError(msg)
+    return {k: v for k, v in zip(out_keys, made, strict=True) if k != ("_",)}
+
+
+def _through_tensordict(
+    policy: Callable[..., Any], scope: Mapping[Key, Tensor], batch_size: torch.Size
+) -> Values:
+    root: TensorDictBase = build(nest(scope), batch_size)
+    made = policy(root)
+    made = root if made is None else made
+    return {key: value for key, value in keys.leaves(made) if value is not scope.get(key, None)}
+
+
+def _difference(truth: Values, found: Values) -> str:
+    """Say in which entry two results differ, or nothing."""
+    for key in {**truth, **found}:
+        one, other = truth.get(key), found.get(key)
+        if one is None or other is None:
+            who = "the plan" if one is None else "the policy"
+            return f"{keys.as_key(key)!r} is written by {who} only"
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return f"{keys.as_key(key)!r} is no tensor"
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"{keys.as_key(key)!r} has another shape or dtype"
+        if not torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True):
+            return f"{keys.as_key(key)!r} has other values"
+    return ""
+
+
+def _generators() -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return states + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
+
+
+def _buffers(policy: Any) -> dict[str, Tensor]:
+    named = policy.named_buffers() if isinstance(policy, nn.Module) else ()
+    return {name: buffer.clone() for name, buffer in named}
+
+
+def _restore(generators: list[Tensor], buffers: dict[str, Tensor], policy: Any) -> None:
+    torch.set_rng_state(generators[0])
+    if len(generators) > 1:
+        torch.cuda.set_rng_state_all(generators[1:])
+    for name, buffer in buffers.items():
+        policy.get_buffer(name).copy_(buffer)

@@ -1,0 +1,173 @@
+"""Rollouts that write their batch in place: the fast twin of `rl_envs.rollout`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs import guards
+from rl_envs.columns import Columns, Key
+from rl_envs.policy_plan import policy_plan
+from rl_envs.rollout import Request, truncate
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+
+if TYPE_CHECKING:
+    from rl_envs.binding import Binding
+    from rl_envs.env import EnvBase
+
+FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
+
+
+def can_play(env: EnvBase, request: Request) -> bool:
+    """Tell whether a rollout can write its batch in place.
+
+    Args:
+        env: any environment.
+        request: what to play.
+
+    Returns:
+        False where it must go through tensordicts.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> can_play(CountingEnv(), Request(5))
+        False
+    """
+    return env.native_rows and request.callback is None and not request.break_when_all_done
+
+
+def play(env: EnvBase, request: Request) -> TensorDictBase:
+    """Reset an environment and play steps in place.
+
+    Args:
+        env: an environment that writes rows itself.
+        request: what to play.
+
+    Returns:
+        The steps `[*B, T]`, as `rl_envs.rollout.play` returns them.
+
+    Raises:
+        KeyError: the policy reads a key that the environment lacks, or writes no action.
+        TypeError: an action has another dtype than its spec.
+        ValueError: an action has another shape than its spec, or a value lies outside its spec.
+
+    Example:
+        >>> from rl_envs import GymEnv
+        >>> play(GymEnv("CartPole-v1"), Request(3)).names
+        ['time']
+    """
+    guards.check_open(env)
+    rollout = RowRollout(env, request)
+    batch = rollout.play()
+    if env.check_values:
+        _check(env, batch)
+    return truncate(batch, env.done_groups) if request.set_truncated else batch
+
+
+class RowRollout:
+    """One rollout under way.
+
+    Args:
+        env: an environment that writes rows itself.
+        request: what to play.
+
+    Example:
+        >>> from rl_envs import GymEnv
+        >>> RowRollout(GymEnv("CartPole-v1"), Request(3)).play().shape
+        torch.Size([3])
+    """
+
+    def __init__(self, env: EnvBase, request: Request) -> None:
+        self.env, self.request = env, request
+        room = request.max_steps
+        if request.break_when_any_done:
+            room = min(room, FIRST_STEPS)
+        self.columns = Columns(env.batch_size, room)
+        root = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
+        self.columns.add_leaves(list(root))
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
+        self.plan = None if request.policy is None else policy_plan(request.policy)
+        shown = (*env._observation_leaves, *env._done_leaves)
+        self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
+        if self.plan is not None and self.plan.in_keys is not None:
+            self._read = [key for key in self.plan.in_keys if key in self.columns.tensors]
+
+    def play(self) -> TensorDictBase:
+        """Play to the end.
+
+        Returns:
+            The batch `[*B, T]`.
+        """
+        binding, last = self._bound(), self.request.max_steps - 1
+        binding.start()
+        self._draw(0)
+        for t in range(self.request.max_steps):
+            if self.plan is not None:
+                self._act(t)
+            over = binding.step(t)
+            if t == last or (over and self.request.break_when_any_done):
+                break
+            if t + 1 == self.columns.num_steps:
+                self.columns.grow(min(2 * (t + 1), self.request.max_steps))
+                binding = self._bound()
+                self._draw(t + 1)
+            binding.advance(t)
+        return self.columns.batch(t + 1)
+
+    def _bound(self) -> Binding:
+        arrays = self.columns.arrays
+        root = {key: array for key, array in arrays.items() if key[0] != keys.NEXT}
+        after = {key[1:]: array for key, array in arrays.items() if key[0] == keys.NEXT}
+        return self.env.bind(root, after)
+
+    def _draw(self, start: int) -> None:
+        """Draw the random actions of the room that is left, all at once."""
+        if self.plan is not None:
+            return
+        time, left = len(self.env.batch_size), self.columns.num_steps - start
+        for key, spec in self.env._action_leaves:
+            drawn = spec.rand((left,)).movedim(0, time)
+            self.columns.tensors[key].narrow(time, start, left).copy_(drawn)
+
+    def _act(self, t: int) -> None:
+        assert self.plan is not None
+        values = self.columns.at(t, self._read)
+        made = self.plan(values, self.env.batch_size)
+        if t == 0:
+            self._receive(made)
+        write = self.columns.write
+        for key, value in made.items():
+            write(t, key, value)
+
+    def _receive(self, made: dict[Key, Tensor]) -> None:
+        """Check what the policy writes, once, and make columns for it."""
+        guards.check_action(self.env, build(nest(made), self.env.batch_size))
+        rows = len(self.env.batch_size)
+        for key, value in made.items():
+            if value.shape[:rows] != self.env.batch_size:
+                msg = (
+                    f"the policy's {keys.as_key(key)!r} must begin with the batch size "
+                    f"{tuple(self.env.batch_size)}: got {tuple(value.shape)}."
+                )
+                raise ValueError(msg)
+            if key not in self.columns.tensors:
+                self.columns.add(key, value.shape[rows:], value.dtype)
+            elif not self.columns.fits(key, value):
+                msg = (
+                    f"the policy's {keys.as_key(key)!r} overwrites an entry of the environment "
+                    f"with another shape or dtype: got {tuple(value.shape)}, {value.dtype}."
+                )
+                raise ValueError(msg)
+
+
+def _check(env: EnvBase, batch: TensorDictBase) -> None:
+    """Refuse values outside their specs, all steps of a leaf at once."""
+    rows = len(env.batch_size)
+    for key, spec in env._after_leaves:
+        value: Tensor = batch.get((keys.NEXT, *key))
+        guards.check_value(key, spec, value.movedim(rows, 0), "step")
+    for key, spec in env._observation_leaves:
+        guards.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
