@@ -104,6 +104,25 @@ def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
     return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
 
 
+def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
+    """Make the error for a step ahead of the reset that it needs.
+
+    Args:
+        who: the transform.
+        key: what a reset would have written.
+        root: what the step started from.
+
+    Returns:
+        The error, with the keys that are there.
+
+    Example:
+        >>> not_reset("StepCounter", "step_count", TensorDict({}, [2]))
+        KeyError("StepCounter: 'step_count' is missing: there are no entries. Call reset first.")
+    """
+    error = missing(who, key, root)
+    return KeyError(f"{error.args[0]} Call reset first.")
+
+
 def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """Take some rows of one leaf and the others of another.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from tensordict import TensorDictBase
@@ -96,7 +96,9 @@ class Transform(nn.Module):
             found = list(_places(batch, key, out))
             if not found:
                 raise missing(self, key, batch)
-            changes.update({place: self.apply_leaf(value) for place, value in found})
+            changes.update(
+                {place: self._named(self.apply_leaf, place, value) for place, value in found}
+            )
         return with_entries(batch, changes) if changes else batch
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
@@ -116,7 +118,9 @@ class Transform(nn.Module):
             found = list(_places(batch, out, key))
             if not found:
                 raise missing(self, out, batch)
-            changes.update({place: self.invert_leaf(value) for place, value in found})
+            changes.update(
+                {place: self._named(self.invert_leaf, place, value) for place, value in found}
+            )
         return with_entries(batch, changes) if changes else batch
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
@@ -138,8 +142,8 @@ class Transform(nn.Module):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = root.get(key, None)
             if value is not None:
-                fresh, kept = self.apply_leaf(value), root.get(out, None)
-                changes[out] = _merged(mask, fresh, kept)
+                fresh = self._named(self.apply_leaf, key, value)
+                changes[out] = _merged(mask, fresh, root.get(out, None))
         return with_entries(root, changes) if changes else root
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
@@ -159,7 +163,7 @@ class Transform(nn.Module):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = after.get(key, None)
             if value is not None:
-                changes[out] = self.apply_leaf(value)
+                changes[out] = self._named(self.apply_leaf, key, value)
             elif root.get(key, None) is None:
                 raise missing(self, key, after)
         return with_entries(after, changes) if changes else after
@@ -195,7 +199,7 @@ class Transform(nn.Module):
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Describe the observations that come out, given those that go in."""
+        """Describe the observations that come out. Called after the done and reward specs."""
         return self._outward(spec)
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
@@ -203,7 +207,7 @@ class Transform(nn.Module):
         return self._outward(spec)
 
     def transform_done_spec(self, spec: Composite) -> Composite:
-        """Describe the done flags that come out. Called before the observation spec."""
+        """Describe the done flags that come out, given those that go in."""
         return self._outward(spec)
 
     def transform_state_spec(self, spec: Composite) -> Composite:
@@ -237,6 +241,14 @@ class Transform(nn.Module):
         named |= {"in_keys_inv": self.in_keys_inv, "out_keys_inv": self.out_keys_inv}
         return ", ".join(f"{name}={value}" for name, value in named.items() if value)
 
+    def _named(self, apply: Callable[[Tensor], Tensor], key: NestedKey, value: Tensor) -> Tensor:
+        """Apply a leaf-wise method; an error that it raises names the key."""
+        try:
+            return apply(value)
+        except (TypeError, ValueError) as error:
+            msg = f"{type(self).__name__}, {key!r}: {error}"
+            raise type(error)(msg) from error
+
     def _outward(self, spec: Composite) -> Composite:
         pairs = zip(self.in_keys, self.out_keys, strict=True)
         changes = {out: self.leaf_spec(spec[key]) for key, out in pairs if key in spec}
@@ -248,7 +260,7 @@ class Transform(nn.Module):
         return with_specs(spec, changes)
 
 
-def with_specs(spec: Composite, changes: dict[NestedKey, TensorSpec]) -> Composite:
+def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Composite:
     """Copy a composite spec with some specs replaced or added.
 
     Args:
@@ -268,6 +280,31 @@ def with_specs(spec: Composite, changes: dict[NestedKey, TensorSpec]) -> Composi
     copy = spec.clone()
     for key, leaf in changes.items():
         copy.set(key, leaf)
+    return copy
+
+
+def without_specs(spec: Composite, gone: Iterable[NestedKey]) -> Composite:
+    """Copy a composite spec without some specs and the groups they empty.
+
+    Args:
+        spec: a composite. It is not changed.
+        gone: keys that it has.
+
+    Returns:
+        The copy, not locked.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> list(without_specs(Composite(a={"b": Unbounded(())}, c=Unbounded(())), [("a", "b")]))
+        ['c']
+    """
+    copy = spec.clone()
+    for key in gone:
+        copy.pop(key)
+        outer = as_tuple(key)[:-1]
+        while outer and not len(copy[outer]):
+            copy.pop(outer)
+            outer = outer[:-1]
     return copy
 
 

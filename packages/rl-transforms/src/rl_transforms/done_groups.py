@@ -1,0 +1,160 @@
+"""The groups that have done flags of their own, and transforms that write one leaf for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
+from rl_specs import Composite, TensorSpec, Unbounded
+from rl_transforms.entries import missing
+from rl_transforms.transform import Transform, with_specs
+
+Path = tuple[str, ...]
+
+
+class GroupTransform(Transform):
+    """A transform that writes one leaf of its own at the root and in every done group.
+
+    A done group is a nested tensordict with a done flag, as ``("agents", "done")`` makes
+    ``("agents",)`` one. The groups are learned from the done spec, or at a full reset.
+
+    Args:
+        name: the last part of the leaves' keys.
+        dtype: what they hold.
+
+    Raises:
+        TypeError: the name is no string.
+
+    Example:
+        >>> tracker = GroupTransform("seen", torch.int64)
+        >>> from rl_specs import Categorical
+        >>> done = Categorical(2, (3, 1), dtype=torch.bool)
+        >>> _ = tracker.transform_done_spec(Composite(agents={"done": done}, shape=(3,)))
+        >>> spec = tracker.transform_observation_spec(Composite(shape=(3,)))
+        >>> spec["seen"].shape, spec["agents", "seen"].shape
+        (torch.Size([3, 1]), torch.Size([3, 1]))
+    """
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        check_last_part("the leaves' key", name)
+        self.name = name
+        self.dtype = dtype
+        self._groups: dict[Path, torch.Size] | None = None
+
+    def transform_done_spec(self, spec: Composite) -> Composite:
+        """Learn the done groups; the spec itself stays as it is."""
+        named = spec.keys(include_nested=True, leaves_only=True)
+        self._groups = _groups({as_tuple(key): spec[key].shape for key in named}.items())
+        return spec
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Add the leaves that this transform writes."""
+        groups = self._with_root(self._groups or {}, spec.shape)
+        return with_specs(
+            spec, {self._key(g): self._own_spec(shape) for g, shape in groups.items()}
+        )
+
+    def _own_spec(self, shape: torch.Size) -> TensorSpec:
+        return Unbounded(shape, dtype=self.dtype)
+
+    def _with_root(
+        self, groups: dict[Path, torch.Size], batch: torch.Size
+    ) -> dict[Path, torch.Size]:
+        """The groups to write to: the root is one of them, with or without flags of its own."""
+        return {(): torch.Size((*batch, 1)), **groups}
+
+    def _key(self, group: Path) -> NestedKey:
+        return as_key((*group, self.name))
+
+    def _learned(self, batch: TensorDictBase, again: bool) -> dict[Path, torch.Size]:
+        """Shape of the done flag of the root and of every group."""
+        if self._groups is None or again:
+            flat = ((key, leaf.shape) for key, leaf in leaves(batch))
+            here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
+            self._groups = here or self._groups
+        return self._with_root(self._groups or {}, batch.batch_size)
+
+
+def check_last_part(what: str, name: object) -> None:
+    """Refuse a key that is more than the last part of one.
+
+    Args:
+        what: which argument it is, for the message.
+        name: the argument.
+
+    Raises:
+        TypeError: it is no string.
+
+    Example:
+        >>> check_last_part("init_key", "is_init")
+    """
+    if not isinstance(name, str):
+        msg = f"{what}: expected the last part of a key, a string: got {name!r}. Groups are found."
+        raise TypeError(msg)
+
+
+def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | None) -> Tensor:
+    """Spread a mask of reset rows over the flag of a group.
+
+    Args:
+        mask: bool ``[*B]``; None where all rows were reset.
+        shape: ``[*B, ..., 1]``.
+        device: where to make the mask if there is none.
+
+    Returns:
+        bool, of that shape.
+
+    Raises:
+        TypeError: the mask is not boolean.
+        ValueError: it does not have the shape of the batch.
+
+    Example:
+        >>> group_mask(torch.tensor([True, False]), torch.Size([2, 3, 1]), None)[:, :, 0].tolist()
+        [[True, True, True], [False, False, False]]
+    """
+    if mask is None:
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    if mask.dtype != torch.bool:
+        msg = f"reset mask: expected torch.bool, got {mask.dtype}. Call .bool()."
+        raise TypeError(msg)
+    if mask.shape != shape[: mask.ndim]:
+        head = f"expected the batch size, at the head of {list(shape)}"
+        msg = f"reset mask: {head}, got {list(mask.shape)}. Pass one flag per row."
+        raise ValueError(msg)
+    return mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim)).expand(shape)
+
+
+def next_done(who: object, batch: TensorDictBase, group: tuple[str, ...]) -> Tensor:
+    """Read where a step ended the trajectory of a group.
+
+    Args:
+        who: the transform that asks, for the message.
+        batch: rows of any batch size, with ``"next"``.
+        group: the group's key; empty for the root.
+
+    Returns:
+        bool ``[*B, ..., 1]``: done, or terminated or truncated where there is no such flag.
+
+    Raises:
+        KeyError: there is no done flag of any kind.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> next_done("InitTracker", trajectories([2]), ()).flatten()
+        tensor([False,  True])
+    """
+    flags = [batch.get((keys.NEXT, *group, name), None) for name in keys.DONE_KEYS]
+    found = [flag for flag in flags if flag is not None]
+    if not found:
+        raise missing(who, (keys.NEXT, *group, keys.DONE), batch)
+    return torch.stack(found).any(0) if len(found) > 1 else found[0]
+
+
+def _groups(flags: Iterable[tuple[Path, torch.Size]]) -> dict[Path, torch.Size]:
+    return {key[:-1]: shape for key, shape in flags if key[-1] in keys.DONE_KEYS}

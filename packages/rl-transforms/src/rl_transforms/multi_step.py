@@ -1,0 +1,244 @@
+"""Rows that reach n steps ahead: discounted rewards, and the observation and flags found there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_layout.keys import NestedKey, as_tuple, leaves, next_key, sibling
+from rl_transforms.entries import missing, with_entries
+from rl_transforms.transform import Transform
+
+
+class MultiStep(Transform):
+    """Makes rows reach n steps ahead.
+
+    A row whose trajectory goes on for m more rows, itself included, reaches min(n, m) ahead; a cut
+    ends it like a done step does. See `multi_step` for what is written.
+
+    Args:
+        gamma: discount of a step, above 0 and at most 1.
+        n_steps: how far to reach, at least 1.
+        reward_keys: rewards to add up; ``["reward"]`` by default.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = MultiStep(0.5, 2)(trajectories([3]))  # the rewards are 1, 2 and 3
+        >>> rows["next", "reward"].flatten(), rows["next", "steps_to_next_obs"].flatten()
+        (tensor([2.0000, 3.5000, 3.0000]), tensor([2, 2, 1]))
+    """
+
+    online = False
+    places = frozenset({"buffer"})
+
+    def __init__(
+        self, gamma: float, n_steps: int, *, reward_keys: Sequence[NestedKey] | None = None
+    ) -> None:
+        super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
+        check_horizon(gamma, n_steps)
+        self.gamma = gamma
+        self.n_steps = n_steps
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Make rows reach n steps ahead.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The n-step rows.
+
+        Raises:
+            KeyError: a reward or every marker is missing.
+            TypeError: a reward is not floating-point.
+            ValueError: the rows cannot be extended; see `multi_step`.
+        """
+        return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+
+
+def multi_step(
+    batch: TensorDictBase,
+    gamma: float,
+    n_steps: int,
+    reward_keys: Sequence[NestedKey] = (keys.REWARD,),
+) -> TensorDictBase:
+    """Make rows reach n steps ahead.
+
+    With m = min(n, rows from t to the end of its segment):
+    reward[t] = Σ gamma^k reward[t + k] for k from 0 to m - 1, and everything else under
+    ``"next"``, done flags included, is that of row t + m - 1. So a target is
+    reward + gamma^m value(next) where the row is not terminated, m being
+    ``("next", "steps_to_next_obs")``. Only a row with m = 1 can be the last of a trajectory.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
+        gamma: discount of a step, above 0 and at most 1.
+        n_steps: n, at least 1.
+        reward_keys: rewards to add up, floating-point ``[*B, T, ...]`` under ``"next"``.
+
+    Returns:
+        The rows, with ``("next", "original_reward")`` (``original_`` before the name of each
+        reward) and int64 ``("next", "steps_to_next_obs")`` ``[*B, T, 1]``. Padding rows stay.
+
+    Raises:
+        KeyError: a reward is missing, or there is no marker at all.
+        TypeError: a reward is not floating-point.
+        ValueError: a number is out of range; the rows have several steps already; their next
+            observations are stored as deltas; or a nested group ends on its own.
+
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, section 7.1.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = multi_step(trajectories([3]), gamma=0.5, n_steps=2)
+        >>> rows["next", "terminated"].flatten(), rows["next", "observation"][:, 1]
+        (tensor([False,  True,  True]), tensor([2., 3., 3.]))
+    """
+    check_horizon(gamma, n_steps)
+    _check_rows(batch)
+    segments = Segments.of(batch)
+    last = _last_rows(segments)  # [N]
+    _check_groups(batch, segments)
+    rows = torch.arange(segments.num_rows, device=last.device)
+    horizon = (last - rows + 1).clamp(max=n_steps)  # [N]
+    target = rows + horizon - 1  # [N]
+
+    changes: dict[NestedKey, Tensor] = {}
+    for key, leaf in leaves(batch[keys.NEXT]):
+        changes[next_key(key)] = _take(leaf, target, segments.batch_shape)
+    for reward_key in reward_keys:
+        reward = _reward(batch, reward_key)
+        flat = reward.reshape(segments.num_rows, *reward.shape[batch.ndim :])
+        summed = discounted_sums(flat, last, gamma, n_steps)
+        changes[next_key(reward_key)] = summed.reshape(reward.shape)
+        name = f"original_{as_tuple(reward_key)[-1]}"
+        changes[next_key(sibling(reward_key, name))] = reward
+    changes[keys.STEPS_TO_NEXT_OBS] = horizon.reshape(*segments.batch_shape, 1)
+    lost = batch.get(keys.NEXT_MISSING, None)
+    if lost is not None:
+        changes[keys.NEXT_MISSING] = _take(lost, target, segments.batch_shape)
+    return with_entries(batch, changes)
+
+
+def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) -> Tensor:
+    """Add up n discounted rewards from each row on, as far as its segment goes.
+
+    sum[t] = Σ gamma^k reward[t + k] over k below n_steps with t + k ≤ last[t], in log2(n_steps)
+    rounds: sums over 1, 2, 4, ... rows, and of them those that make up n_steps.
+
+    Args:
+        reward: floating-point ``[N, ...]``.
+        last: int64 ``[N]``, the last row of each row's segment.
+        gamma: discount of a step.
+        n_steps: how many rewards at most, at least 1.
+
+    Returns:
+        ``[N, ...]``.
+
+    Example:
+        >>> last = torch.tensor([2, 2, 2, 3])
+        >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0, 8.0]), last, 0.5, 2)
+        tensor([2., 4., 4., 8.])
+    """
+    inside = last - torch.arange(len(last), device=last.device)  # rows that follow in the segment
+    longest = int(inside.max()) + 1 if len(last) else 0
+    wanted = min(n_steps, longest)
+    total, block, size = torch.zeros_like(reward), reward, 1
+    while wanted:
+        if wanted & 1:
+            total = block + gamma**size * _ahead(total, inside, size)
+        wanted >>= 1
+        if wanted:
+            block = block + gamma**size * _ahead(block, inside, size)
+        size *= 2
+    return total
+
+
+def check_horizon(gamma: float, n_steps: int) -> None:
+    """Refuse a discount or a number of steps out of range.
+
+    Args:
+        gamma: discount of a step.
+        n_steps: how far to reach.
+
+    Raises:
+        ValueError: the discount is not above 0 and at most 1, or the steps are fewer than 1.
+
+    Example:
+        >>> check_horizon(0.99, 3)
+    """
+    if not 0 < gamma <= 1:
+        msg = f"gamma: expected a discount above 0 and at most 1, got {gamma}."
+        raise ValueError(msg)
+    if n_steps < 1:
+        msg = f"n_steps: expected at least 1, got {n_steps}."
+        raise ValueError(msg)
+
+
+def _ahead(values: Tensor, inside: Tensor, distance: int) -> Tensor:
+    """Values so many rows ahead ``[N, ...]``; 0 where the segment has ended by then."""
+    ahead = torch.zeros_like(values)
+    ahead[:-distance] = values[distance:]
+    beyond = (inside < distance).reshape(-1, *[1] * (values.ndim - 1))
+    return ahead.masked_fill_(beyond, 0)
+
+
+def _last_rows(segments: Segments) -> Tensor:
+    """Last row of each row's segment ``[N]``; a padding row is its own."""
+    lasts = segments.spread(segments.lasts)
+    if not segments.has_gaps:
+        return lasts
+    own = torch.arange(segments.num_rows, device=lasts.device)
+    return own.index_copy(0, segments.rows, lasts)
+
+
+def _take(leaf: Tensor, rows: Tensor, batch_shape: torch.Size) -> Tensor:
+    flat = leaf.reshape(len(rows), *leaf.shape[len(batch_shape) :])
+    return flat.index_select(0, rows).reshape(leaf.shape)
+
+
+def _reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
+    reward: Tensor | None = batch.get(next_key(key), None)
+    if reward is None:
+        raise missing("multi_step", next_key(key), batch)
+    if not reward.is_floating_point():
+        msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
+        raise TypeError(msg)
+    return reward
+
+
+def _check_rows(batch: TensorDictBase) -> None:
+    if batch.get(keys.NEXT, None) is None:
+        raise missing("multi_step", keys.NEXT, batch)
+    if batch.get(keys.STEPS_TO_NEXT_OBS, None) is not None:
+        msg = f"the rows have {keys.STEPS_TO_NEXT_OBS} already: n-step rows cannot be extended."
+        raise ValueError(msg)
+    if batch.get(keys.DELTA, None) is not None:
+        msg = (
+            f"next observations lie under {keys.DELTA} as deltas of one step: rebuild them "
+            "first, by NextObservationDelta ahead of this transform."
+        )
+        raise ValueError(msg)
+
+
+def _check_groups(batch: TensorDictBase, segments: Segments) -> None:
+    """A group that ends where its environment goes on would need horizons of its own."""
+    ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
+    ends[segments.lasts] = True
+    for key, flag in leaves(batch[keys.NEXT]):
+        if len(key) == 1 or key[-1] not in keys.DONE_KEYS:
+            continue
+        if (flag.reshape(segments.num_rows, -1).any(1) & ~ends).any():
+            msg = (
+                f"{next_key(key)!r} ends where its trajectory goes on: n-step rows of a nested "
+                "group that ends on its own are not supported. Use n_steps=1."
+            )
+            raise ValueError(msg)

@@ -1,0 +1,205 @@
+"""Next observations as small differences to the observations before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key
+from rl_specs import Composite
+from rl_transforms.entries import missing, with_entries, without_entries
+from rl_transforms.transform import Transform
+
+EXCLUDED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+
+class NextObservationDelta(Transform):
+    """Keeps next observations as differences to the root's, in a dtype of few bits.
+
+    On finished rows of an environment `rows` writes
+    ``("next", "delta", key)`` = (next - root) in `delta_dtype`, and drops ``("next", key)``. In a
+    buffer `forward` adds the root's again. Lossy: an entry comes back up to half a step of
+    `delta_dtype` off, that is up to |delta| / 2048 for float16, and up to the rounding of the sum
+    itself. A step of the environment keeps its next observation, from which the next one starts.
+
+    A buffer that makes n-step rows while it stores them needs whole observations first:
+    ``Compose(MultiStepTransform(3, 0.99), NextObservationDelta(side="write"))``.
+
+    Args:
+        in_keys: observations to keep as differences; None for every floating-point one.
+        delta_dtype: dtype of the differences.
+        restore_dtype: dtype of the observations that come back; ``"root"`` for the root's.
+        drop_delta: drop the difference where the observation is back.
+        excluded_dtypes: dtypes that ``in_keys=None`` leaves alone.
+        side: ``"read"`` to rebuild when samples are drawn, ``"write"`` when rows are stored.
+
+    Raises:
+        TypeError: keys are not given as a list.
+        ValueError: a dtype is not floating-point, or the side is neither.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> delta, batch = NextObservationDelta(["observation"]), trajectories([3])
+        >>> small = delta.rows(batch)
+        >>> small["next", "delta", "observation"].dtype, "observation" in small["next"]
+        (torch.float16, False)
+        >>> torch.equal(delta(small)["next", "observation"], batch["next", "observation"])
+        True
+    """
+
+    online = False
+    rows_only = True
+    places = frozenset({"environment", "buffer"})
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        *,
+        delta_dtype: torch.dtype = torch.float16,
+        restore_dtype: torch.dtype | Literal["root"] = "root",
+        drop_delta: bool = True,
+        excluded_dtypes: Sequence[torch.dtype] = EXCLUDED,
+        side: Literal["read", "write"] = "read",
+    ) -> None:
+        super().__init__(in_keys)
+        _check_float("delta_dtype", delta_dtype)
+        if restore_dtype != "root":
+            _check_float("restore_dtype", restore_dtype)
+        if side not in ("read", "write"):
+            msg = f"side: expected 'read' or 'write', got {side!r}."
+            raise ValueError(msg)
+        self.delta_dtype = delta_dtype
+        self.restore_dtype = restore_dtype
+        self.drop_delta = drop_delta
+        self.excluded_dtypes = tuple(excluded_dtypes)
+        self.side = side
+        self._all = in_keys is None
+        self._observations: list[NestedKey] | None = None
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Rebuild next observations of sampled rows, on the read side.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The rows with their next observations.
+
+        Raises:
+            KeyError: a difference is missing, or the observation at the root.
+        """
+        return self._restored(batch) if self.side == "read" else batch
+
+    def inv(self, batch: TensorDictBase) -> TensorDictBase:
+        """Rebuild next observations of rows to be stored, on the write side.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The rows with their next observations.
+
+        Raises:
+            KeyError: a difference is missing, or the observation at the root.
+        """
+        return self._restored(batch) if self.side == "write" else batch
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Leave a reset as it is."""
+        return root
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Leave a step as it is: the next one starts from its observation."""
+        return after
+
+    def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
+        """Replace next observations of finished rows by differences.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+            last: not used.
+
+        Returns:
+            The smaller rows.
+
+        Raises:
+            KeyError: an observation is missing, at the root or under ``"next"``.
+            TypeError: an observation is not floating-point.
+            ValueError: a difference does not fit into `delta_dtype`.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        found = self._found(batch)
+        for key in found:
+            root, after = batch.get(key, None), batch.get(next_key(key), None)
+            if root is None or after is None:
+                raise missing(self, key if root is None else next_key(key), batch)
+            changes[(*keys.DELTA, *as_tuple(key))] = self._difference(key, root, after)
+        return with_entries(without_entries(batch, [next_key(key) for key in found]), changes)
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Learn which observations there are; the spec itself stays as it is."""
+        named = spec.keys(include_nested=True, leaves_only=True)
+        self._observations = [key for key in named if self._takes(spec[key].dtype)]
+        return spec
+
+    def _takes(self, dtype: torch.dtype | None) -> bool:
+        return dtype is not None and dtype.is_floating_point and dtype not in self.excluded_dtypes
+
+    def _found(self, batch: TensorDictBase) -> list[NestedKey]:
+        """The keys to replace: those named, those of the specs, or those before and behind a step."""
+        if not self._all:
+            return self.in_keys
+        if self._observations is not None:
+            return [key for key in self._observations if batch.get(next_key(key), None) is not None]
+        found = []
+        for key, after in leaves(batch[keys.NEXT]):
+            root = batch.get(key, None)
+            alike = root is not None and (root.shape, root.dtype) == (after.shape, after.dtype)
+            if alike and self._takes(after.dtype):
+                found.append(as_key(key))
+        return found
+
+    def _difference(self, key: NestedKey, root: Tensor, after: Tensor) -> Tensor:
+        if not (root.is_floating_point() and after.is_floating_point()):
+            msg = f"{key!r}: expected floating-point observations, got {after.dtype}. Leave it out."
+            raise TypeError(msg)
+        delta = (after - root).to(self.delta_dtype)
+        back = root + delta.to(root.dtype)
+        lost = (after.isfinite() & ~back.isfinite()) | (after.isinf() & (back != after))
+        if lost.any():
+            widest = float((after - root)[lost].abs().max())
+            limit = torch.finfo(self.delta_dtype).max
+            msg = (
+                f"{key!r}: a difference of {widest:g} does not fit into {self.delta_dtype}, which "
+                f"ends at {limit:g}. Pass delta_dtype=torch.bfloat16 or torch.float32, or leave "
+                "the key out."
+            )
+            raise ValueError(msg)
+        return delta
+
+    def _restored(self, batch: TensorDictBase) -> TensorDictBase:
+        stored = batch.get(keys.DELTA, None)
+        if stored is None:
+            raise missing(self, keys.DELTA, batch)
+        named = [as_key(key) for key, _ in leaves(stored)] if self._all else self.in_keys
+        changes: dict[NestedKey, Tensor] = {}
+        for key in named:
+            root, delta = batch.get(key, None), stored.get(key, None)
+            if root is None or delta is None:
+                lost = key if root is None else (*keys.DELTA, *as_tuple(key))
+                raise missing(self, lost, batch)
+            dtype = root.dtype if self.restore_dtype == "root" else self.restore_dtype
+            changes[next_key(key)] = (root + delta.to(root.dtype)).to(dtype)
+        gone = [(*keys.DELTA, *as_tuple(key)) for key in named] if self.drop_delta else []
+        return with_entries(without_entries(batch, gone), changes)
+
+
+def _check_float(name: str, dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        msg = f"{name}: expected a floating-point dtype, got {dtype!r}. Pass torch.float16."
+        raise ValueError(msg)

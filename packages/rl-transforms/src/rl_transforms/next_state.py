@@ -1,0 +1,165 @@
+"""Next observations rebuilt from the rows that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import RowSource, Segments
+from rl_layout import keys as names
+from rl_layout.keys import NestedKey, next_key
+from rl_transforms.entries import missing, with_entries
+from rl_transforms.transform import Transform
+
+
+class NextStateReconstructor(Transform):
+    """Rebuilds next observations that were not stored, from the rows that hold them.
+
+    The next observation of a row is the observation of the row ``steps_to_next_obs`` (or 1)
+    further on, where the markers prove that row: equal ids, consecutive steps, neither ``is_init``
+    nor done in between. It is looked for beside the row in the sample, then in the buffer's
+    `rl_layout.RowSource` if there is one. Where it cannot be had, at done steps and cuts, floats
+    are filled with `fill_value`, integers and flags with zeros, and
+    ``("collector", "next_missing")`` is True.
+
+    A next observation that is stored, and not marked as missing, is left alone: the row beside it
+    may hold other numbers, where a normaliser has moved on.
+
+    Args:
+        keys: observations to rebuild; ``["observation"]`` by default.
+        fill_value: what floating-point leaves hold where nothing is proved.
+
+    Raises:
+        TypeError: keys are not given as a list.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> batch = trajectories([3, 2])
+        >>> compact = batch.exclude(("next", "observation"))
+        >>> rebuilt = NextStateReconstructor()(compact)
+        >>> rebuilt["collector", "next_missing"]
+        tensor([False, False,  True, False,  True])
+        >>> torch.equal(rebuilt["next", "observation"][0], batch["next", "observation"][0])
+        True
+    """
+
+    online = False
+    needs_rows = True
+    places = frozenset({"buffer"})
+
+    def __init__(
+        self, keys: Sequence[NestedKey] = ("observation",), *, fill_value: float = float("nan")
+    ) -> None:
+        # a tuple of one string means the same as a key and as a list of keys
+        super().__init__(list(keys) if isinstance(keys, tuple) and len(keys) == 1 else keys)
+        self.fill_value = fill_value
+
+    def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
+        """Rebuild the next observations of a sample.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+            source: the rows of the buffer, by their write numbers.
+
+        Returns:
+            The rows with ``("next", key)`` for each key, in the dtype of the root's, and bool
+            ``("collector", "next_missing")`` ``[*B, T]``.
+
+        Raises:
+            KeyError: an observation is missing at the root; or the ids and steps that prove a
+                neighbour, with no source beside the sample, are; or a source is there and
+                ``("collector", "row")`` is not.
+        """
+        marked = batch.get(names.NEXT_MISSING, None)
+        lost = {}  # [N], by key: rows whose next observation is to be rebuilt
+        for key in self.in_keys:
+            if batch.get(key, None) is None:
+                raise missing(self, key, batch)
+            if batch.get(next_key(key), None) is None:
+                lost[key] = torch.ones(batch.numel(), dtype=torch.bool, device=batch[key].device)
+            elif marked is not None:
+                lost[key] = marked.reshape(-1)
+        if not lost:
+            return batch
+        target, proved = self._neighbours(batch, source)
+        wanted = torch.stack(list(lost.values())).any(0) & ~proved
+        fetched, had = _fetch(self, batch, source, wanted, list(lost))
+        changes: dict[NestedKey, Tensor] = {}
+        for key, rows in lost.items():
+            made = self._blank(batch, key, rows)
+            own = batch[key].reshape(made.shape)
+            made[rows & proved] = own[target[rows & proved]]
+            if fetched is not None:
+                take = had & rows[wanted]
+                made[wanted.nonzero()[:, 0][take]] = fetched[key][take].to(made.device)
+            changes[next_key(key)] = made.reshape(batch[key].shape)
+        gone = wanted.clone()
+        gone[wanted] = ~had
+        changes[names.NEXT_MISSING] = gone.reshape(batch.batch_size)
+        return with_entries(batch, changes)
+
+    def _neighbours(self, batch: TensorDictBase, source: RowSource | None) -> tuple[Tensor, Tensor]:
+        """The row of the sample that holds each row's next observation, and where it is proved."""
+        for key in (names.TRAJ_IDS, names.TRAJ_STEP):
+            if batch.get(key, None) is None:
+                if source is None:
+                    raise missing(self, key, batch)
+                no = torch.zeros(batch.numel(), dtype=torch.bool, device=batch.device)
+                return torch.zeros_like(no, dtype=torch.int64), no
+        segments = Segments.of(batch)
+        lasts = segments.scatter(segments.spread(segments.lasts), fill=-1).reshape(-1)
+        rows = torch.arange(segments.num_rows, device=lasts.device)
+        target = rows + _distances(batch, lasts.device)
+        proved = target <= lasts
+        return torch.where(proved, target, rows), proved
+
+    def _blank(self, batch: TensorDictBase, key: NestedKey, rows: Tensor) -> Tensor:
+        """Next observations ``[N, ...]`` as stored, with the rows to be rebuilt filled."""
+        root = batch[key]
+        shape = (batch.numel(), *root.shape[batch.ndim :])
+        number = root.is_floating_point() or root.is_complex()
+        fill = self.fill_value if number else 0
+        stored = batch.get(next_key(key), None)
+        if stored is None:
+            blank: Tensor = root.new_full(shape, fill)
+            return blank
+        made: Tensor = stored.reshape(shape).clone()
+        made[rows] = fill
+        return made
+
+
+def _distances(batch: TensorDictBase, device: torch.device) -> Tensor:
+    far = batch.get(names.STEPS_TO_NEXT_OBS, None)
+    if far is None:
+        return torch.ones(batch.numel(), dtype=torch.int64, device=device)
+    distances: Tensor = far.reshape(-1)
+    return distances
+
+
+def _fetch(
+    who: Transform,
+    batch: TensorDictBase,
+    source: RowSource | None,
+    wanted: Tensor,
+    wanted_keys: list[NestedKey],
+) -> tuple[TensorDictBase | None, Tensor]:
+    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved."""
+    count = int(wanted.sum())
+    had = torch.zeros(count, dtype=torch.bool, device=wanted.device)
+    if source is None or not count:
+        return None, had
+    numbers = batch.get(names.ROW, None)
+    if numbers is None:
+        raise missing(who, names.ROW, batch)
+    distances = _distances(batch, wanted.device)[wanted]
+    mine = numbers.reshape(-1)[wanted]
+    found = mine.clone()
+    for distance in distances.unique().tolist():
+        there = distances == distance
+        after, proved = source.after(mine[there], distance)
+        found[there], had[there] = after.to(found.device), proved.to(had.device)
+    fetched, stored = source.read(found, wanted_keys)
+    return fetched, had & stored.to(had.device)

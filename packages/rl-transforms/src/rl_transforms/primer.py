@@ -1,0 +1,241 @@
+"""Entries that a reset adds: the first state of a recurrent policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
+from rl_specs import Composite, TensorSpec
+from rl_transforms.entries import merge_rows, not_reset, with_entries
+from rl_transforms.transform import Transform, with_specs
+
+
+class TensorDictPrimer(Transform):
+    """Adds entries at every reset, and carries them through a step where the policy wrote none.
+
+    Rows that were not reset keep what they hold. At a step ``("next", key)`` is the policy's where
+    it wrote one, and the root's otherwise. On sampled rows it adds what is missing.
+
+    Args:
+        primers: spec of each entry, by key; nested keys are welcome.
+        random: draw from the specs instead of writing defaults.
+        default_value: a number, a tensor, or a callable that makes a tensor: for every entry, or by
+            key in a mapping, nested or not. 0 by default. A value lacks the batch dimensions
+            or has them.
+        expand_specs: put the batch size of the environment before specs that lack it. Without it
+            such specs are refused.
+        single_default_value: `default_value` is a callable that makes all entries at once, by key.
+        **kwargs: specs by name, instead of `primers`.
+
+    Raises:
+        TypeError: there are no specs, or both kinds; or an argument is of the wrong type.
+        ValueError: `random` comes with a default.
+        KeyError: there is a default for an entry that is not primed.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> from tensordict import TensorDict
+        >>> primer = TensorDictPrimer(hidden=Unbounded((7,)), expand_specs=True, default_value=1.0)
+        >>> root = primer.reset(TensorDict({}, [3]))
+        >>> root["hidden"].shape, root["hidden"].unique()
+        (torch.Size([3, 7]), tensor([1.]))
+    """
+
+    def __init__(
+        self,
+        primers: Mapping[str, Any] | Composite | None = None,
+        random: bool = False,
+        default_value: Any = None,
+        expand_specs: bool = False,
+        single_default_value: bool = False,
+        **kwargs: TensorSpec,
+    ) -> None:
+        super().__init__()
+        if (primers is None) == (not kwargs):
+            msg = f"expected primers or specs by name, one of the two: got {primers} and {kwargs}."
+            raise TypeError(msg)
+        if random and default_value is not None:
+            msg = f"random draws the entries: leave default_value={default_value!r} out."
+            raise ValueError(msg)
+        if single_default_value and not callable(default_value):
+            msg = f"single_default_value needs a callable: got default_value={default_value!r}."
+            raise TypeError(msg)
+        given = kwargs if primers is None else primers
+        self.primers = given if isinstance(given, Composite) else Composite(dict(given))
+        self.random = random
+        self.expand_specs = expand_specs
+        self.single_default_value = single_default_value
+        self.default_value: Any = 0.0 if default_value is None else default_value
+        self._names = [*self.primers.keys(include_nested=True, leaves_only=True)]
+        self._fitted: tuple[torch.Size, Composite] | None = None
+        if isinstance(self.default_value, Mapping):
+            self._check_names(_flat(self.default_value))
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Add what is missing to sampled or rolled-out rows.
+
+        Args:
+            batch: rows ``[*B]`` or ``[*B, T]``.
+
+        Returns:
+            The rows with every primed entry at the root.
+
+        Raises:
+            ValueError: a spec does not fit the batch size.
+        """
+        gone = [name for name in self._names if batch.get(name, None) is None]
+        if not gone:
+            return batch
+        made = self._made(batch)
+        return with_entries(batch, {name: made[name] for name in gone})
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Add the entries in the rows that were reset.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root with every primed entry; rows outside the mask keep theirs.
+
+        Raises:
+            ValueError: a spec does not fit the batch size, or a default its spec.
+            TypeError: a default has another dtype than its spec.
+            KeyError: the callable that makes all entries left one out.
+        """
+        made = self._made(root)
+        if mask is not None:
+            carried = {name: root.get(name, None) for name in self._names}
+            for name, kept in carried.items():
+                if kept is not None:
+                    made[name] = merge_rows(mask, made[name], kept)
+        return with_entries(root, made)
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Carry the entries on that the policy did not write.
+
+        Args:
+            root: ``[*B]``, with the entries.
+            after: ``[*B]``, what lies under ``"next"``.
+
+        Returns:
+            The new ``after``, with every primed entry.
+
+        Raises:
+            KeyError: the root lacks one: `reset` was not called.
+        """
+        carried = {}
+        for name in self._names:
+            if after.get(name, None) is None:
+                value = root.get(name, None)
+                if value is None:
+                    raise not_reset(self, name, root)
+                carried[name] = value
+        return with_entries(after, carried) if carried else after
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Add the entries to what an environment returns.
+
+        Raises:
+            ValueError: a spec does not fit the batch size.
+        """
+        return self._added(spec)
+
+    def transform_state_spec(self, spec: Composite) -> Composite:
+        """Add the entries to what an environment takes.
+
+        Raises:
+            ValueError: a spec does not fit the batch size.
+        """
+        return self._added(spec)
+
+    def _added(self, spec: Composite) -> Composite:
+        fitted = self._fit(spec.shape)
+        return with_specs(spec, {name: fitted[name] for name in self._names})
+
+    def _fit(self, batch: torch.Size) -> Composite:
+        """The specs with the batch size in front, kept until it changes."""
+        if self._fitted is None or self._fitted[0] != batch:
+            fitted = Composite(shape=batch)
+            for name in self._names:
+                fitted.set(name, self._fit_leaf(name, self.primers[name], batch))
+            self._fitted = (batch, fitted)
+        return self._fitted[1]
+
+    def _fit_leaf(self, name: NestedKey, leaf: TensorSpec, batch: torch.Size) -> TensorSpec:
+        has_batch = leaf.shape[: len(batch)] == batch
+        if self.expand_specs and not (has_batch and self.primers.shape == batch):
+            expanded: TensorSpec = leaf.expand(*batch, *leaf.shape)
+            return expanded
+        if not has_batch:
+            msg = (
+                f"the primer of {name!r} has shape {list(leaf.shape)}, the batch {list(batch)}: "
+                f"put the batch size in front, or pass expand_specs=True."
+            )
+            raise ValueError(msg)
+        return leaf
+
+    def _made(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
+        specs = self._fit(batch.batch_size)
+        device = batch.device
+        if self.random:
+            return {name: specs[name].rand().to(device) for name in self._names}
+        if self.single_default_value:
+            values = _flat(self.default_value())
+            self._check_names(values)
+            for name in self._names:
+                if as_tuple(name) not in values:
+                    msg = f"default_value() made no {name!r}: it made {list(values)}."
+                    raise KeyError(msg)
+        elif isinstance(self.default_value, Mapping):
+            values = _flat(self.default_value)
+        else:
+            values = {as_tuple(name): self.default_value for name in self._names}
+        return {
+            name: _filled(name, specs[name], values.get(as_tuple(name), 0.0), batch)
+            for name in self._names
+        }
+
+    def _check_names(self, values: Mapping[tuple[str, ...], Any]) -> None:
+        primed = {as_tuple(name) for name in self._names}
+        for name in values:
+            if name not in primed:
+                msg = f"a default for {as_key(name)!r}, which is not primed: {self._names} are."
+                raise KeyError(msg)
+
+
+def _filled(name: NestedKey, spec: TensorSpec, value: Any, batch: TensorDictBase) -> Tensor:
+    """One entry of a spec that has the batch size, from a number, a tensor or a callable."""
+    made = value() if isinstance(value, Callable) else value  # type: ignore[arg-type]
+    device = spec.device if batch.device is None else batch.device
+    if not isinstance(made, Tensor):
+        return torch.full(spec.shape, made, dtype=spec.dtype, device=device)
+    inner = spec.shape[batch.ndim :]
+    if made.shape not in (spec.shape, inner):
+        msg = f"the default of {name!r}: expected shape {list(spec.shape)} or {list(inner)}, "
+        msg += f"got {list(made.shape)}. Reshape it."
+        raise ValueError(msg)
+    if made.dtype != spec.dtype:
+        msg = f"the default of {name!r}: expected {spec.dtype}, got {made.dtype}. Cast it."
+        raise TypeError(msg)
+    return made.to(device).expand(spec.shape).clone()
+
+
+def _flat(values: Any) -> dict[tuple[str, ...], Any]:
+    """Values by the full path of their keys, from a mapping or a tensordict."""
+    if isinstance(values, TensorDictBase):
+        return dict(leaves(values))
+    flat: dict[tuple[str, ...], Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping | TensorDictBase):
+            inner = _flat(value).items()
+            flat.update({(*as_tuple(key), *rest): leaf for rest, leaf in inner})
+        else:
+            flat[as_tuple(key)] = value
+    return flat
