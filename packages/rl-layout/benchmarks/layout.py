@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_layout import Segments, keys, split_trajectories, step_mdp
+from rl_layout.markers import FIELDS
 from rl_layout.synthetic import trajectories
 
 warnings.filterwarnings("ignore")
@@ -45,6 +46,7 @@ def segments() -> None:
     batch.set(keys.STEPS_TO_NEXT_OBS, torch.ones(rows, 1, dtype=torch.int64))
     flag = batch["is_init"]
     flat = flag.view(-1)
+    arrays = [batch[key].numpy() for key, _, _ in FIELDS.values()]
 
     def afresh() -> Segments:
         flat[0] = True  # moves the version counter, so that nothing kept is used
@@ -53,6 +55,7 @@ def segments() -> None:
     floors = {
         "torch nonzero": median_us(flat.nonzero),
         "numpy flatnonzero": median_us(lambda: np.flatnonzero(flat.numpy())),
+        "one read of every marker": median_us(lambda: [array.max() for array in arrays]),
     }
     print(f"{rows:,} steps, {len(Segments.of(batch)):,} trajectories")
     for name, floor in floors.items():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rl_layout import Segments, keys
+from rl_layout.boundaries import PIECE
 from rl_layout.testing import EndKind, trajectories
 
 TERMINATED, TRUNCATED, CUT = EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT
@@ -31,6 +32,15 @@ def test_any_marker_that_cuts_cuts_though_the_others_go_on(key):
 def test_a_hole_in_the_steps_cuts():
     rows = trajectories([6], CUT)[torch.tensor([0, 1, 3, 4, 5])]
     assert Segments.of(rows).lengths.tolist() == [2, 3]
+
+
+def test_holes_are_found_wherever_they_lie_in_a_large_batch():
+    steps = torch.arange(3 * PIECE)
+    holes = [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE - 1]
+    for hole in holes:
+        steps[hole:] += 1
+    segments = Segments.from_ids(torch.zeros_like(steps), steps)
+    assert segments.starts.tolist() == [0, *holes]
 
 
 def test_n_step_done_cuts_only_where_the_next_observation_is_one_step_away():

@@ -95,34 +95,35 @@ class Markers:
         on every row whose horizon reaches the end, and only the last of them is the end.
 
         Returns:
-            bool ``[N]``, or None where the batch has no done flag of any kind.
+            bool ``[N]`` in memory of its own, or None without a done flag of any kind.
         """
         flags = [f for f in (self.done, self.terminated, self.truncated) if f is not None]
         if not flags:
             return None
-        ends = flags[0]
+        ends = flags[0].clone()
         for flag in flags[1:]:
-            ends = ends | flag
+            ends |= flag
         if self.steps_to_next_obs is not None:
-            ends = ends & _is_one(self.steps_to_next_obs)
+            ends &= _is_one(self.steps_to_next_obs)
         return ends
 
-    def at(self, rows: Tensor) -> Markers:
-        """Take the markers of some rows.
+    def ends_at(self, rows: Tensor) -> Markers:
+        """Take the markers that tell a boundary, at some rows.
 
         Args:
             rows: int64 ``[R]``.
 
         Returns:
-            Their markers, as those of a batch ``[R]``.
+            Done flags and horizons, as those of a batch ``[R]``.
 
         Example:
             >>> from rl_layout.synthetic import trajectories
-            >>> Markers.of(trajectories([2, 3])).at(torch.tensor([1, 4])).done
+            >>> Markers.of(trajectories([2, 3])).ends_at(torch.tensor([1, 4])).done
             tensor([True, True])
         """
-        taken = {name: getattr(self, name) for name in FIELDS}
-        return Markers(rows.shape, **{k: v[rows] for k, v in taken.items() if v is not None})
+        names = ("done", "terminated", "truncated", "steps_to_next_obs")
+        there = {name: getattr(self, name) for name in names}
+        return Markers(rows.shape, **{k: v[rows] for k, v in there.items() if v is not None})
 
 
 def _is_one(values: Tensor) -> Tensor:
