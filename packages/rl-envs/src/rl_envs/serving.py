@@ -1,0 +1,199 @@
+"""What runs in a worker: it makes its servant, and answers calls until it is told to leave."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rl_envs import lifeline
+from rl_envs.channel import Channel
+from rl_envs.failure import Failure
+
+# the first byte of a request
+SIGNAL, CALL, LEAVE = 0, 1, 2
+# the first byte of a reply
+DONE, RESULT, FAILED = 0, 1, 2
+
+NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
+"""The ends that this process holds of the channels to its workers."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a new worker is told.
+
+    Attributes:
+        make: Makes the servant.
+        signals: Names of the methods that take and return whole numbers only.
+        parent: Number of the process to live no longer than.
+        num_threads: How many threads torch may use; None to leave that alone.
+
+    Example:
+        >>> Orders(dict, ("step",), 71, 1).signals
+        ('step',)
+    """
+
+    make: Callable[[], Any]
+    signals: tuple[str, ...]
+    parent: int
+    num_threads: int | None
+
+
+def run(channel: Channel, orders: Orders) -> None:
+    """The whole life of a worker; the target of its process.
+
+    It ends when it is told to leave, or when the channel ends because its parent is gone.
+
+    Args:
+        channel: The worker's end.
+        orders: What to do.
+
+    Example:
+        >>> run(worker_end, orders)  # doctest: +SKIP
+    """
+    # a forked worker has inherited the ends of its parent: an end of file must come through
+    for end in list(NEAR_ENDS):
+        end.close()
+    try:
+        lifeline.ignore_interrupts()
+        lifeline.end_with(orders.parent)
+        if orders.num_threads is not None:
+            torch.set_num_threads(orders.num_threads)
+        servant = _made(channel, orders.make)
+        if servant is not None:
+            serve(channel, servant, orders.signals)
+    except (EOFError, BrokenPipeError, ProcessLookupError):
+        return  # nobody is left to tell
+
+
+def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
+    """Answer calls until told to leave, then close the servant.
+
+    Args:
+        channel: The worker's end.
+        servant: Any object; its methods are called, `close` at the end where it has that.
+        signals: Names of the methods that are called by their number.
+
+    Raises:
+        EOFError: The parent is gone; the servant is closed by then.
+
+    Example:
+        >>> near, far = Channel.pair()
+        >>> class Adder:
+        ...     def close(self): print("closed")
+        >>> near.send(bytes([LEAVE]))
+        >>> serve(far, Adder(), ())
+        closed
+        >>> near.receive() == bytes([DONE])
+        True
+        >>> near.close(), far.close()
+        (None, None)
+    """
+    methods = [getattr(servant, name) for name in signals]
+    close = getattr(servant, "close", None) or (lambda: None)
+    try:
+        while (request := channel.receive())[0] != LEAVE:
+            channel.send(answer(servant, methods, request))
+    except BaseException:
+        close()
+        raise
+    channel.send(_attempt(close))
+
+
+def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) -> bytes:
+    """Do what a request asks.
+
+    Args:
+        servant: Whose methods are called.
+        methods: Those that signals call, in their order.
+        request: As it came.
+
+    Returns:
+        The reply to send. An exception of the servant is a reply too; `SystemExit` is not.
+
+    Example:
+        >>> class Counter:
+        ...     def add(self, number): return number + 1
+        >>> counter = Counter()
+        >>> numbers_in(answer(counter, [counter.add], request_signal(0, (7,))))
+        (8,)
+    """
+    if request[0] == SIGNAL:
+        return _attempt_signal(methods[request[1]], request)
+    name, args, kwargs = pickle.loads(request[1:])
+    return _attempt(lambda: getattr(servant, name)(*args, **kwargs))
+
+
+def request_signal(number: int, numbers: tuple[int, ...] = ()) -> bytes:
+    """The request to call a method by its number: no pickle, 8 bytes for each whole number.
+
+    Example:
+        >>> list(request_signal(2))
+        [0, 2]
+    """
+    return struct.pack(f"<BB{len(numbers)}q", SIGNAL, number, *numbers)
+
+
+def request_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The request to call a method by its name, with anything that can be pickled.
+
+    Example:
+        >>> request_call("set_seed", (0,), {})[0] == CALL
+        True
+    """
+    return bytes([CALL]) + pickle.dumps((name, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def numbers_in(reply: bytes) -> tuple[int, ...]:
+    """The whole numbers of a reply to a signal.
+
+    Example:
+        >>> numbers_in(bytes([DONE]))
+        ()
+    """
+    return struct.unpack_from(f"<{(len(reply) - 1) // 8}q", reply, 1)
+
+
+def _made(channel: Channel, make: Callable[[], Any]) -> Any:
+    """The servant, or None where it cannot be made; the parent is told either way."""
+    try:
+        servant = make()
+    except Exception as error:
+        channel.send(_failed(error))
+        return None
+    channel.send(bytes([DONE]))
+    return servant
+
+
+def _attempt_signal(method: Callable[..., Any], request: bytes) -> bytes:
+    try:
+        if len(request) == 2:
+            found = method()
+        else:
+            found = method(*struct.unpack_from(f"<{(len(request) - 2) // 8}q", request, 2))
+        if found is None:
+            return b"\0"  # DONE
+        numbers = found if isinstance(found, tuple) else (found,)
+        return struct.pack(f"<B{len(numbers)}q", DONE, *numbers)
+    except Exception as error:
+        return _failed(error)
+
+
+def _attempt(function: Callable[[], Any]) -> bytes:
+    try:
+        found = function()
+        if found is None:
+            return bytes([DONE])
+        return bytes([RESULT]) + pickle.dumps(found, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> bytes:
+    return bytes([FAILED]) + pickle.dumps(Failure.of(error))

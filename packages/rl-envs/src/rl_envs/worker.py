@@ -1,0 +1,295 @@
+"""One process, as the process that started it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import time
+import weakref
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from rl_envs import serving
+from rl_envs.channel import Channel
+from rl_envs.failure import Failure
+from rl_envs.serving import Orders
+from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerTimeout, ending
+
+STARTING = "starting"
+_DYING_S = 5.0  # for the exit code of a process that is gone to become known
+
+
+class Worker:
+    """The process of one worker and this side's end of the channel to it.
+
+    It owns three things: the process, the channel, and a descriptor of the process that tells its
+    death at once, whoever else has inherited the other end of the channel. One call is pending at
+    a time; a new worker has its start pending.
+
+    Args:
+        context: How to start it, from `multiprocessing.get_context`.
+        orders: What it is told.
+        index: Its place among its like.
+        name: What to call it in messages.
+        timeout_s: Longest time to wait for it to take a part of a message.
+
+    Attributes:
+        index: Its place among its like.
+        pending: What it is doing, or None where it waits for a call.
+        pid: The number of its process.
+        exit_code: How it ended, once that is known; negative for a signal.
+
+    Example:
+        >>> worker = Worker(context, orders, index=0, name="env")  # doctest: +SKIP
+        >>> worker.take_reply(timeout_s=60.0)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        orders: Orders,
+        *,
+        index: int = 0,
+        name: str = "worker",
+        timeout_s: float | None = None,
+    ) -> None:
+        self.index = index
+        self.pending: str | None = STARTING
+        self._name = name
+        self._channel, far = Channel.pair()
+        serving.NEAR_ENDS.add(self._channel)
+        self._descriptor = -1
+        self._close_descriptor: Any = None
+        self._ending: str | None = None
+        self.pid = 0
+        self._is_over = False
+        self.exit_code: int | None = None
+        # not a daemon, which may not start workers of its own: its lifeline does what daemons do
+        self._process = context.Process(  # type: ignore[attr-defined]
+            target=serving.run, args=(far, orders), name=f"{name}-{index}", daemon=False
+        )
+        try:
+            self._process.start()
+            self.pid = self._process.pid
+            self._descriptor = os.pidfd_open(self.pid)
+            self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
+            self._close_descriptor.atexit = False
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            far.close()
+        self._channel.limit(timeout_s)
+        self._events = select.poll()
+        for descriptor in self.descriptors:
+            self._events.register(descriptor, select.POLLIN)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is known to be gone."""
+        return self._ending is not None
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Readable when a reply is there, and when the process is gone."""
+        return self._channel.fileno(), self._descriptor
+
+    @property
+    def who(self) -> str:
+        """The worker as messages call it: its name, its place and its process."""
+        return f"{self._name} {self.index} (process {self.pid})"
+
+    def send(self, request: bytes, what: str) -> None:
+        """Send a request; its reply is to be taken before the next one.
+
+        Args:
+            request: The bytes to send.
+            what: What to call it in messages.
+
+        Raises:
+            CallOutOfOrder: Another call is pending.
+            WorkerDied: The process is gone.
+            WorkerTimeout: It does not take the request.
+
+        Example:
+            >>> worker.send(serving.request_signal(0), "step")  # doctest: +SKIP
+        """
+        if self._ending is not None:
+            raise self._death()
+        if self.pending is not None:
+            raise CallOutOfOrder(
+                f"{self.who} cannot take {what!r}: {self.pending!r} is pending. Receive its reply "
+                "first."
+            )
+        self.pending = what
+        try:
+            self._channel.send(request)
+        except BrokenPipeError:
+            raise self._death() from None
+        except TimeoutError as error:
+            raise WorkerTimeout(f"{self.who} does not take {what!r}: {error}") from None
+
+    def has_event(self, timeout_s: float | None) -> bool:
+        """Wait until there is a reply or the process is gone; False where neither came in time.
+
+        Example:
+            >>> worker.has_event(timeout_s=1.0)  # doctest: +SKIP
+            True
+        """
+        return bool(self._events.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def take_reply(self, timeout_s: float | None = None) -> Any:
+        """Wait for the reply to the call that is pending.
+
+        Args:
+            timeout_s: Longest time to wait; None for ever.
+
+        Returns:
+            What the call returned; whole numbers as a tuple where it was a signal.
+
+        Raises:
+            CallOutOfOrder: No call is pending.
+            WorkerDied: The process is gone.
+            WorkerTimeout: No reply came in time; the call stays pending.
+            Exception: The call raised it in the worker; its cause shows the traceback there.
+
+        Example:
+            >>> worker.take_reply(timeout_s=60.0)  # doctest: +SKIP
+            ()
+        """
+        if self._ending is not None:
+            raise self._death()
+        if self.pending is None:
+            raise CallOutOfOrder(f"{self.who} has no call pending: there is no reply to receive.")
+        if not self.has_event(timeout_s):
+            raise self.lateness(timeout_s)
+        # a process that is gone has said all it will; only now is silence final
+        if self._is_gone() and not self._has_message():
+            raise self._death()
+        return self.read()
+
+    def read(self) -> Any:
+        """Take a reply that is known to be there, as `take_reply` does.
+
+        Raises:
+            WorkerDied: It was not a reply that was there, but the end.
+            WorkerTimeout: The reply stopped half way.
+            Exception: The call raised it in the worker.
+
+        Example:
+            >>> worker.read()  # doctest: +SKIP
+            ()
+        """
+        try:
+            reply = self._channel.receive()
+        except EOFError:
+            raise self._death() from None
+        except TimeoutError as error:
+            if self._is_gone():  # and somebody else still holds the other end
+                raise self._death() from None
+            raise WorkerTimeout(f"{self.who} stopped in the middle of a reply: {error}") from None
+        doing, self.pending = self.pending, None
+        if reply[0] == serving.DONE:
+            return serving.numbers_in(reply)
+        if reply[0] == serving.RESULT:
+            return pickle.loads(reply[1:])
+        failure: Failure = pickle.loads(reply[1:])
+        raise failure.revive(f"{self.who}, in {doing!r}")
+
+    def lateness(self, timeout_s: float | None) -> WorkerTimeout:
+        """The error for a reply that did not come in time.
+
+        Example:
+            >>> raise worker.lateness(60.0)  # doctest: +SKIP
+        """
+        return WorkerTimeout(
+            f"{self.who} did not answer {self.pending!r} within {timeout_s or 0:g} s. It may "
+            "still: receive again, raise the timeout, or close."
+        )
+
+    def forget(self, timeout_s: float) -> None:
+        """Ask an unneeded worker to leave, whatever it is doing; a dead or full one is let be.
+
+        Args:
+            timeout_s: Longest time to wait for it to take the request.
+
+        Example:
+            >>> worker.forget(timeout_s=1.0)  # doctest: +SKIP
+        """
+        with contextlib.suppress(OSError, ValueError):
+            self._channel.limit(timeout_s)
+            self._channel.send(bytes([serving.LEAVE]))
+
+    def drain(self, deadline: float) -> BaseException | None:
+        """Read what a leaving worker still says, until it is gone or the deadline is over.
+
+        Args:
+            deadline: By `time.monotonic()`.
+
+        Returns:
+            The exception that its servant raised when it was closed, if any.
+
+        Example:
+            >>> worker.drain(time.monotonic() + 5)  # doctest: +SKIP
+        """
+        last = None
+        with contextlib.suppress(OSError, EOFError, ValueError):
+            while self.has_event(max(deadline - time.monotonic(), 0)) and self._has_message():
+                last = self._channel.receive()
+        if last is None or last[0] != serving.FAILED:
+            return None
+        failure: Failure = pickle.loads(last[1:])
+        return failure.revive(f"{self.who}, in 'close'")
+
+    def kill(self, deadline: float | None = None) -> None:
+        """End the process, by force unless it ends by the deadline, and let go of everything.
+
+        Args:
+            deadline: By `time.monotonic()`; at once where None.
+
+        Example:
+            >>> worker.kill()  # doctest: +SKIP
+        """
+        self._channel.close()
+        if self._is_over or not self.pid:
+            return
+        self._is_over = True
+        if deadline is None or not self._is_gone(max(deadline - time.monotonic(), 0)):
+            self._process.kill()
+        self._process.join()
+        self._note_end()
+        self._process.close()
+        self._close_descriptor()
+
+    def _is_gone(self, timeout_s: float = 0) -> bool:
+        return _is_ready(self._descriptor, timeout_s)
+
+    def _has_message(self) -> bool:
+        return _is_ready(self._channel.fileno(), 0)
+
+    def _death(self) -> WorkerDied:
+        if self._ending is None:
+            # not join(), which waits for all that have inherited a pipe of multiprocessing's
+            if self._is_gone(_DYING_S) and self._process.exitcode is None:
+                self._process.join(_DYING_S)  # until the server of forks has told
+            self._note_end()
+        doing = "while it waited for a call" if self.pending is None else f"in {self.pending!r}"
+        advice = ""
+        if self.pending == STARTING:
+            advice = (
+                " A script that starts workers by 'spawn' or 'forkserver' needs its own lines "
+                "under `if __name__ == '__main__':`, because every worker imports it."
+            )
+        return WorkerDied(f"{self.who} {self._ending} {doing}.{advice}")
+
+    def _note_end(self) -> None:
+        self.exit_code = self._process.exitcode
+        self._ending = self._ending or ending(self.exit_code)
+
+
+def _is_ready(descriptor: int, timeout_s: float) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(timeout_s * 1000))
