@@ -27,7 +27,10 @@ class Binding(Protocol):
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
 
     def advance(self, t: int) -> None:
-        """Write column t + 1 of the root; rows that are done in column t are reset."""
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Say which entries of `"next"` the policy writes before each step."""
 
 
 class RowBinding:
@@ -78,6 +81,9 @@ class RowBinding:
         done = self.after["done",][(*self._before, t)]
         if done.any():
             self.env.reset_into(rows, done)
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Nothing changes: what lies under `"next"` is no input of the environment."""
 
     def _column(self, columns: Mapping[tuple[str, ...], Array], t: int) -> dict[Any, Array]:
         # the ellipsis keeps a row without dimensions an array that can be written to

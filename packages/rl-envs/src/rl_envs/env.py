@@ -90,6 +90,10 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
     def _close(self) -> None:
         """Release what the environment holds. Called once."""
 
+    def _finished(self, batch: TensorDictBase) -> TensorDictBase:
+        """Do what is done once, on the finished batch of a rollout."""
+        return batch
+
     # time
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -160,6 +164,7 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         guards.check_batch(self, tensordict)
         guards.check_action(self, tensordict)
         root = tensordict.copy()
+        self._forget(root)
         after = self._stepped(self._step(root))
         given = root.get("next", None)
         root.set("next", after if given is None else given.update(after))
@@ -262,9 +267,9 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
             raise RuntimeError(msg)
         with torch.no_grad():
             if auto_reset and tensordict is None and row_rollout.can_play(self, request):
-                return row_rollout.play(self, request)
+                return self._finished(row_rollout.play(self, request))
             root = self.reset(tensordict) if auto_reset else tensordict
-            return rollout.play(self, root, request)
+            return self._finished(rollout.play(self, root, request))
 
     # random actions, seeds, data without a step
 
@@ -407,6 +412,12 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
 
     # within
+
+    def _forget(self, root: TensorDictBase) -> None:
+        """Drop the result of an earlier step, in place; what a policy wrote under it stays."""
+        old = root.get("next", None)
+        if old is not None and any(old.get(key, None) is not None for key in self.done_keys):
+            del root["next"]
 
     def _lead(self, tensordict: TensorDictBase) -> torch.Size:
         """The sizes that a tensordict has before the environment's own."""

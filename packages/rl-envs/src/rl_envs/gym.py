@@ -229,11 +229,15 @@ class GymBinding:
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root, after a reset where the episode is over."""
-        if self.env._is_over:
+        done = self._flags[-1]
+        if self.env._is_over if done is None else done[t]:
             self._restart(t + 1)
             return
         for before, column, _, _ in self._seen:
             before[t + 1] = column[t]
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Nothing changes: what lies under `"next"` is no input of the environment."""
 
     def _restart(self, t: int) -> None:
         observation = self.env._restart()

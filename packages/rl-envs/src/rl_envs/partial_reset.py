@@ -118,7 +118,7 @@ def merge(
         prefix: where the two lie.
 
     Returns:
-        A new tensordict with the entries of both.
+        A new tensordict with the entries of both; what is new where shape or dtype differ.
 
     Example:
         >>> from tensordict import TensorDict
@@ -131,7 +131,10 @@ def merge(
         before, place = found.get(name), (*prefix, name)
         if isinstance(fresh, TensorDictBase):
             found[name] = fresh if before is None else merge(before, fresh, masks, place)
-        elif before is None or not isinstance(fresh, Tensor):
+        elif not isinstance(before, Tensor) or (before.shape, before.dtype) != (
+            fresh.shape,
+            fresh.dtype,
+        ):
             found[name] = fresh
         else:
             found[name] = torch.where(fitted(mask_of(masks, prefix), fresh), fresh, before)

@@ -90,6 +90,7 @@ class RowRollout:
         self.columns.add_leaves(list(root))
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
         self.plan = None if request.policy is None else policy_plan(request.policy)
+        self._given: set[Key] = set()
         shown = (*env._observation_leaves, *env._done_leaves)
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
         if self.plan is not None and self.plan.in_keys is not None:
@@ -107,12 +108,15 @@ class RowRollout:
         for t in range(self.request.max_steps):
             if self.plan is not None:
                 self._act(t)
+                if t == 0:
+                    binding.receive(self._given)
             over = binding.step(t)
             if t == last or (over and self.request.break_when_any_done):
                 break
             if t + 1 == self.columns.num_steps:
                 self.columns.grow(min(2 * (t + 1), self.request.max_steps))
                 binding = self._bound()
+                binding.receive(self._given)
                 self._draw(t + 1)
             binding.advance(t)
         return self.columns.batch(t + 1)
@@ -146,6 +150,7 @@ class RowRollout:
         """Check what the policy writes, once, and make columns for it."""
         guards.check_action(self.env, build(nest(made), self.env.batch_size))
         rows = len(self.env.batch_size)
+        self._given = {key[1:] for key in made if key[0] == keys.NEXT}
         for key, value in made.items():
             if value.shape[:rows] != self.env.batch_size:
                 msg = (

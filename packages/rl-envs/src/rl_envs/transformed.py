@@ -1,0 +1,185 @@
+"""An environment seen through transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from rl_envs.arrays import Rows
+from rl_envs.binding import Binding
+from rl_envs.env import EnvBase
+from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
+from rl_envs.transformed_binding import TransformedBinding, pass_step
+from rl_layout import keys
+from rl_transforms import Compose, Transform
+
+Change = Transform | Callable[[TensorDictBase], TensorDictBase]
+
+
+class TransformedEnv(EnvBase):
+    """An environment whose data passes transforms: outputs in order, inputs in reverse.
+
+    A `TransformedEnv` inside a `TransformedEnv` is taken apart: one environment remains, with all
+    transforms in a row. What the policy writes under `"next"` passes the transforms as well, but
+    none of them can drop it.
+
+    Args:
+        base_env: any environment.
+        transform: a transform, a `Compose`, or a callable on a tensordict; None for none yet.
+
+    Attributes:
+        base_env: the environment inside, without transforms.
+        transforms: what its data passes.
+
+    Raises:
+        ValueError: a transform cannot sit in an environment.
+
+    Example:
+        >>> from rl_transforms import StepCounter
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = TransformedEnv(CountingEnv(5), StepCounter(max_steps=2))
+        >>> env.rollout(9)["next", "truncated"].flatten().tolist()
+        [False, True]
+    """
+
+    base_env: EnvBase
+    transforms: Compose
+
+    def __init__(self, base_env: EnvBase, transform: Change | None = None) -> None:
+        given: list[Change] = [] if transform is None else [transform]
+        if isinstance(base_env, TransformedEnv):
+            given = [*base_env.transforms, *given]
+            started, base_env = base_env._is_started, base_env.base_env
+        else:
+            started = base_env._is_started
+        super().__init__(device=base_env.device, batch_size=base_env.batch_size)
+        self.base_env = base_env
+        self.batch_locked = base_env.batch_locked
+        self.check_values = base_env.check_values
+        self.native_rows = base_env.native_rows
+        # an environment that goes on without a reset lacks what the transforms write at one
+        self._is_started = started and not given
+        self.transforms = Compose(*_unpacked(given))
+        self._describe()
+
+    def append_transform(self, transform: Change) -> TransformedEnv:
+        """Add a transform behind the others, in place.
+
+        Args:
+            transform: a transform, or a callable on a tensordict.
+
+        Returns:
+            The environment itself. It must be reset before its next step.
+
+        Raises:
+            ValueError: it cannot sit in an environment.
+
+        Example:
+            >>> from rl_transforms import InitTracker
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = TransformedEnv(CountingEnv()).append_transform(InitTracker())
+            >>> env.reset()["is_init"].item()
+            True
+        """
+        return self.insert_transform(len(self.transforms), transform)
+
+    def insert_transform(self, index: int, transform: Change) -> TransformedEnv:
+        """Add a transform ahead of the one at a place, in place.
+
+        Args:
+            index: the place, from 0 (nearest to the environment) to the number of transforms.
+            transform: a transform, or a callable on a tensordict.
+
+        Returns:
+            The environment itself. It must be reset before its next step.
+
+        Raises:
+            IndexError: there is no such place.
+            ValueError: it cannot sit in an environment.
+
+        Example:
+            >>> from rl_transforms import InitTracker, StepCounter
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = TransformedEnv(CountingEnv(), StepCounter())
+            >>> type(env.insert_transform(0, InitTracker()).transforms[0]).__name__
+            'InitTracker'
+        """
+        if not 0 <= index <= len(self.transforms):
+            msg = f"expected a place from 0 to {len(self.transforms)}: got {index}."
+            raise IndexError(msg)
+        members: list[Change] = list(self.transforms)
+        Compose(transform).check_place("environment")
+        members[index:index] = _unpacked([transform])
+        self.transforms = Compose(*members)
+        self._describe()
+        self._is_started = False
+        return self
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environment inside."""
+        return self.base_env.set_seed(seed, static_seed)
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
+        return TransformedBinding(self, root, after)
+
+    def _describe(self) -> None:
+        """Derive the specs, in the order that transforms rely on."""
+        change, base = self.transforms, self.base_env
+        change.check_place("environment")
+        self.done_spec = change.transform_done_spec(base.full_done_spec)
+        self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
+        self.observation_spec = change.transform_observation_spec(base.observation_spec)
+        self.action_spec = change.transform_action_spec(base.full_action_spec)
+        self.state_spec = change.transform_state_spec(base.state_spec)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if tensordict is None:
+            return self.transforms.reset(self.base_env.reset(**kwargs))
+        masks = reset_masks(tensordict, self.done_groups, self.batch_size)
+        raw = self.base_env._fresh(tensordict, masks, kwargs)
+        # rows that go on keep what the root holds, which has passed the transforms already
+        root = merge(without_masks(tensordict, masks), raw, masks)
+        rows = mask_of(masks, ()).squeeze(-1)
+        return self.transforms.reset(root, rows)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inner = self.transforms.inv(tensordict)
+        if inner is None:
+            msg = "a transform held back what goes into the environment: it belongs in a buffer."
+            raise RuntimeError(msg)
+        given = tensordict.get(keys.NEXT, None)
+        after = self.base_env.step(inner).get(keys.NEXT)
+        return pass_step(self.transforms, tensordict, after, given)
+
+    def _finished(self, batch: TensorDictBase) -> TensorDictBase:
+        for one in self.transforms:
+            batch = one.rows(batch) if one.rows_only else batch
+        return self.base_env._finished(batch)
+
+    def _get_state(self) -> dict[str, Any]:
+        return {
+            "base": self.base_env.state_dict(),
+            "transforms": dict(self.transforms.state_dict()),
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        self.base_env.load_state_dict(state["base"])
+        self.transforms.load_state_dict(state["transforms"])
+
+    def _close(self) -> None:
+        self.base_env.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(one).__name__ for one in self.transforms)
+        return f"TransformedEnv({self.base_env!r}, [{names}])"
+
+
+def _unpacked(given: list[Change]) -> Iterator[Change]:
+    for one in given:
+        if isinstance(one, Compose):
+            yield from _unpacked(list(one))
+        else:
+            yield one
