@@ -71,7 +71,7 @@ class RandomCropTensorDict(Transform):
         if not 0 <= dim < batch.ndim:
             msg = f"no dimension {self.sample_dim} in a batch {list(batch.batch_size)}."
             raise ValueError(msg)
-        if not batch.numel():
+        if not batch.batch_size.numel():
             msg = f"expected at least one row: got batch size {list(batch.batch_size)}."
             raise ValueError(msg)
         lengths = self._lengths(batch, dim)  # [R]
@@ -85,7 +85,9 @@ class RandomCropTensorDict(Transform):
     def _lengths(self, batch: TensorDictBase, dim: int) -> Tensor:
         num_steps = batch.batch_size[dim]
         if self.mask_key is None:
-            return torch.full((batch.numel() // num_steps,), num_steps, device=batch.device)
+            return torch.full(
+                (batch.batch_size.numel() // num_steps,), num_steps, device=batch.device
+            )
         mask = require(batch, self.mask_key)
         if mask.shape != batch.batch_size:
             msg = f"{self.mask_key!r}: expected shape {list(batch.batch_size)}, "

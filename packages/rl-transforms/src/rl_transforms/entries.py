@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,8 @@ def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> Tens
         >>> list(without_entries(batch, [("a", "b")]).keys())
         ['c']
     """
+    if type(batch) is not TensorDict:
+        return _without_entries_slowly(batch, [*dropped])
     entries = dict(batch.items())
     groups: dict[str, list[NestedKey]] = {}
     for key in dropped:
@@ -77,11 +79,7 @@ def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> Tens
             entries[name] = without_entries(group, inner)
             if entries[name].is_empty() and not group.is_empty():
                 del entries[name]
-    if type(batch) is TensorDict:
-        return _rebuilt(batch, entries)
-    return batch.exclude(*(set(batch.keys()) - set(entries))).update(
-        {name: entries[name] for name in groups if name in entries}
-    )
+    return _rebuilt(batch, entries)
 
 
 def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
@@ -163,3 +161,13 @@ def _with_entries_slowly(batch: TensorDictBase, changes: Mapping[NestedKey, Any]
     for key, value in changes.items():
         copy.set(key, value)
     return copy
+
+
+def _without_entries_slowly(batch: TensorDictBase, dropped: Sequence[NestedKey]) -> TensorDictBase:
+    left: TensorDictBase = batch.exclude(*dropped)
+    for key in dropped:
+        outer = as_tuple(key)[:-1]
+        while outer and left.get(outer, None) is not None and left[outer].is_empty():
+            left = left.exclude(outer)
+            outer = outer[:-1]
+    return left

@@ -105,8 +105,9 @@ class MultiStepTransform(Transform):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what is held back, as `state_dict` wants it."""
-        held = self.held
-        return {"held": None if held is None else held.to_dict(), "count": len(held or ())}
+        if self.held is None:
+            return {"held": None, "count": 0}
+        return {"held": self.held.to_dict(), "count": len(self.held)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Hold back what `get_extra_state` returned."""

@@ -151,7 +151,7 @@ class NextObservationDelta(Transform):
         return dtype is not None and dtype.is_floating_point and dtype not in self.excluded_dtypes
 
     def _found(self, batch: TensorDictBase) -> list[NestedKey]:
-        """The keys to replace: those named, those of the specs, or those before and behind a step."""
+        """The keys to replace: those named, those of the specs, or those on both sides of steps."""
         if not self._all:
             return self.in_keys
         if self._observations is not None:

@@ -73,15 +73,7 @@ class NextStateReconstructor(Transform):
                 neighbour, with no source beside the sample, are; or a source is there and
                 ``("collector", "row")`` is not.
         """
-        marked = batch.get(names.NEXT_MISSING, None)
-        lost = {}  # [N], by key: rows whose next observation is to be rebuilt
-        for key in self.in_keys:
-            if batch.get(key, None) is None:
-                raise missing(self, key, batch)
-            if batch.get(next_key(key), None) is None:
-                lost[key] = torch.ones(batch.numel(), dtype=torch.bool, device=batch[key].device)
-            elif marked is not None:
-                lost[key] = marked.reshape(-1)
+        lost = self._lost(batch)
         if not lost:
             return batch
         target, proved = self._neighbours(batch, source)
@@ -101,13 +93,27 @@ class NextStateReconstructor(Transform):
         changes[names.NEXT_MISSING] = gone.reshape(batch.batch_size)
         return with_entries(batch, changes)
 
+    def _lost(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """Rows whose next observation is to be rebuilt ``[N]``, by key."""
+        marked, num_rows = batch.get(names.NEXT_MISSING, None), batch.batch_size.numel()
+        lost: dict[NestedKey, Tensor] = {}
+        for key in self.in_keys:
+            root = batch.get(key, None)
+            if root is None:
+                raise missing(self, key, batch)
+            if batch.get(next_key(key), None) is None:
+                lost[key] = torch.ones(num_rows, dtype=torch.bool, device=root.device)
+            elif marked is not None:
+                lost[key] = marked.reshape(-1)
+        return lost
+
     def _neighbours(self, batch: TensorDictBase, source: RowSource | None) -> tuple[Tensor, Tensor]:
         """The row of the sample that holds each row's next observation, and where it is proved."""
         for key in (names.TRAJ_IDS, names.TRAJ_STEP):
             if batch.get(key, None) is None:
                 if source is None:
                     raise missing(self, key, batch)
-                no = torch.zeros(batch.numel(), dtype=torch.bool, device=batch.device)
+                no = torch.zeros(batch.batch_size.numel(), dtype=torch.bool, device=batch.device)
                 return torch.zeros_like(no, dtype=torch.int64), no
         segments = Segments.of(batch)
         lasts = segments.scatter(segments.spread(segments.lasts), fill=-1).reshape(-1)
@@ -119,7 +125,7 @@ class NextStateReconstructor(Transform):
     def _blank(self, batch: TensorDictBase, key: NestedKey, rows: Tensor) -> Tensor:
         """Next observations ``[N, ...]`` as stored, with the rows to be rebuilt filled."""
         root = batch[key]
-        shape = (batch.numel(), *root.shape[batch.ndim :])
+        shape = (batch.batch_size.numel(), *root.shape[batch.ndim :])
         number = root.is_floating_point() or root.is_complex()
         fill = self.fill_value if number else 0
         stored = batch.get(next_key(key), None)
@@ -134,7 +140,7 @@ class NextStateReconstructor(Transform):
 def _distances(batch: TensorDictBase, device: torch.device) -> Tensor:
     far = batch.get(names.STEPS_TO_NEXT_OBS, None)
     if far is None:
-        return torch.ones(batch.numel(), dtype=torch.int64, device=device)
+        return torch.ones(batch.batch_size.numel(), dtype=torch.int64, device=device)
     distances: Tensor = far.reshape(-1)
     return distances
 

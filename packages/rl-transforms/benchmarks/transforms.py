@@ -1,0 +1,146 @@
+"""n-step rows and a composed step of an environment, beside torchrl.
+
+Run with `nox -s "bench(rl-transforms)"`. Medians in one process, ratios printed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_specs import Unbounded
+from rl_transforms import (
+    Compose,
+    InitTracker,
+    MultiStep,
+    MultiStepTransform,
+    RewardSum,
+    StepCounter,
+    TensorDictPrimer,
+)
+
+warnings.filterwarnings("ignore")
+
+
+def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
+    """Median durations of some calls in microseconds, taken in turn so that load hits all."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats + 3):
+        for call, taken in zip(calls, times, strict=True):
+            begin = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - begin)
+    return [statistics.median(taken[3:]) * 1e6 for taken in times]
+
+
+def report(name: str, ours: float, theirs: float) -> None:
+    """Print both times and their ratio."""
+    print(f"  {name:34}{ours:10.0f} us   torchrl {theirs:10.0f} us   {theirs / ours:6.1f} x")
+
+
+def n_steps() -> None:
+    """Three steps ahead: 65,536 rows as 64 environments, and the same rows written in pieces."""
+    from torchrl.data.postprocs import MultiStep as Peer
+    from torchrl.envs.transforms import MultiStepTransform as PeerTransform
+
+    batch = environments(64, 1024, [200, 170, 230], [EndKind.TERMINATED])
+    print("n-step rows, 64 x 1,024, episodes near 200, 12 leaves")
+    for n in (3, 10):
+        ours, theirs = MultiStep(0.99, n), Peer(0.99, n)
+        flag = batch["is_init"]
+
+        def afresh(ours: MultiStep = ours, flag: torch.Tensor = flag) -> object:
+            flag[0, 0] = True  # moves the version counter, so that no kept segments are used
+            return ours(batch)
+
+        report(f"MultiStep, n = {n}", *medians_us(9, afresh, lambda t=theirs: t(batch)))
+
+    pieces = [batch[:, t : t + 32].contiguous() for t in range(0, 1024, 32)]
+    carry, peer = MultiStepTransform(3, 0.99), PeerTransform(3, 0.99)
+    turn = iter(range(10**6))
+
+    def write() -> object:
+        return carry.inv(pieces[next(turn) % 32])
+
+    def write_peer() -> object:
+        return peer.inv(pieces[next(turn) % 32])
+
+    report("MultiStepTransform, 64 x 32 a call", *medians_us(64, write, write_peer))
+
+
+def steps() -> None:
+    """A step and a partial reset through four transforms, 8 environments."""
+    from torchrl.data import Unbounded as PeerUnbounded
+    from torchrl.envs import EnvBase, TransformedEnv
+    from torchrl.envs import transforms as peer
+
+    ours = Compose(
+        InitTracker(),
+        StepCounter(max_steps=10**9),
+        RewardSum(),
+        TensorDictPrimer(hidden=Unbounded((8, 64))),
+    )
+    no = torch.zeros(8, 1, dtype=torch.bool)
+    flags = {"done": no, "terminated": no, "truncated": no, "observation": torch.zeros(8, 4)}
+    after = TensorDict({**flags, "reward": torch.ones(8, 1)}, [8])
+    root = ours.reset(TensorDict(flags, [8]))
+
+    class Plain(EnvBase):
+        """An environment that only says which keys there are."""
+
+        def __init__(self) -> None:
+            super().__init__(batch_size=[8])
+            from torchrl.data import Binary, Composite
+
+            self.observation_spec = Composite(observation=PeerUnbounded((8, 4)), shape=(8,))
+            self.action_spec = PeerUnbounded((8, 1))
+            self.reward_spec = PeerUnbounded((8, 1))
+            names = ("done", "terminated", "truncated")
+            leaves = {name: Binary(1, shape=(8, 1), dtype=torch.bool) for name in names}
+            self.done_spec = Composite(leaves, shape=(8,))
+
+        def _reset(self, tensordict: TensorDict | None) -> TensorDict:
+            return TensorDict(dict(flags), [8])
+
+        def _step(self, tensordict: TensorDict) -> TensorDict:
+            return after
+
+        def _set_seed(self, seed: int | None) -> None:
+            pass
+
+    primer = peer.TensorDictPrimer(hidden=PeerUnbounded((8, 64)))
+    composed = peer.Compose(
+        peer.InitTracker(), peer.StepCounter(max_steps=10**9), peer.RewardSum(), primer
+    )
+    theirs = TransformedEnv(Plain(), composed).transform
+    start = TransformedEnv(Plain(), composed.clone()).reset()
+    print("a step through InitTracker, StepCounter, RewardSum and a primer, 8 environments")
+    both = (lambda: ours.step(root, after), lambda: theirs._step(start, after.copy()))
+    report("step", *medians_us(2001, *both))
+    mask = torch.arange(8) == 2
+    resets = start.clone().set("_reset", mask.unsqueeze(-1))
+    fresh = TensorDict(flags, [8])
+    both = (lambda: ours.reset(root, mask), lambda: theirs._reset(resets.copy(), fresh.copy()))
+    report("partial reset", *medians_us(2001, *both))
+
+
+def rows() -> None:
+    """The same trackers on 65,536 finished rows, instead of every step of them."""
+    batch = trajectories([200] * 327 + [136]).reshape(64, 1024)
+    finishing = Compose(StepCounter(), RewardSum())
+    (took,) = medians_us(9, lambda: finishing.rows(batch))
+    print(f"trackers on 64 x 1,024 finished rows{took:13.0f} us")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    n_steps()
+    steps()
+    rows()

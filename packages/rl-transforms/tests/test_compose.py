@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from rl_layout.reference import ListRowSource
+from rl_layout.testing import trajectories
+from rl_specs import Composite, Unbounded
+from rl_transforms import (
+    CallableTransform,
+    Compose,
+    DTypeCastTransform,
+    InitTracker,
+    MultiStepTransform,
+    NextObservationDelta,
+    NextStateReconstructor,
+    RenameTransform,
+    RewardSum,
+    StepCounter,
+    Transform,
+    as_transform,
+)
+
+
+class Add(Transform):
+    def __init__(self, number):
+        super().__init__(["x"], None, ["x"])
+        self.number = nn.Parameter(torch.tensor(float(number)))
+
+    def apply_leaf(self, value):
+        return (value + self.number).detach()
+
+    def invert_leaf(self, value):
+        return (value - self.number).detach()
+
+
+class Times(Add):
+    def apply_leaf(self, value):
+        return (value * self.number).detach()
+
+    def invert_leaf(self, value):
+        return (value / self.number).detach()
+
+
+def one(value=3.0):
+    return TensorDict({"x": torch.full((5, 1), value)}, [5])
+
+
+def test_outputs_pass_in_order_and_inputs_in_reverse():
+    both = Compose(Add(1), Times(10))
+    assert both(one())["x"].unique().item() == 40
+    assert both.inv(both(one()))["x"].unique().item() == 3
+    assert both.reset(one())["x"].unique().item() == 40
+    assert both.step(one(), one())["x"].unique().item() == 40
+    assert both.rows(one())["x"].unique().item() == 40
+
+
+def test_append_and_insert_put_members_in_their_place():
+    made = Compose(Times(10)).append(Add(5)).insert(0, Add(1)).insert(-1, Times(2))
+    assert [type(member).__name__ for member in made] == ["Add", "Times", "Times", "Add"]
+    assert made(one())["x"].unique().item() == (3 + 1) * 10 * 2 + 5
+    assert len(made) == 4
+    assert made[0].number == 1
+    assert len(made[1:]) == 3
+    assert isinstance(made[1:], Compose)
+    with pytest.raises(IndexError, match="from -4 to 4: got 9"):
+        made.insert(9, Add(1))
+
+
+def test_flags_follow_from_the_members_and_are_renewed():
+    made = Compose(RewardSum())
+    assert (made.online, made.needs_rows, made.side) == (False, False, "read")
+    made.append(NextStateReconstructor())
+    assert made.needs_rows
+    assert made.places == {"buffer"}
+    assert made.append(InitTracker()).online
+    assert Compose(MultiStepTransform(3, 0.9)).side == "write"
+    assert Compose(MultiStepTransform(3, 0.9), RewardSum()).side == "read"
+    assert Compose().side == "read"
+    assert Compose(NextObservationDelta()).rows_only
+
+
+def test_split_keeps_in_the_step_what_another_may_read():
+    counter, init, total, delta = StepCounter(), InitTracker(), RewardSum(), NextObservationDelta()
+    stepping, finishing = Compose(delta, Compose(counter, init), total).split()
+    assert list(stepping) == [counter, init]
+    assert list(finishing) == [delta, total]
+
+
+def test_an_inverse_that_holds_data_back_stops_the_others():
+    seen = []
+
+    class Watch(Transform):
+        def inv(self, batch):
+            seen.append(batch)
+            return batch
+
+    class Hold(Transform):
+        def inv(self, batch):
+            return None
+
+    assert Compose(Watch(), Hold()).inv(one()) is None
+    assert not seen
+
+
+def test_a_row_source_goes_to_those_that_need_rows():
+    batch = trajectories([3]).exclude(("next", "observation"))
+    batch["collector", "row"] = torch.arange(3)
+    sample = batch[torch.tensor([1, 0])]
+    made = Compose(lambda rows: rows, NextStateReconstructor())
+    rebuilt = made(sample, ListRowSource(batch))
+    assert rebuilt["next", "observation"][:, 1].tolist() == [2, 1]
+
+
+def test_members_are_state_of_the_whole():
+    one_made, other = Compose(Add(1), Times(2)), Compose(Add(7), Times(9))
+    other.load_state_dict(one_made.state_dict())
+    assert other(one())["x"].unique().item() == 8
+
+
+def test_specs_pass_in_order():
+    both = Compose(RenameTransform(["a"], ["b"]), RenameTransform(["b"], ["c"]))
+    spec = Composite(a=Unbounded((3,)), shape=(3,))
+    for name in ("observation", "reward", "done"):
+        assert list(getattr(both, f"transform_{name}_spec")(spec).keys()) == ["c"]
+    inward = Compose(
+        RenameTransform([], [], ["a"], ["b"]), DTypeCastTransform(torch.float32, torch.float64)
+    )
+    assert list(inward.transform_action_spec(spec).keys()) == ["b"]
+    assert inward.transform_state_spec(spec)["b"].dtype == torch.float64
+
+
+def test_a_place_is_refused_in_the_words_of_the_member():
+    with pytest.raises(ValueError, match="NextObservationDelta cannot sit in a worker"):
+        Compose(InitTracker(), NextObservationDelta()).check_place("worker")
+
+
+def test_a_callable_cannot_add_to_the_callers_batch():
+    def mark(batch):
+        batch["new"] = torch.ones(5)
+        batch["x"] = batch["x"] + 1
+        return batch
+
+    before = one()
+    after = Compose(mark)(before)
+    assert after["x"].unique().item() == 4
+    assert before["x"].unique().item() == 3
+    assert "new" not in before
+    assert as_transform(mark).inv(before) is before
+
+
+def test_a_callable_touches_only_the_rows_that_were_reset():
+    mask = torch.tensor([True, False, False, True, False])
+    double = CallableTransform(lambda batch: batch.apply(lambda leaf: leaf * 2))
+    assert double.reset(one(), mask)["x"].flatten().tolist() == [6, 3, 3, 6, 3]
+    assert double.reset(one())["x"].unique().item() == 6
+    assert double.step(one(), one())["x"].unique().item() == 6
+
+
+def test_what_is_no_transform_is_refused():
+    with pytest.raises(TypeError, match="Make an instance"):
+        Compose(InitTracker)
+    with pytest.raises(TypeError, match="expected a transform or a callable: got 3"):
+        Compose(3)
+    with pytest.raises(TypeError, match="expected a tensordict back, got NoneType"):
+        Compose(lambda batch: None)(one())

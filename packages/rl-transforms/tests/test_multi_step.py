@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rl_layout import Segments, keys
+from rl_layout.testing import EndKind, environments, flat_batches, trajectories
+from rl_transforms import MultiStep, discounted_sums, multi_step, reference
+
+GAMMAS = st.sampled_from([0.5, 0.9, 1.0])
+
+
+def same(one, other):
+    names = set(one.keys(True, True))
+    assert names == set(other.keys(True, True))
+    for name in names:
+        torch.testing.assert_close(one[name], other[name], msg=str(name))
+
+
+def noisy(batch):
+    return batch.set(keys.NEXT_REWARD, torch.randn(batch[keys.NEXT_REWARD].shape))
+
+
+@given(flat_batches(), st.integers(1, 7), GAMMAS)
+def test_rows_are_those_of_the_plain_twin(batch, n_steps, gamma):
+    batch = noisy(batch)
+    same(multi_step(batch, gamma, n_steps), reference.multi_step(batch, gamma, n_steps))
+
+
+@given(st.integers(1, 7), st.lists(st.integers(1, 5), min_size=1, max_size=3))
+def test_environments_are_extended_each_on_its_own(n_steps, lengths):
+    batch = noisy(environments(3, 8, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED]))
+    made = multi_step(batch, 0.9, n_steps)
+    assert made.names == [None, "time"]
+    for env in range(3):
+        same(made[env], reference.multi_step(batch[env], 0.9, n_steps))
+
+
+def test_observation_and_flags_move_together():
+    made = multi_step(trajectories([4], EndKind.TRUNCATED), 0.5, 3)
+    # the step that row t reaches is min(t + 3, 4), and only step 4 is truncated
+    assert made["next", "observation"][:, 1].tolist() == [3, 4, 4, 4]
+    assert made["next", "truncated"].flatten().tolist() == [False, True, True, True]
+    assert made["next", "done"].flatten().tolist() == [False, True, True, True]
+    assert not made["next", "terminated"].any()
+    assert made["next", "steps_to_next_obs"].flatten().tolist() == [3, 3, 2, 1]
+    # 1 + 2/2 + 3/4, 2 + 3/2 + 4/4, 3 + 4/2, 4
+    assert made["next", "reward"].flatten().tolist() == [2.75, 4.5, 5, 4]
+    assert made["next", "original_reward"].flatten().tolist() == [1, 2, 3, 4]
+
+
+def test_a_target_never_reaches_behind_a_termination():
+    batch = trajectories([4, 3, 2])
+    made = multi_step(batch, 0.9, 3)
+    values = torch.full((9, 1), 1000.0)  # of every next observation
+    alive = (~made["next", "terminated"]).float()
+    target = made["next", "reward"] + 0.9 ** made["next", "steps_to_next_obs"] * alive * values
+    ends = [3, 3, 3, 3, 6, 6, 6, 8, 8]
+    last = torch.tensor(ends) - torch.arange(9)
+    assert torch.equal(target.flatten() < 100, last < 3)
+
+
+def test_a_cut_shortens_the_rows_before_it():
+    made = multi_step(trajectories([4], EndKind.CUT), 0.5, 3)
+    assert made["next", "steps_to_next_obs"].flatten().tolist() == [3, 3, 2, 1]
+    assert not made["next", "done"].any()
+
+
+@given(flat_batches(), st.integers(1, 6))
+def test_trajectories_stay_where_they_were(batch, n_steps):
+    made = multi_step(batch, 0.9, n_steps)
+    before, after = Segments.of(batch), Segments.of(made)
+    assert torch.equal(before.starts, after.starts)
+    assert torch.equal(before.kinds, after.kinds)
+
+
+def test_one_step_changes_nothing_but_the_new_keys():
+    batch = trajectories([3, 2])
+    made = multi_step(batch, 0.9, 1)
+    new = [("next", "original_reward"), ("next", "steps_to_next_obs")]
+    same(made.exclude(*new), batch)
+    assert made[new[1]].unique().item() == 1
+
+
+def test_the_input_stays_as_it_was():
+    batch = trajectories([3, 2])
+    before = batch.clone()
+    multi_step(batch, 0.9, 3)
+    same(batch, before)
+
+
+def test_several_rewards_are_kept_apart():
+    batch = trajectories([3])
+    batch["next", "agents", "reward"] = torch.ones(3, 2, 1)
+    batch["next", "cost"] = torch.full((3, 1), 4.0)
+    made = MultiStep(0.5, 2, reward_keys=["reward", ("agents", "reward"), "cost"])(batch)
+    assert made["next", "agents", "reward"][:, 1, 0].tolist() == [1.5, 1.5, 1]
+    assert made["next", "cost"].flatten().tolist() == [6, 6, 4]
+    assert made["next", "agents", "original_reward"].unique().item() == 1
+    assert made["next", "original_cost"].unique().item() == 4
+    assert made["next", "original_reward"].flatten().tolist() == [1, 2, 3]
+
+
+def test_padding_is_no_step():
+    batch = trajectories([5], EndKind.CUT)
+    batch[keys.MASK] = torch.tensor([True, True, True, False, False])
+    made = multi_step(batch, 0.5, 4)
+    assert made["next", "steps_to_next_obs"].flatten().tolist() == [3, 2, 1, 1, 1]
+    assert made["next", "reward"].flatten().tolist() == [2.75, 3.5, 3, 4, 5]
+
+
+def test_a_missing_observation_is_marked_on_the_rows_that_reach_it():
+    batch = trajectories([4])
+    batch[keys.NEXT_MISSING] = torch.tensor([False, True, False, False])
+    made = multi_step(batch, 0.5, 2)
+    assert made[keys.NEXT_MISSING].tolist() == [True, False, False, False]
+
+
+def test_a_nested_group_may_end_with_its_environment_only():
+    batch = trajectories([3])
+    done = torch.zeros(3, 2, 1, dtype=torch.bool)
+    done[2] = True
+    batch["next", "agents", "done"] = done
+    made = multi_step(batch, 0.9, 2)
+    assert made["next", "agents", "done"][:, 0, 0].tolist() == [False, True, True]
+    batch["next", "agents", "done"][0, 1] = True
+    with pytest.raises(ValueError, match=r"'agents', 'done'\) ends where its trajectory goes on"):
+        multi_step(batch, 0.9, 2)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 12), GAMMAS)
+def test_sums_are_those_of_every_reward_written_out(lengths, n_steps, gamma):
+    last = Segments.from_lengths(torch.tensor(lengths))
+    last = last.spread(last.lasts)
+    reward = torch.randn(len(last), 2, dtype=torch.float64)
+    rows = range(len(last))
+    expected = [
+        sum(gamma**k * reward[t + k] for k in range(n_steps) if t + k <= last[t]) for t in rows
+    ]
+    torch.testing.assert_close(discounted_sums(reward, last, gamma, n_steps), torch.stack(expected))
+
+
+def test_an_infinite_reward_stays_in_its_trajectory():
+    sums = discounted_sums(torch.tensor([1.0, float("inf"), 2.0]), torch.tensor([1, 1, 2]), 0.5, 4)
+    assert sums.tolist() == [float("inf"), float("inf"), 2]
+
+
+def test_bad_input_is_refused():
+    batch = trajectories([3])
+    with pytest.raises(ValueError, match=r"gamma: .* got 0"):
+        MultiStep(0, 3)
+    with pytest.raises(ValueError, match="n_steps: expected at least 1, got 0"):
+        MultiStep(0.9, 0)
+    with pytest.raises(ValueError, match="cannot be extended"):
+        multi_step(multi_step(batch, 0.9, 2), 0.9, 2)
+    with pytest.raises(KeyError, match="'gain'"):
+        MultiStep(0.9, 2, reward_keys=["gain"])(batch)
+    with pytest.raises(KeyError, match="'next' is missing"):
+        multi_step(batch.exclude("next"), 0.9, 2)
+    with pytest.raises(TypeError, match="expected floating-point rewards"):
+        multi_step(batch.set(keys.NEXT_REWARD, torch.ones(3, 1, dtype=torch.int64)), 0.9, 2)
+    with pytest.raises(KeyError, match="no marker"):
+        multi_step(TensorDict({"next": {"reward": torch.ones(3, 1)}}, [3]), 0.9, 2)
+    with pytest.raises(ValueError, match="cannot sit in"):
+        MultiStep(0.9, 2).check_place("worker")

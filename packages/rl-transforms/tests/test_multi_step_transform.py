@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_layout import keys
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_transforms import Compose, MultiStepTransform, NextObservationDelta, multi_step, reference
+
+
+def by_step(rows):
+    """Rows in the order of (id, step), as plain leaves."""
+    order = torch.argsort(rows[keys.TRAJ_IDS] * 1000 + rows[keys.TRAJ_STEP])
+    return rows[order]
+
+
+def same(one, other):
+    names = set(one.keys(True, True))
+    assert names == set(other.keys(True, True))
+    for name in names:
+        torch.testing.assert_close(one[name], other[name], msg=str(name))
+
+
+@st.composite
+def deliveries(draw):
+    """Pieces of several producers' rows, in the order of each and mixed among them."""
+    kinds = st.lists(st.sampled_from(list(EndKind)), min_size=3, max_size=3)
+    producers = [
+        trajectories(
+            draw(st.lists(st.integers(1, 6), min_size=3, max_size=3)), draw(kinds), first_id=100 * p
+        )
+        for p in (1, 2, 3)
+    ]
+    pieces = []
+    while any(len(rows) for rows in producers):
+        p = draw(st.sampled_from([p for p, rows in enumerate(producers) if len(rows)]))
+        size = draw(st.integers(1, 5))
+        pieces.append(producers[p][:size])
+        producers[p] = producers[p][size:]
+    return pieces
+
+
+@given(deliveries(), st.integers(1, 5))
+def test_rows_are_those_of_whole_trajectories_whoever_brings_them(pieces, n_steps):
+    ahead = MultiStepTransform(n_steps, 0.9)
+    passed = [ahead.inv(piece.clone()) for piece in pieces] + [ahead.flush()]
+    passed = torch.cat([rows for rows in passed if rows is not None])
+    whole = by_step(torch.cat(pieces))
+    same(by_step(passed), reference.multi_step(whole, 0.9, n_steps))
+    assert ahead.held is None
+
+
+@settings(max_examples=15)  # a plain twin over all rows after each delivery
+@given(deliveries(), st.integers(1, 5))
+def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
+    ahead, seen = MultiStepTransform(n_steps, 0.9), []
+    for piece in pieces:
+        ahead.inv(piece)
+        seen.append(piece)
+        rows = by_step(torch.cat(seen))
+        far = reference.multi_step(rows, 0.9, n_steps)
+        short = (far[keys.STEPS_TO_NEXT_OBS] < n_steps).squeeze(-1)
+        waits = short & ~far[keys.NEXT_DONE].squeeze(-1)
+        assert len(ahead.held if ahead.held is not None else ()) == int(waits.sum())
+
+
+def test_rows_keep_the_order_in_which_they_came():
+    batch = environments(3, 5, [9], [EndKind.TERMINATED])
+    made = MultiStepTransform(2, 0.9).inv(batch.transpose(0, 1))
+    assert made[keys.TRAJ_STEP].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_nothing_is_passed_on_before_a_row_is_complete():
+    ahead = MultiStepTransform(3, 0.9)
+    rows = trajectories([5])
+    assert ahead.inv(rows[:2]) is None
+    assert len(ahead.inv(rows[2:3])) == 1
+    assert len(ahead.inv(rows[3:])) == 4
+    assert ahead.flush() is None
+
+
+def test_a_hole_ends_the_rows_before_it():
+    rows = trajectories([6], EndKind.CUT)
+    ahead = MultiStepTransform(3, 0.9)
+    ahead.inv(rows[:2])
+    made = ahead.inv(rows[4:])  # steps 2 and 3 were lost
+    assert made[keys.STEPS_TO_NEXT_OBS].flatten().tolist() == [2, 1]
+    assert ahead.held[keys.TRAJ_STEP].tolist() == [4, 5]
+
+
+def test_padding_is_left_out():
+    batch = environments(2, 4, [4], [EndKind.TERMINATED])
+    batch[keys.MASK] = torch.tensor([[True] * 4, [True, True, False, False]])
+    ahead = MultiStepTransform(2, 0.9)
+    made = ahead.inv(batch)
+    assert made.batch_size == (5,)
+    assert len(ahead.held) == 1
+    assert keys.MASK not in made.keys(True)
+    batch[keys.TRAJ_IDS][1] = -1
+    assert MultiStepTransform(2, 0.9).inv(batch).batch_size == (4,)
+    assert MultiStepTransform(2, 0.9).inv(batch[1:]) is None
+
+
+@pytest.mark.parametrize("gone", [keys.TRAJ_IDS, keys.TRAJ_STEP])
+def test_rows_that_cannot_be_put_together_reach_as_far_as_their_call(gone):
+    ahead = MultiStepTransform(3, 0.9)
+    batch = trajectories([5], EndKind.CUT).exclude(gone)
+    same(ahead.inv(batch), multi_step(batch, 0.9, 3))
+    assert ahead.held is None
+
+
+def test_what_is_held_back_is_state():
+    rows, one, other = trajectories([6]), MultiStepTransform(3, 0.9), MultiStepTransform(3, 0.9)
+    one.inv(rows[:4])
+    other.load_state_dict(one.state_dict())
+    same(other.inv(rows[4:]), one.inv(rows[4:]))
+    empty = MultiStepTransform(3, 0.9)
+    other.load_state_dict(empty.state_dict())
+    assert other.held is None
+
+
+def test_samples_pass_as_they_are():
+    rows = trajectories([6])
+    assert MultiStepTransform(3, 0.9)(rows) is rows
+
+
+def test_deltas_are_rebuilt_before_rows_are_extended():
+    rows = trajectories([6])
+    small = NextObservationDelta(["observation"]).rows(rows)
+    both = Compose(MultiStepTransform(3, 0.9), NextObservationDelta(side="write"))
+    same(both.inv(small), MultiStepTransform(3, 0.9).inv(rows))
+    assert both.side == "write"
+    with pytest.raises(ValueError, match="NextObservationDelta ahead of"):
+        MultiStepTransform(3, 0.9).inv(small)
+
+
+def test_bad_input_is_refused():
+    ahead, rows = MultiStepTransform(3, 0.9), trajectories([6])
+    ahead.inv(rows[:2])
+    with pytest.raises(ValueError, match=r"differ in keys .*action"):
+        ahead.inv(rows[2:].exclude("action"))
+    with pytest.raises(ValueError, match="n_steps"):
+        MultiStepTransform(0, 0.9)
+    with pytest.raises(ValueError, match="cannot sit in"):
+        ahead.check_place("environment")

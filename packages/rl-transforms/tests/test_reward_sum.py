@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rl_layout.testing import EndKind, environments
+from rl_specs import Composite, Unbounded
+from rl_transforms import RewardSum
+
+
+def reward(value, *shape):
+    return torch.full(shape or (3, 1), float(value))
+
+
+def test_the_sum_starts_at_a_reset_and_grows_with_each_step():
+    total = RewardSum()
+    root = total.reset(TensorDict({}, [3]))
+    first = total.step(root, TensorDict({"reward": reward(2)}, [3]))
+    second = total.step(first, TensorDict({"reward": reward(5)}, [3]))
+    assert root["episode_reward"].flatten().tolist() == [0, 0, 0]
+    assert second["episode_reward"].flatten().tolist() == [7, 7, 7]
+    assert first["episode_reward"].flatten().tolist() == [2, 2, 2]
+
+
+def test_a_partial_reset_starts_its_rows_alone():
+    root = TensorDict({"episode_reward": reward(4)}, [3])
+    again = RewardSum().reset(root, torch.tensor([False, True, False]))
+    assert again["episode_reward"].flatten().tolist() == [4, 0, 4]
+
+
+def test_nested_rewards_have_sums_beside_them():
+    total = RewardSum([("agents", "reward"), "cost"])
+    assert total.out_keys == [("agents", "episode_reward"), "episode_cost"]
+    total.transform_reward_spec(Composite(agents={"reward": Unbounded((3, 2, 1))}, shape=(3,)))
+    root = total.reset(TensorDict({}, [3]))
+    assert root["agents", "episode_reward"].shape == (3, 2, 1)
+    after = TensorDict({"agents": {"reward": reward(3, 3, 2, 1)}, "cost": reward(1)}, [3])
+    assert total.step(root, after)["agents", "episode_reward"].unique().item() == 3
+
+
+def test_a_nested_reward_of_unknown_shape_starts_at_its_first_step():
+    total = RewardSum([("agents", "reward")])
+    after = TensorDict({"agents": {"reward": reward(3, 3, 2, 1)}}, [3])
+    summed = total.step(total.reset(TensorDict({}, [3])), after)["agents", "episode_reward"]
+    assert summed.unique().item() == 3
+    assert summed is not after["agents", "reward"]
+
+
+def test_the_spec_has_the_sums():
+    total = RewardSum()
+    wide = Composite(reward=Unbounded((3, 2), dtype=torch.float64), shape=(3,))
+    assert total.transform_reward_spec(wide) is wide
+    spec = total.transform_observation_spec(Composite(shape=(3,)))["episode_reward"]
+    assert spec.shape == (3, 2)
+    assert spec.dtype == torch.float64
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 10))
+def test_finished_rows_get_the_sums_of_every_step(lengths, cut):
+    batch = environments(3, 11, lengths, [EndKind.TERMINATED])
+    total = RewardSum()
+    first = total.rows(batch[:, :cut])
+    rows = torch.cat([first, total.rows(batch[:, cut:], first[:, -1])], 1)
+    steps = batch["collector", "traj_step"].unsqueeze(-1)
+    # the reward of step s is s + 1, so s steps were worth s (s + 1) / 2
+    assert torch.equal(rows["episode_reward"], steps * (steps + 1) / 2)
+    assert torch.equal(rows["next", "episode_reward"], (steps + 1) * (steps + 2) / 2)
+
+
+def test_an_infinite_reward_stays_in_its_trajectory():
+    batch = environments(1, 6, [3], [EndKind.TERMINATED])
+    batch["next", "reward"][0, 1] = float("inf")
+    sums = RewardSum().rows(batch)["next", "episode_reward"].flatten()
+    assert sums.tolist() == [1, float("inf"), float("inf"), 1, 3, 6]
+
+
+def test_rewards_of_agents_follow_the_done_flag_of_the_environment():
+    batch = environments(3, 5, [2], [EndKind.TERMINATED])
+    batch["next", "agents", "reward"] = torch.ones(3, 5, 2, 1)
+    sums = RewardSum([("agents", "reward")]).rows(batch)["next", "agents", "episode_reward"]
+    assert sums[:, :, 1, 0].tolist() == [[1, 2, 1, 2, 1]] * 3
+
+
+def test_samples_are_left_alone():
+    batch = environments(3, 5, [2], [EndKind.CUT])
+    assert RewardSum()(batch) is batch
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(KeyError, match="'reward' is missing"):
+        RewardSum().step(TensorDict({}, [3]), TensorDict({}, [3]))
+    with pytest.raises(KeyError, match=r"'episode_reward' is missing.*Call reset first"):
+        RewardSum().step(TensorDict({}, [3]), TensorDict({"reward": reward(1)}, [3]))
+    with pytest.raises(KeyError, match="'gain'\\) is missing"):
+        RewardSum(["gain"]).rows(environments(3, 5, [2], [EndKind.CUT]))
+    with pytest.raises(TypeError, match="list of keys"):
+        RewardSum("reward")
