@@ -114,12 +114,12 @@ def steps() -> None:
         def _set_seed(self, seed: int | None) -> None:
             pass
 
-    primer = peer.TensorDictPrimer(hidden=PeerUnbounded((8, 64)))
+    primer = peer.TensorDictPrimer(hidden=PeerUnbounded((64,)), expand_specs=True)
     composed = peer.Compose(
         peer.InitTracker(), peer.StepCounter(max_steps=10**9), peer.RewardSum(), primer
     )
-    theirs = TransformedEnv(Plain(), composed).transform
-    start = TransformedEnv(Plain(), composed.clone()).reset()
+    env = TransformedEnv(Plain(), composed)
+    theirs, start = env.transform, env.reset()
     print("a step through InitTracker, StepCounter, RewardSum and a primer, 8 environments")
     both = (lambda: ours.step(root, after), lambda: theirs._step(start, after.copy()))
     report("step", *medians_us(2001, *both))

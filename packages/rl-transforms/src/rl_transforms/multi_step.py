@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
-from rl_layout.keys import NestedKey, as_tuple, leaves, next_key, sibling
-from rl_transforms.entries import missing, with_entries
+from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key, sibling
+from rl_transforms.entries import missing, with_entries, without_entries
 from rl_transforms.transform import Transform
 
 
@@ -103,29 +103,65 @@ def multi_step(
         (tensor([False,  True,  True]), tensor([2., 3., 3.]))
     """
     check_horizon(gamma, n_steps)
-    _check_rows(batch)
+    rewards = check_rows(batch, reward_keys)
     segments = Segments.of(batch)
-    last = _last_rows(segments)  # [N]
-    _check_groups(batch, segments)
+    check_groups(batch, row_ends(segments))
+    last = last_rows(segments)  # [N]
     rows = torch.arange(segments.num_rows, device=last.device)
-    horizon = (last - rows + 1).clamp(max=n_steps)  # [N]
-    target = rows + horizon - 1  # [N]
+    steps = (last - rows + 1).clamp(max=n_steps)  # [N]
+    sums = {key: discounted_sums(flat, last, gamma, n_steps) for key, flat in rewards.items()}
+    return reaching(batch, rows + steps - 1, steps, sums)
+
+
+def reaching(
+    batch: TensorDictBase,
+    target: Tensor,
+    steps: Tensor,
+    sums: Mapping[NestedKey, Tensor],
+    kept: Tensor | None = None,
+) -> TensorDictBase:
+    """Write n-step rows, given what each of them reaches.
+
+    Args:
+        batch: TED rows of N in all, ``[*B, T]``.
+        target: int64 ``[K]``, the row whose next observation and flags each row takes.
+        steps: int64 ``[K]``, how far away that observation is.
+        sums: rewards ``[K, ...]``, by their key without ``"next"``.
+        kept: int64 ``[K]``, rows of a flat batch to write; None for all of them, K = N.
+
+    Returns:
+        The n-step rows, ``[*B, T]`` or ``[K]``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> two = torch.tensor([2])
+        >>> sums = {"reward": torch.tensor([[3.0]])}
+        >>> rows = reaching(trajectories([3]), torch.tensor([1]), two, sums, torch.tensor([0]))
+        >>> rows["observation"][0, 1], rows["next", "observation"][0, 1]
+        (tensor(0.), tensor(2.))
+    """
+    shape = batch.batch_size if kept is None else kept.shape
+
+    def take(leaf: Tensor, rows: Tensor) -> Tensor:
+        flat = leaf.reshape(-1, *leaf.shape[batch.ndim :])
+        return flat.index_select(0, rows).reshape(*shape, *flat.shape[1:])
 
     changes: dict[NestedKey, Tensor] = {}
     for key, leaf in leaves(batch[keys.NEXT]):
-        changes[next_key(key)] = _take(leaf, target, segments.batch_shape)
-    for reward_key in reward_keys:
-        reward = _reward(batch, reward_key)
-        flat = reward.reshape(segments.num_rows, *reward.shape[batch.ndim :])
-        summed = discounted_sums(flat, last, gamma, n_steps)
-        changes[next_key(reward_key)] = summed.reshape(reward.shape)
-        name = f"original_{as_tuple(reward_key)[-1]}"
-        changes[next_key(sibling(reward_key, name))] = reward
-    changes[keys.STEPS_TO_NEXT_OBS] = horizon.reshape(*segments.batch_shape, 1)
+        if as_key(key) not in sums:
+            changes[next_key(key)] = take(leaf, target)
+    for name, summed in sums.items():
+        reward = batch[next_key(name)]
+        changes[next_key(name)] = summed.reshape(*shape, *summed.shape[1:])
+        original = next_key(sibling(name, f"original_{as_tuple(name)[-1]}"))
+        changes[original] = reward if kept is None else take(reward, kept)
+    changes[keys.STEPS_TO_NEXT_OBS] = steps.reshape(*shape, 1)
     lost = batch.get(keys.NEXT_MISSING, None)
     if lost is not None:
-        changes[keys.NEXT_MISSING] = _take(lost, target, segments.batch_shape)
-    return with_entries(batch, changes)
+        changes[keys.NEXT_MISSING] = take(lost, target)
+    if kept is None:
+        return with_entries(batch, changes)
+    return with_entries(without_entries(batch, [keys.NEXT])[kept], changes)
 
 
 def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) -> Tensor:
@@ -183,16 +219,19 @@ def check_horizon(gamma: float, n_steps: int) -> None:
         raise ValueError(msg)
 
 
-def _ahead(values: Tensor, inside: Tensor, distance: int) -> Tensor:
-    """Values so many rows ahead ``[N, ...]``; 0 where the segment has ended by then."""
-    ahead = torch.zeros_like(values)
-    ahead[:-distance] = values[distance:]
-    beyond = (inside < distance).reshape(-1, *[1] * (values.ndim - 1))
-    return ahead.masked_fill_(beyond, 0)
+def last_rows(segments: Segments) -> Tensor:
+    """Find the last row of each row's segment.
 
+    Args:
+        segments: of a batch of N rows.
 
-def _last_rows(segments: Segments) -> Tensor:
-    """Last row of each row's segment ``[N]``; a padding row is its own."""
+    Returns:
+        int64 ``[N]``; a padding row is its own.
+
+    Example:
+        >>> last_rows(Segments.from_lengths(torch.tensor([2, 1])))
+        tensor([1, 1, 2])
+    """
     lasts = segments.spread(segments.lasts)
     if not segments.has_gaps:
         return lasts
@@ -200,22 +239,43 @@ def _last_rows(segments: Segments) -> Tensor:
     return own.index_copy(0, segments.rows, lasts)
 
 
-def _take(leaf: Tensor, rows: Tensor, batch_shape: torch.Size) -> Tensor:
-    flat = leaf.reshape(len(rows), *leaf.shape[len(batch_shape) :])
-    return flat.index_select(0, rows).reshape(leaf.shape)
+def row_ends(segments: Segments) -> Tensor:
+    """Mark the last row of each segment.
+
+    Args:
+        segments: of a batch of N rows.
+
+    Returns:
+        bool ``[N]``.
+
+    Example:
+        >>> row_ends(Segments.from_lengths(torch.tensor([2, 1])))
+        tensor([False,  True,  True])
+    """
+    ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
+    return ends.index_fill_(0, segments.lasts, True)
 
 
-def _reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
-    reward: Tensor | None = batch.get(next_key(key), None)
-    if reward is None:
-        raise missing("multi_step", next_key(key), batch)
-    if not reward.is_floating_point():
-        msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
-        raise TypeError(msg)
-    return reward
+def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
+    """Refuse rows that cannot be extended, and read their rewards.
 
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]``.
+        reward_keys: rewards, by their keys without ``"next"``.
 
-def _check_rows(batch: TensorDictBase) -> None:
+    Returns:
+        The rewards ``[N, ...]`` by key.
+
+    Raises:
+        KeyError: ``"next"`` or a reward is missing.
+        TypeError: a reward is not floating-point.
+        ValueError: the rows have several steps already, or their next observations are deltas.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> check_rows(trajectories([2]), ["reward"])["reward"].flatten()
+        tensor([1., 2.])
+    """
     if batch.get(keys.NEXT, None) is None:
         raise missing("multi_step", keys.NEXT, batch)
     if batch.get(keys.STEPS_TO_NEXT_OBS, None) is not None:
@@ -227,18 +287,47 @@ def _check_rows(batch: TensorDictBase) -> None:
             "first, by NextObservationDelta ahead of this transform."
         )
         raise ValueError(msg)
+    return {key: _reward(batch, key) for key in reward_keys}
 
 
-def _check_groups(batch: TensorDictBase, segments: Segments) -> None:
-    """A group that ends where its environment goes on would need horizons of its own."""
-    ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
-    ends[segments.lasts] = True
+def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
+    """Refuse a group that ends where its environment goes on: it needs horizons of its own.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]``.
+        ends: bool ``[N]``, the last row of each segment.
+
+    Raises:
+        ValueError: a nested done flag is set elsewhere.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> check_groups(trajectories([2]), torch.tensor([False, True]))
+    """
     for key, flag in leaves(batch[keys.NEXT]):
         if len(key) == 1 or key[-1] not in keys.DONE_KEYS:
             continue
-        if (flag.reshape(segments.num_rows, -1).any(1) & ~ends).any():
+        if (flag.reshape(len(ends), -1).any(1) & ~ends).any():
             msg = (
                 f"{next_key(key)!r} ends where its trajectory goes on: n-step rows of a nested "
                 "group that ends on its own are not supported. Use n_steps=1."
             )
             raise ValueError(msg)
+
+
+def _ahead(values: Tensor, inside: Tensor, distance: int) -> Tensor:
+    """Values so many rows ahead ``[N, ...]``; 0 where the segment has ended by then."""
+    ahead = torch.zeros_like(values)
+    ahead[:-distance] = values[distance:]
+    beyond = (inside < distance).reshape(-1, *[1] * (values.ndim - 1))
+    return ahead.masked_fill_(beyond, 0)
+
+
+def _reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
+    reward: Tensor | None = batch.get(next_key(key), None)
+    if reward is None:
+        raise missing("multi_step", next_key(key), batch)
+    if not reward.is_floating_point():
+        msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
+        raise TypeError(msg)
+    return reward.reshape(-1, *reward.shape[batch.ndim :])

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from rl_layout import EndKind, Segments, keys
 from rl_layout.keys import NestedKey, leaves
-from rl_transforms.multi_step import check_horizon, multi_step
+from rl_layout.markers import FIELDS
+from rl_transforms.multi_step import (
+    check_groups,
+    check_horizon,
+    check_rows,
+    discounted_sums,
+    last_rows,
+    multi_step,
+    reaching,
+    row_ends,
+)
 from rl_transforms.transform import Transform
 
 
@@ -82,14 +92,9 @@ class MultiStepTransform(Transform):
         if not len(fresh):
             return None
         came = fresh if self.held is None else _joined(self.held, fresh)
-        order = torch.argsort(came[keys.TRAJ_IDS], stable=True)
-        rows = came[order]
-        made = multi_step(rows, self.gamma, self.n_steps, self.in_keys)
-        waits = _waiting(rows, self.n_steps)
-        back = torch.argsort(order)  # to the order of arrival
-        waiting = waits[back]
-        self.held = came[waiting] if waiting.any() else None
-        return None if waits.all() else made[back[~waiting]]
+        made, waiting = self._extended(came)
+        self.held = came[waiting.nonzero()[:, 0]] if waiting.any() else None
+        return made
 
     def flush(self) -> TensorDictBase | None:
         """Pass on what is held back, as if every trajectory were cut here.
@@ -99,9 +104,33 @@ class MultiStepTransform(Transform):
         """
         if self.held is None:
             return None
-        order = torch.argsort(self.held[keys.TRAJ_IDS], stable=True)
-        rows, self.held = self.held[order], None
-        return multi_step(rows, self.gamma, self.n_steps, self.in_keys)[torch.argsort(order)]
+        rows, self.held = self.held, None
+        return self._extended(rows, wait=False)[0]
+
+    def _extended(
+        self, rows: TensorDictBase, wait: bool = True
+    ) -> tuple[TensorDictBase | None, Tensor]:
+        """The n-step rows of those that are complete, None without any; and which are not."""
+        rewards = check_rows(rows, self.in_keys)
+        # only markers and rewards are sorted; the other leaves are moved once, at the end
+        order = torch.argsort(rows[keys.TRAJ_IDS], stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        segments = Segments.of(_markers(rows)[order])
+        check_groups(rows, row_ends(segments)[place])
+        last = last_rows(segments)
+        left = last - torch.arange(len(last), device=last.device) + 1
+        short = is_open(segments, rows[keys.TRAJ_IDS][order]) & (left < self.n_steps)
+        waiting = short[place] if wait else torch.zeros_like(short)
+        kept = (~waiting).nonzero()[:, 0]
+        if not len(kept):
+            return None, waiting
+        sums = {
+            key: discounted_sums(flat[order], last, self.gamma, self.n_steps)[place[kept]]
+            for key, flat in rewards.items()
+        }
+        steps = left.clamp(max=self.n_steps)[place[kept]]
+        return reaching(rows, order[place[kept] + steps - 1], steps, sums, kept), waiting
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what is held back, as `state_dict` wants it."""
@@ -135,13 +164,26 @@ def _joined(held: TensorDictBase, fresh: TensorDictBase) -> TensorDictBase:
     return joined
 
 
-def _waiting(rows: TensorDictBase, n_steps: int) -> Tensor:
-    """Rows, sorted by id, that may still reach further ``[N]``: those near an open end."""
-    segments = Segments.of(rows)
-    ids = rows[keys.TRAJ_IDS]
+def _markers(rows: TensorDictBase) -> TensorDictBase:
+    return rows.select(*(key for key, _, _ in FIELDS.values()), strict=False)
+
+
+def is_open(segments: Segments, ids: Tensor) -> Tensor:
+    """Say which rows belong to a trajectory that may go on.
+
+    Args:
+        segments: of N rows that are sorted by id.
+        ids: int64 ``[N]``.
+
+    Returns:
+        bool ``[N]``: rows of the last segment of an id, where that does not end with done.
+
+    Example:
+        >>> segments = Segments.from_ids(torch.tensor([4, 4, 4]), torch.tensor([0, 2, 3]))
+        >>> is_open(segments, torch.tensor([4, 4, 4]))
+        tensor([False,  True,  True])
+    """
     lasts = segments.lasts
     newest = torch.ones_like(lasts, dtype=torch.bool)
     newest[:-1] = ids[lasts[:-1]] != ids[lasts[1:]]
-    is_open = newest & (segments.kinds == EndKind.CUT)
-    left = segments.spread(lasts) - segments.rows + 1
-    return segments.spread(is_open) & (left < n_steps)
+    return segments.spread(newest & (segments.kinds == EndKind.CUT))
