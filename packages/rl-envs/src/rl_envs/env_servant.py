@@ -120,15 +120,15 @@ class EnvServant:
 
     # messages
 
-    def reset_message(
-        self, tensordict: TensorDictBase | None, kwargs: dict[str, Any]
-    ) -> TensorDictBase:
-        """Reset by a tensordict of these environments, as a serial environment does."""
-        return self.env._reset(tensordict, **kwargs)
+    def reset_each(
+        self, roots: Sequence[TensorDictBase | None], kwargs: dict[str, Any]
+    ) -> list[TensorDictBase]:
+        """Reset each environment by a root of its own."""
+        return [env.reset(root, **kwargs) for env, root in zip(self.env.envs, roots, strict=True)]
 
-    def step_message(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Step by a tensordict of these environments, as a serial environment does."""
-        return self.env._step(tensordict)
+    def step_each(self, roots: Sequence[TensorDictBase]) -> list[TensorDictBase]:
+        """Step each environment from a root of its own."""
+        return [env.step(root) for env, root in zip(self.env.envs, roots, strict=True)]
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed the environments in turn; returns the seed of the next one."""
