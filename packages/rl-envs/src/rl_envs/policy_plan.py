@@ -15,6 +15,11 @@ from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 
 Key: TypeAlias = tuple[str, ...]
+# the settings under which a module writes to the tensordict that it is given
+INPLACE: dict[Any, tuple[bool | None, ...]] = {
+    TensorDictModule: (True,),
+    TensorDictSequential: (True, None),
+}
 Values: TypeAlias = dict[Key, Any]
 
 
@@ -199,8 +204,9 @@ def _is_stock(policy: Any, kind: Any) -> bool:
         isinstance(policy, kind)
         and type(policy).forward is kind.forward
         and type(policy).__call__ is kind.__call__
-        and policy.__dict__.get("inplace", True) is True
-        and not getattr(policy, "partial_tolerant", False)
+        and policy.__dict__.get("inplace", True) in INPLACE[kind]
+        and not policy.__dict__.get("partial_tolerant", False)
+        and not policy.__dict__.get("_select_before_return", False)
         and (kind is TensorDictSequential or _is_plain(policy))
         and (kind is TensorDictModule or isinstance(policy.module, nn.ModuleList))
     )

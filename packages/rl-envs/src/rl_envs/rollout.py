@@ -68,7 +68,8 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     """
     policy = env.rand_action if request.policy is None else request.policy
     groups, steps = env.done_groups, []
-    root = root.copy()  # a policy writes to it, and it may be the caller's
+    # a policy writes to it, and it may be the caller's; roots that follow name no device
+    root = root.copy().clear_device_()
     for _ in range(request.max_steps):
         acted = policy(root)
         step = env.step(root if acted is None else acted)

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_envs import guards
 from rl_envs.columns import Columns, Key
 from rl_envs.policy_plan import policy_plan
-from rl_envs.rollout import Request, truncate
+from rl_envs.rollout import Request
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 
@@ -64,7 +64,9 @@ def play(env: EnvBase, request: Request) -> TensorDictBase:
     batch = rollout.play()
     if env.check_values:
         _check(env, batch)
-    return truncate(batch, env.done_groups) if request.set_truncated else batch
+    if request.set_truncated:
+        _truncate_last(batch, len(env.batch_size))
+    return batch
 
 
 class RowRollout:
@@ -176,3 +178,10 @@ def _check(env: EnvBase, batch: TensorDictBase) -> None:
         guards.check_value(key, spec, value.movedim(rows, 0), "step")
     for key, spec in env._observation_leaves:
         guards.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
+
+
+def _truncate_last(batch: TensorDictBase, time: int) -> None:
+    """Mark the last step as truncated, in place: the columns are nobody else's yet."""
+    flags = {name: batch.get((keys.NEXT, name)).select(time, -1) for name in keys.DONE_KEYS}
+    flags[keys.TRUNCATED] |= ~flags[keys.TERMINATED]
+    flags[keys.DONE].fill_(True)

@@ -138,7 +138,7 @@ def _(spec: MultiOneHot) -> Space:
 
 @space_of_spec.register
 def _(spec: Binary) -> Space:
-    return spaces.MultiBinary(tuple(spec.shape))
+    return spaces.MultiBinary(spec.shape[0] if spec.ndim == 1 else tuple(spec.shape))
 
 
 @space_of_spec.register

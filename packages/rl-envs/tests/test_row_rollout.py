@@ -1,0 +1,143 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
+from rl_envs import GymEnv, SerialEnv
+from rl_envs.rollout import Request
+from rl_envs.row_rollout import FIRST_STEPS, can_play
+
+
+def policy():
+    weights = torch.linspace(-1, 1, 8).reshape(4, 2)
+    return TensorDictSequential(
+        TensorDictModule(lambda seen: seen @ weights, ["observation"], ["logits"]),
+        TensorDictModule(
+            lambda logits: nn.functional.one_hot(logits.argmax(-1), 2).bool(),
+            ["logits"],
+            ["action"],
+        ),
+    )
+
+
+def cartpoles(number):
+    make = lambda: GymEnv("CartPole-v1", max_episode_steps=13)  # noqa: E731
+    return SerialEnv(number, make) if number else make()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("break_when_any_done", [True, False])
+def test_the_fast_path_plays_what_the_slow_one_does(number, break_when_any_done):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        batches.append(env.rollout(41, policy(), break_when_any_done=break_when_any_done))
+    one, other = batches
+    assert one.shape == other.shape
+    assert one.names == other.names
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+def test_random_actions_lie_in_their_spec():
+    env = GymEnv("Pendulum-v1")
+    batch = env.rollout(7)
+    assert env.action_spec.is_in(batch["action"])
+    assert len(batch["action"].unique()) == 7
+
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    bad_at = None
+
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, "float32"), {}
+
+    def step(self, action):
+        self.steps += 1
+        value = np.nan if self.steps == self.bad_at else (self.steps % 7) / 7
+        return np.full(2, value, "float32"), float(self.steps), False, False, {}
+
+
+def test_room_for_steps_grows_as_it_is_needed():
+    num_steps = 2 * FIRST_STEPS + 3
+    batch = GymEnv(Endless()).rollout(num_steps)
+    assert batch["next", "reward"].flatten().tolist() == list(range(1, num_steps + 1))
+    assert torch.equal(batch["observation"][1:], batch["next", "observation"][:-1])
+    assert (batch["action"].sum(-1) == 1).all()
+
+
+def test_room_grows_for_a_policy_too():
+    turns = []
+
+    def act(seen):
+        turns.append(len(turns))
+        return torch.tensor([True, False])
+
+    batch = GymEnv(Endless()).rollout(
+        FIRST_STEPS + 2, TensorDictModule(act, ["observation"], ["action"])
+    )
+    assert batch["action"][:, 0].all()
+    assert len(turns) == FIRST_STEPS + 3  # once more, to verify the plan
+
+
+def test_nan_is_refused():
+    env = GymEnv(Endless())
+    env.env.bad_at = 3
+    with pytest.raises(ValueError, match="'observation' holds NaN"):
+        env.rollout(5)
+
+
+def test_set_truncated_marks_the_last_step():
+    batch = GymEnv(Endless()).rollout(3, set_truncated=True)
+    assert batch["next", "truncated"].flatten().tolist() == [False, False, True]
+
+
+def test_callbacks_take_the_slow_path():
+    env = GymEnv(Endless())
+    assert can_play(env, Request(3))
+    assert not can_play(env, Request(3, callback=print))
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "words"),
+    [
+        (lambda seen: torch.zeros(5).bool(), ValueError, r"'action': expected shape \(2,\)"),
+        (lambda seen: torch.zeros(2), TypeError, "'action': expected dtype torch.bool"),
+    ],
+)
+def test_a_wrong_action_is_refused(act, error, words):
+    with pytest.raises(error, match=words):
+        GymEnv(Endless()).rollout(3, TensorDictModule(act, ["observation"], ["action"]))
+
+
+def test_a_policy_without_an_action_is_refused():
+    with pytest.raises(KeyError, match="'action' is missing"):
+        GymEnv(Endless()).rollout(3, TensorDictModule(nn.Identity(), ["observation"], ["other"]))
+
+
+def test_a_policy_that_overwrites_an_entry_in_another_form_is_refused():
+    policy = TensorDictModule(
+        lambda seen: (torch.tensor([True, False]), seen.double()),
+        ["observation"],
+        ["action", "observation"],
+    )
+    with pytest.raises(ValueError, match="'observation' overwrites an entry"):
+        GymEnv(Endless()).rollout(3, policy)
+
+
+def test_a_policy_output_must_begin_with_the_batch():
+    env = SerialEnv(3, lambda: GymEnv(Endless()))
+    policy = TensorDictModule(
+        lambda seen: (torch.eye(2)[[0, 1, 0]].bool(), torch.zeros(5)),
+        ["observation"],
+        ["action", "extra"],
+    )
+    with pytest.raises((ValueError, RuntimeError), match=r"batch"):
+        env.rollout(2, policy)

@@ -1,0 +1,101 @@
+import pytest
+import torch
+
+from rl_envs import GymEnv, SerialEnv
+from rl_envs.testing import (
+    CountingEnv,
+    EpisodeStepEnv,
+    GroupsEnv,
+    MultiAgentEnv,
+    NestedEnv,
+    check_conformance,
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        CountingEnv,
+        lambda: NestedEnv([(2, "truncated")], batch_size=(3,)),
+        GroupsEnv,
+        lambda: MultiAgentEnv(3),
+        lambda: GymEnv("CartPole-v1"),
+        lambda: SerialEnv(3, CountingEnv),
+    ],
+    ids=["counting", "nested", "groups", "agents", "gym", "serial"],
+)
+def test_a_batch_keeps_every_promise(make):
+    check_conformance(lambda: SerialEnv(2, make))
+
+
+def test_each_row_is_what_its_environment_gives_alone():
+    makers = [
+        lambda n=n: EpisodeStepEnv([(2, "terminated")], first_episode=100 * n) for n in (1, 2)
+    ]
+    batch = SerialEnv(2, makers).rollout(5, break_when_any_done=False)
+    for row, make in zip(batch, makers, strict=True):
+        alone = make().rollout(5, break_when_any_done=False)
+        assert torch.equal(row["observation"], alone["observation"])
+        assert torch.equal(row["next", "observation"], alone["next", "observation"])
+
+
+def test_seeds_chain_from_worker_to_worker():
+    env = SerialEnv(3, lambda: GymEnv("CartPole-v1"))
+    following = env.set_seed(5)
+    seeds = [5]
+    for _ in range(3):
+        seeds.append(GymEnv("CartPole-v1").set_seed(seeds[-1]))
+    assert following == seeds[3]
+    first = env.reset()["observation"]
+    for row, seed in zip(first, seeds, strict=False):
+        alone = GymEnv("CartPole-v1")
+        alone.set_seed(seed)
+        assert torch.equal(row, alone.reset()["observation"])
+
+
+def test_a_static_seed_makes_all_alike():
+    env = SerialEnv(2, lambda: GymEnv("CartPole-v1"))
+    assert env.set_seed(5, static_seed=True) == 5
+    assert torch.equal(*env.reset()["observation"])
+
+
+def test_a_reset_by_mask_alone_leaves_other_workers():
+    env = SerialEnv(3, lambda: EpisodeStepEnv([(9, "terminated")]))
+    root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+    env.reset(root.select().set("_reset", torch.tensor([[True], [False], [False]])))
+    after = env.rand_step(root)["next", "observation"]
+    assert after.tolist() == [[1, 1], [0, 2], [0, 2]]
+
+
+def test_rows_are_written_in_place():
+    import numpy as np
+
+    env = SerialEnv(2, lambda: EpisodeStepEnv([(1, "terminated")]))
+    rows = {("observation",): np.full((2, 2), 9, "float32")}
+    env.reset_into(rows)
+    after = {("observation",): np.zeros((2, 2), "float32"), ("done",): np.zeros((2, 1), bool)}
+    env.step_into({("action",): np.eye(2) > 0}, after)
+    assert after["observation",].tolist() == [[0, 1], [0, 1]]
+    env.reset_into(rows, np.array([[False], [True]]))
+    assert rows["observation",].tolist() == [[0, 0], [1, 0]]
+
+
+def test_environments_that_differ_are_refused():
+    with pytest.raises(ValueError, match="worker 1 differs from worker 0 in observation_spec"):
+        SerialEnv(2, [CountingEnv, EpisodeStepEnv])
+    with pytest.raises(ValueError, match="one for each of 3 workers: got 2"):
+        SerialEnv(3, [CountingEnv, CountingEnv])
+    with pytest.raises(ValueError, match="at least 1: got 0"):
+        SerialEnv(0, CountingEnv)
+
+
+def test_arguments_may_differ_from_worker_to_worker():
+    env = SerialEnv(2, CountingEnv, [{"max_steps": 2}, {"max_steps": 3}])
+    done = env.rollout(3, break_when_any_done=False)["next", "done"]
+    assert done.squeeze(-1).tolist() == [[False, True, False], [False, False, True]]
+
+
+def test_closing_closes_all():
+    env = SerialEnv(2, CountingEnv)
+    env.close()
+    assert all(inner.is_closed for inner in env.envs)

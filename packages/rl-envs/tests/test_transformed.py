@@ -1,0 +1,145 @@
+import pytest
+import torch
+
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
+from rl_specs import Unbounded
+from rl_transforms import (
+    Compose,
+    DTypeCastTransform,
+    InitTracker,
+    RenameTransform,
+    RewardSum,
+    SelectTransform,
+    StepCounter,
+    TensorDictPrimer,
+    Transform,
+)
+
+
+def tracked(env):
+    return TransformedEnv(env, Compose(InitTracker(), StepCounter(max_steps=3), RewardSum()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tracked(EpisodeStepEnv(batch_size=(2,))),
+        lambda: tracked(GymEnv("CartPole-v1")),
+        lambda: tracked(MultiAgentEnv(3, batch_size=(2,))),
+        lambda: tracked(SerialEnv(2, lambda: tracked(CountingEnv()))),
+        lambda: TransformedEnv(
+            SerialEnv(3, lambda: GymEnv("Pendulum-v1")),
+            DTypeCastTransform(torch.float32, torch.float64, ["observation"]),
+        ),
+        lambda: TransformedEnv(CountingEnv(), RenameTransform(["observation"], ["seen"])),
+    ],
+    ids=["scripted", "gym", "agents", "twice", "cast", "rename"],
+)
+def test_transformed_environments_keep_every_promise(make):
+    check_conformance(make)
+
+
+def test_what_a_transform_truncates_is_reset():
+    batch = tracked(EpisodeStepEnv([(9, "terminated")])).rollout(7, break_when_any_done=False)
+    assert batch["observation"].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
+    assert batch["next", "observation"][2].tolist() == [0, 3]
+    assert batch["is_init"].flatten().tolist() == [True, False, False] * 2 + [True]
+    assert batch["next", "step_count"].flatten().tolist() == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_rows_that_go_on_keep_what_they_carried():
+    env = tracked(EpisodeStepEnv([(1, "terminated"), (9, "terminated")], batch_size=(2,)))
+    _, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    assert root["is_init"].flatten().tolist() == [True, False]
+    assert root["step_count"].flatten().tolist() == [0, 1]
+    assert root["episode_reward"].flatten().tolist() == [0, 1]
+
+
+class Shift(Transform):
+    def apply_leaf(self, value):
+        return value + 10
+
+
+def test_a_leaf_is_transformed_once_also_in_rows_that_go_on():
+    env = EpisodeStepEnv([(1, "terminated"), (9, "terminated")], batch_size=(2,))
+    env = TransformedEnv(env, Shift(["observation"]))
+    _, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    assert root["observation"].tolist() == [[12, 10], [11, 11]]
+
+
+def test_nested_environments_are_taken_apart():
+    inner = TransformedEnv(CountingEnv(), InitTracker())
+    env = TransformedEnv(inner, Compose(StepCounter(), Compose(RewardSum())))
+    assert isinstance(env.base_env, CountingEnv)
+    names = [type(one).__name__ for one in env.transforms]
+    assert names == ["InitTracker", "StepCounter", "RewardSum"]
+
+
+def test_actions_pass_in_reverse():
+    class Half(Transform):
+        def invert_leaf(self, value):
+            return value / 2
+
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Half(in_keys_inv=["action"]))
+    env.base_env.set_seed(0)
+    seen = []
+    inner = env.base_env.env.unwrapped
+    for native in (True, False):
+        env.native_rows = native
+        env.rollout(1, lambda root: root.set("action", torch.ones(1)))
+        seen.append(float(inner.last_u))
+    assert seen == [0.5, 0.5]
+
+
+def test_a_select_cannot_drop_what_the_policy_wrote():
+    primer = TensorDictPrimer(hidden=Unbounded((3,)), expand_specs=True)
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(SelectTransform("observation"), primer))
+
+    def policy(root):
+        root["next", "hidden"] = root["hidden"] + 1
+        return env.rand_action(root)
+
+    for native in (True, False):
+        env.native_rows = native
+        hidden = env.rollout(3, policy)["hidden"]
+        assert hidden[:, 0].tolist() == [0, 1, 2]
+
+
+def test_a_callable_is_a_transform():
+    env = TransformedEnv(CountingEnv(), lambda td: td.set("twice", td["observation"] * 2))
+    assert env.rollout(2)["next", "twice"].flatten().tolist() == [2, 4]
+
+
+def test_places_are_checked():
+    env = TransformedEnv(CountingEnv())
+    with pytest.raises(IndexError, match="from 0 to 0: got 3"):
+        env.insert_transform(3, InitTracker())
+
+    class Nowhere(Transform):
+        places = frozenset({"buffer"})
+
+    with pytest.raises(ValueError, match="Nowhere cannot sit in a environment"):
+        env.append_transform(Nowhere())
+    assert len(env.transforms) == 0
+
+
+def test_a_new_transform_needs_a_reset():
+    env = TransformedEnv(CountingEnv())
+    root = env.reset()
+    env.append_transform(StepCounter())
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+        env.rand_step(root)
+
+
+def test_state_holds_the_environment_and_the_transforms():
+    env, other = (tracked(EpisodeStepEnv()) for _ in range(2))
+    env.rollout(2)
+    other.load_state_dict(env.state_dict())
+    assert other.reset()["observation"].tolist() == env.reset()["observation"].tolist()
+
+
+def test_closing_closes_the_environment_inside():
+    env = tracked(CountingEnv())
+    env.close()
+    assert env.base_env.is_closed
