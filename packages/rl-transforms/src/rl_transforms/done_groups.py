@@ -77,7 +77,7 @@ class GroupTransform(Transform):
         if self._groups is None or again:
             flat = ((key, leaf.shape) for key, leaf in leaves(batch))
             here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
-            self._groups = here or self._groups
+            self._groups = {**(self._groups or {}), **here} or None
         return self._with_root(self._groups or {}, batch.batch_size)
 
 
