@@ -1,0 +1,33 @@
+"""Policies on tensordict modules: actors, critics, exploration, distributions."""
+
+from tensordict.nn import InteractionType, set_interaction_type
+from tensordict.nn.probabilistic import interaction_type
+
+from rl_policies.actor import Actor, ProbabilisticActor
+from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.tanh_normal import TanhNormal
+from rl_policies.exploration import EGreedyModule
+from rl_policies.mlp import MLP
+from rl_policies.q_value import QValueActor, QValueModule
+from rl_policies.sampling import SamplingModule
+from rl_policies.tensor_step import TensorStep
+from rl_policies.value import ValueOperator
+
+__all__ = [
+    "MLP",
+    "Actor",
+    "EGreedyModule",
+    "IndependentNormal",
+    "InteractionType",
+    "OneHotCategorical",
+    "ProbabilisticActor",
+    "QValueActor",
+    "QValueModule",
+    "SamplingModule",
+    "TanhNormal",
+    "TensorStep",
+    "ValueOperator",
+    "interaction_type",
+    "set_interaction_type",
+]

@@ -1,0 +1,139 @@
+"""What a spec says of the action that a module writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_layout.keys import NestedKey
+from rl_specs import Categorical, CategoricalBox, Composite, TensorSpec
+
+
+def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
+    """Find the spec of one key.
+
+    Args:
+        spec: the spec of the action, a `Composite` that holds it, or None.
+        key: the key of the action.
+
+    Returns:
+        The spec of the key alone; None where there is none.
+
+    Raises:
+        KeyError: the composite holds other keys only.
+        TypeError: it is no spec.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> leaf_of(Composite(action=OneHot(3)), "action").shape
+        torch.Size([3])
+    """
+    if spec is None:
+        return None
+    if not isinstance(spec, TensorSpec):
+        msg = f"spec must be a TensorSpec of rl_specs: got {type(spec).__name__}"
+        raise TypeError(msg)
+    if not isinstance(spec, Composite):
+        return spec
+    found = list(spec.keys(include_nested=True, leaves_only=True))
+    if key not in found:
+        msg = f"the spec has no {key!r}: it has {found}. Pass the spec of {key!r}, or out_keys."
+        raise KeyError(msg)
+    leaf: TensorSpec = spec[key]
+    return leaf
+
+
+class ActionForm:
+    """Dtype and last size of the actions that a spec describes.
+
+    Args:
+        leaf: the spec of the action.
+        key: the key of the action, for messages.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> form = ActionForm(OneHot(3), "action")
+        >>> form.tail, form.count, form.event_dims
+        (torch.Size([3]), 3, 1)
+    """
+
+    __slots__ = ("count", "dtype", "event_dims", "key", "leaf", "tail")
+
+    def __init__(self, leaf: TensorSpec, key: NestedKey) -> None:
+        self.leaf = leaf
+        self.key = key
+        self.dtype: torch.dtype = leaf.dtype  # type: ignore[assignment]
+        # one action: entries of a vector or a one-hot, or a number by itself
+        self.event_dims = 0 if isinstance(leaf, Categorical) or not leaf.ndim else 1
+        self.tail = leaf.shape[leaf.ndim - self.event_dims :]
+        box = leaf.space
+        # -1 where the number of choices is not known yet
+        self.count = box.n if isinstance(box, CategoricalBox) and box.n > 0 else None
+
+    def check(self, action: Tensor) -> None:
+        """Compare dtype and last size of an action with the spec.
+
+        Args:
+            action: what a module is about to write, `[*B, *tail]`.
+
+        Raises:
+            TypeError: the dtype differs.
+            ValueError: the last size differs.
+
+        Example:
+            >>> from rl_specs import Bounded
+            >>> ActionForm(Bounded(-1, 1, shape=(2,)), "action").check(torch.zeros(5, 2))
+        """
+        if action.dtype != self.dtype:
+            msg = (
+                f"{self.key!r} must be {self.dtype} by its spec: got {action.dtype}. "
+                "Cast it, or the spec."
+            )
+            raise TypeError(msg)
+        tail = self.tail
+        if tail and action.shape[-1:] != tail and -1 not in tail:
+            msg = (
+                f"{self.key!r} must end in shape {tuple(tail)} by its spec: got "
+                f"{tuple(action.shape)}. Look at the number of outputs of the network."
+            )
+            raise ValueError(msg)
+
+    def check_scores(self, count: int) -> None:
+        """Compare a number of scores with the number of choices of the spec.
+
+        Args:
+            count: how many scores there are for each action.
+
+        Raises:
+            ValueError: they differ.
+
+        Example:
+            >>> ActionForm(Categorical(3), "action").check_scores(3)
+        """
+        if self.count is not None and count != self.count:
+            msg = f"{self.key!r} has {self.count} choices by its spec: got scores for {count}"
+            raise ValueError(msg)
+
+
+def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
+    """Find the form of one key's actions.
+
+    Args:
+        spec: the spec of the action, a `Composite` that holds it, or None.
+        key: the key of the action.
+
+    Returns:
+        The form; None where there is no spec.
+
+    Raises:
+        KeyError: the composite holds other keys only.
+        TypeError: it is no spec.
+
+    Example:
+        >>> form_of(Composite(action=Categorical(3)), "action").dtype
+        torch.int64
+    """
+    leaf = leaf_of(spec, key)
+    return None if leaf is None else ActionForm(leaf, key)

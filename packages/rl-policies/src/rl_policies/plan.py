@@ -1,0 +1,175 @@
+"""Sequences of tensordict modules, flattened into calls on plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import Tensor, nn
+
+from rl_layout.keys import NestedKey
+from rl_policies.tensor_step import TensorStep, ordinary, outputs_of, read
+
+Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The modules of a sequence in the order they run, each to be called on tensors.
+
+    Args:
+        calls: a callable for each part, the keys of its inputs and of its outputs, and whether
+            it always returns a tuple.
+        children: dictionaries of modules, and what was in each when the plan was made.
+        hooks: dictionaries of hooks, all empty when the plan was made.
+    """
+
+    calls: tuple[Call, ...]
+    children: tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]
+    hooks: tuple[dict[Any, Any], ...]
+
+    def stale(self) -> bool:
+        """Tell whether modules were replaced, or hooks added, since the plan was made."""
+        return any(self.hooks) or any(tuple(now.values()) != then for now, then in self.children)
+
+    def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
+        """Step the parts one after another.
+
+        Args:
+            values: the inputs by key; what the parts compute is added.
+            last: stop before this part; None to run them all.
+
+        Raises:
+            ValueError: a network returns more or fewer tensors than it has keys.
+        """
+        for call, in_keys, out_keys, steps in self.calls[:last]:
+            outputs = call(*[values[key] for key in in_keys])
+            if not steps:
+                outputs = outputs_of(outputs, out_keys)
+            values.update(zip(out_keys, outputs, strict=True))
+
+    def run_on(self, tensordict: TensorDictBase, module: Any, last: int | None = None) -> None:
+        """Step the parts on the entries of a tensordict, and write what they compute.
+
+        Args:
+            tensordict: holds the inputs of `module`; its outputs are added.
+            module: the sequence whose keys are read and written.
+            last: stop before this part; None to run them all.
+
+        Raises:
+            KeyError: an input is missing.
+        """
+        values: dict[NestedKey, Any] = {key: read(tensordict, key) for key in module.in_keys}
+        self.run(values, last)
+        for key in module.out_keys:
+            tensordict.set(key, values[key])
+
+
+class PlannedStep(TensorStep):
+    """A sequence of tensordict modules that runs its parts on plain tensors.
+
+    The plan is made on the first call, and again after modules were replaced or hooks added.
+    """
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run every part, without a tensordict.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            One for each of `out_keys`: what every part writes.
+
+        Raises:
+            TypeError: a part can only be called on a tensordict, or there are more or fewer
+                tensors than `in_keys`.
+        """
+        in_keys = self.in_keys
+        if len(tensors) != len(in_keys):
+            msg = f"step takes one tensor for each of {in_keys}: got {len(tensors)}"
+            raise TypeError(msg)
+        values: dict[NestedKey, Any] = dict(zip(in_keys, tensors, strict=True))
+        self._planned().run(values)
+        return tuple([values[key] for key in self.out_keys])
+
+    def _planned(self) -> Plan:
+        plan: Plan | None = self.__dict__.get("_plan")
+        if plan is None or plan.stale():
+            plan = plan_of(self)
+            self.__dict__["_plan"] = plan
+        return plan
+
+    def _direct(self) -> bool:
+        if not super()._direct():
+            return False
+        try:
+            self._planned()
+        except TypeError:
+            return False
+        return True
+
+
+def plan_of(sequence: Any) -> Plan:
+    """Flatten a sequence of tensordict modules.
+
+    Args:
+        sequence: a `TensorDictSequential`, or another module with a list of modules.
+
+    Returns:
+        The plan.
+
+    Raises:
+        TypeError: a part can only be called on a tensordict.
+
+    Example:
+        >>> inner = TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b"])
+        >>> plan = plan_of(TensorDictSequential(TensorDictSequential(inner)))
+        >>> len(plan.calls)
+        1
+        >>> values = {"a": 1}
+        >>> plan.run(values)
+        >>> values
+        {'a': 1, 'b': 1}
+    """
+    visited: list[nn.Module] = [sequence, sequence.module]
+    parts = [part for child in _children(sequence) for part in _parts(child, visited)]
+    children = tuple((each._modules, tuple(each._modules.values())) for each in visited)
+    hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
+    return Plan(tuple(map(_call, parts)), children, hooks)
+
+
+def _call(part: Any) -> Call:
+    steps = isinstance(part, TensorStep)
+    return part.step if steps else part.module, list(part.in_keys), list(part.out_keys), steps
+
+
+def _children(sequence: Any) -> Iterable[Any]:
+    children = sequence.module
+    return children.values() if isinstance(children, nn.ModuleDict) else children
+
+
+def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
+    kind = type(module)
+    visited.append(module)
+    if ordinary(module) and not any(_hooks(module)):
+        if kind.forward is TensorDictSequential.forward:
+            visited.append(module.module)
+            for child in _children(module):
+                yield from _parts(child, visited)
+            return
+        stock = kind.forward is TensorDictModule.forward and "_" not in module.out_keys
+        if stock or issubclass(kind, TensorStep):
+            yield module
+            return
+    msg = (
+        f"{kind.__name__} can only be called on a tensordict: it has a forward, hooks or options "
+        "of its own. Call the whole policy on a tensordict, or step its parts one by one."
+    )
+    raise TypeError(msg)
+
+
+def _hooks(module: nn.Module) -> tuple[dict[Any, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks

@@ -1,0 +1,255 @@
+"""Parameters to a distribution, and to a sample of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import (
+    CompositeDistribution,
+    InteractionType,
+    ProbabilisticTensorDictModule,
+)
+from tensordict.nn.distributions import Delta
+from tensordict.nn.probabilistic import interaction_type
+from torch import Tensor
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Distribution
+
+from rl_layout.keys import NestedKey, as_tuple
+from rl_policies.action_spec import ActionForm, form_of
+from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.tanh_normal import TanhNormal
+from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
+from rl_policies.tensor_step import TensorStep, read
+from rl_specs import Bounded, OneHot, TensorSpec
+
+Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
+
+
+class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore[misc]
+    """The last part of a `ProbabilisticActor`: reads parameters, writes a sample.
+
+    What is written follows `set_interaction_type`: a sample under RANDOM, otherwise the mode, the
+    mean, the median or the distribution's deterministic sample.
+
+    Args:
+        in_keys: keys of the parameters; the last part of each is the name of an argument of the
+            distribution. A dict gives other names: argument to key.
+        out_keys: key of the sample; `["action"]` by default.
+        spec: spec of the sample, or a `Composite` that holds it. Samples are checked against it,
+            and a `OneHotCategorical` draws in its dtype.
+        distribution_class: makes the distribution.
+        distribution_kwargs: further arguments of it.
+        return_log_prob: write the log-probability too, `[*B]`.
+        log_prob_key: where to; `"sample_log_prob"` by default.
+        default_interaction_type: what is done where no interaction type is set.
+        **kwargs: what tensordict's `ProbabilisticTensorDictModule` takes besides.
+
+    Raises:
+        TypeError: the distribution has no argument of that name, or cannot draw what the spec
+            describes.
+        ValueError: its bounds lie outside the spec's.
+        KeyError: the spec holds other keys only.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> module = SamplingModule(["logits"], distribution_class=OneHotCategorical)
+        >>> module(TensorDict({"logits": torch.tensor([[0.0, 1.0]])}, [1]))["action"]
+        tensor([[0, 1]])
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        in_keys: Keys,
+        out_keys: Keys | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        distribution_class: Any = Delta,
+        distribution_kwargs: Any = None,
+        return_log_prob: bool = False,
+        log_prob_key: NestedKey | None = None,
+        default_interaction_type: InteractionType | str = InteractionType.DETERMINISTIC,
+        **kwargs: Any,
+    ) -> None:
+        composite = distribution_class is CompositeDistribution
+        if not composite:
+            out_keys = ACTION if out_keys is None else out_keys
+            if "log_prob_keys" not in kwargs:
+                log_prob_key = log_prob_key or SAMPLE_LOG_PROB
+        super().__init__(
+            in_keys,
+            out_keys,
+            distribution_class=distribution_class,
+            distribution_kwargs=distribution_kwargs,
+            return_log_prob=return_log_prob,
+            log_prob_key=log_prob_key,
+            default_interaction_type=default_interaction_type,
+            **kwargs,
+        )
+        self.in_keys: list[NestedKey] = list(self.in_keys)
+        self._composite = composite
+        self._simple = not composite and kwargs.get("generator") is None
+        self._names = [as_tuple(key)[-1] for key in self.dist_keys]
+        self.spec = spec
+        self._form: ActionForm | None = None
+        # the sample of torch's Categorical does not show how many choices there were
+        self._scored = distribution_class is TorchCategorical
+        if not composite:
+            _check_names(distribution_class, self._names)
+            self._form = form_of(spec, self.dist_sample_keys[0])
+        if self._form is not None:
+            given = distribution_kwargs or {}
+            self.distribution_kwargs: Any = _fitted(distribution_class, given, self._form)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The key of the sample, and with `return_log_prob` that of its log-probability."""
+        if self._composite:
+            return list(super().out_keys)
+        return [*self._out_keys, self._log_prob_key] if self.return_log_prob else [*self._out_keys]
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """Make the distribution.
+
+        Args:
+            parameters: one for each of `in_keys`.
+
+        Returns:
+            The distribution.
+        """
+        named = dict(zip(self._names, parameters, strict=True))
+        made: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
+        return made
+
+    def get_dist(self, tensordict: TensorDictBase) -> Distribution:
+        """Make the distribution from the parameters in a tensordict.
+
+        Args:
+            tensordict: holds the parameters.
+
+        Returns:
+            The distribution.
+
+        Raises:
+            KeyError: a parameter is missing.
+        """
+        if self._composite:
+            made: Distribution = super().get_dist(tensordict)
+            return made
+        return self.distribution(*[read(tensordict, key) for key in self.in_keys])
+
+    build_dist_from_params = get_dist
+
+    def log_prob(self, tensordict: TensorDictBase, *, dist: Distribution | None = None) -> Any:
+        """Compute the log-probability of the sample in a tensordict.
+
+        Args:
+            tensordict: holds the sample, and the parameters where no `dist` is given.
+            dist: the distribution.
+
+        Returns:
+            Floats `[*B]`.
+
+        Raises:
+            KeyError: the sample or a parameter is missing.
+        """
+        if self._composite:
+            return super().log_prob(tensordict, dist=dist)
+        dist = self.get_dist(tensordict) if dist is None else dist
+        return dist.log_prob(read(tensordict, self.dist_sample_keys[0]))
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Draw from the distribution of some parameters.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            The sample, and with `return_log_prob` its log-probability.
+
+        Raises:
+            TypeError: the sample has another dtype than the spec; or the module makes a composite
+                distribution, several samples or uses a generator of its own, which need a
+                tensordict.
+            ValueError: the sample has another shape than the spec.
+
+        Example:
+            >>> import torch
+            >>> module = SamplingModule(["loc", "scale"], distribution_class=IndependentNormal)
+            >>> module.step(torch.zeros(3, 2), torch.ones(3, 2))[0].shape
+            torch.Size([3, 2])
+        """
+        if not self._steps():
+            msg = (
+                "composite distributions, num_samples and generators need a tensordict: "
+                "call the module instead of step"
+            )
+            raise TypeError(msg)
+        dist = self.distribution(*tensors)
+        sample = self._draw(dist)
+        if self._form is not None:
+            self._form.check(sample)
+            if self._scored:
+                self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
+        if self.return_log_prob:
+            return sample, dist.log_prob(sample)
+        return (sample,)
+
+    def _draw(self, dist: Distribution) -> Tensor:
+        kind = interaction_type() or self.default_interaction_type
+        if kind is InteractionType.RANDOM:
+            return dist.rsample() if dist.has_rsample else dist.sample()
+        drawn: Tensor = self._dist_sample(dist, interaction_type=kind)
+        return drawn
+
+    def _steps(self) -> bool:
+        return self._simple and self.num_samples is None
+
+    def _direct(self) -> bool:
+        return self._steps() and super()._direct()
+
+
+def _check_names(distribution_class: Any, names: list[str]) -> None:
+    """Refuse names that the distribution does not take, before anything is computed."""
+    try:
+        taken = inspect.signature(distribution_class).parameters
+    except (TypeError, ValueError):
+        return
+    if any(argument.kind is argument.VAR_KEYWORD for argument in taken.values()):
+        return
+    unknown = [name for name in names if name not in taken]
+    if unknown:
+        title = getattr(distribution_class, "__name__", distribution_class)
+        msg = (
+            f"{title} has no argument {unknown}: it takes {list(taken)}. Name the out_keys of the "
+            "network so, or give in_keys as {argument: key}."
+        )
+        raise TypeError(msg)
+
+
+def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm) -> Any:
+    """Refuse a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
+    title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
+    if distribution_class is OneHotCategorical:
+        if type(leaf) is not OneHot:
+            msg = f"{title} needs a OneHot spec: got {type(leaf).__name__}"
+            raise TypeError(msg)
+        return {"dtype": form.dtype, **kwargs}
+    if distribution_class in (IndependentNormal, TanhNormal) and not form.dtype.is_floating_point:
+        msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
+        raise TypeError(msg)
+    if distribution_class is TanhNormal and isinstance(leaf, Bounded):
+        low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
+        box = leaf.space
+        if bool((box.low > low).any() or (box.high < high).any()):
+            msg = (
+                f"TanhNormal draws from {low} to {high}, outside of the spec. Pass "
+                "distribution_kwargs={'low': spec.space.low, 'high': spec.space.high}."
+            )
+            raise ValueError(msg)
+    return kwargs

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from rl_policies.action_spec import ActionForm, form_of, leaf_of
+from rl_specs import Binary, Bounded, Categorical, Composite, OneHot
+
+NESTED = Composite(agents=Composite(action=OneHot(3, shape=(2, 3)), shape=(2,)), stop=Binary(1))
+
+
+def test_leaf_of_finds_nested_specs():
+    assert leaf_of(NESTED, ("agents", "action")).shape == (2, 3)
+    assert leaf_of(Binary(4), "anything").shape == (4,)
+    assert leaf_of(None, "action") is None
+
+
+def test_leaf_of_says_what_a_composite_has():
+    with pytest.raises(KeyError, match=r"no 'action': it has .*stop"):
+        leaf_of(NESTED, "action")
+
+
+def test_leaf_of_refuses_what_is_no_spec():
+    with pytest.raises(TypeError, match="got dict"):
+        leaf_of({"action": Binary(1)}, "action")
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "tail"),
+    [
+        (OneHot(3, shape=(2, 3)), 1, (3,)),
+        (Categorical(5, shape=(2,)), 0, ()),
+        (Bounded(-1, 1, shape=(4,)), 1, (4,)),
+        (Bounded(-1, 1, shape=()), 0, ()),
+    ],
+)
+def test_an_action_is_the_last_dimension_or_a_number(spec, dims, tail):
+    form = ActionForm(spec, "action")
+    assert (form.event_dims, form.tail) == (dims, tail)
+
+
+def test_check_lets_any_batch_pass():
+    form = form_of(Bounded(-1, 1, shape=(8, 2)), "action")
+    for rows in ((), (5,), (3, 4)):
+        form.check(torch.zeros(*rows, 2))
+
+
+def test_check_names_key_dtype_and_shape():
+    form = form_of(OneHot(3), ("agents", "action"))
+    with pytest.raises(TypeError, match=r"\('agents', 'action'\) must be .*bool .*float32"):
+        form.check(torch.zeros(5, 3))
+    with pytest.raises(ValueError, match=r"end in shape \(3,\) by its spec: got \(5, 4\)"):
+        form.check(torch.zeros(5, 4, dtype=torch.bool))
+
+
+def test_check_scores_counts_choices():
+    with pytest.raises(ValueError, match="4 choices by its spec: got scores for 5"):
+        ActionForm(Categorical(4), "action").check_scores(5)

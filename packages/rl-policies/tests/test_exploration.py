@@ -1,0 +1,164 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, TensorDictSequential, set_interaction_type
+from torch import nn
+from torch.testing import assert_close
+
+from rl_policies import EGreedyModule, QValueActor
+from rl_specs import Bounded, Categorical, Composite, OneHot
+
+
+def explore(spec, eps=1.0, **kwargs):
+    return EGreedyModule(spec, eps_init=eps, eps_end=0.0, **kwargs)
+
+
+def test_eps_falls_in_a_line_and_stops():
+    module = EGreedyModule(Categorical(3), eps_init=0.9, eps_end=0.1, annealing_num_steps=8)
+    found = []
+    for frames in (1, 2, 4, 100):
+        module.step(frames)
+        found.append(module.eps.item())
+    assert_close(found, [0.8, 0.6, 0.2, 0.1])
+
+
+def test_eps_is_saved():
+    module, other = explore(Categorical(3)), explore(Categorical(3))
+    module.step(250)
+    other.load_state_dict(module.state_dict())
+    assert other.eps == 0.75
+
+
+def test_a_row_is_random_with_probability_eps():
+    module = explore(OneHot(4), eps=0.25)
+    action = torch.eye(4, dtype=torch.bool)[torch.zeros(40_000, dtype=torch.int64)]
+    changed = (module.step(action)[0] != action).any(-1).double().mean()
+    # a quarter of the rows, of which a quarter draws the same action; six standard errors
+    assert abs(changed - 0.1875) < 0.0118
+
+
+def test_every_choice_is_drawn_alike():
+    action = explore(Categorical(5)).step(torch.zeros(50_000, dtype=torch.int64))[0]
+    assert (action.bincount(minlength=5) / 50_000 - 0.2).abs().max() < 0.0108
+
+
+def test_it_acts_under_random_only():
+    module, action = explore(Categorical(9)), torch.full((40,), 3)
+    for kind in (InteractionType.MODE, InteractionType.MEAN, InteractionType.DETERMINISTIC):
+        with set_interaction_type(kind):
+            assert module.step(action)[0] is action
+    with set_interaction_type(InteractionType.RANDOM):
+        assert (module.step(action)[0] != action).any()
+
+
+def test_the_default_counts_where_nothing_is_set():
+    action = torch.full((40,), 3)
+    assert (explore(Categorical(9)).step(action)[0] != action).any()
+    still = explore(Categorical(9), default_interaction_type="deterministic")
+    assert still.step(action)[0] is action
+
+
+def test_the_action_it_was_given_stays_as_it_was():
+    batch = TensorDict({"action": torch.full((40,), 3)}, [40])
+    given = batch["action"]
+    explore(Categorical(9))(batch)
+    assert (given == 3).all()
+    assert batch["action"] is not given
+
+
+def test_it_follows_a_policy_in_a_sequence():
+    spec = OneHot(4)
+    policy = TensorDictSequential(QValueActor(nn.Linear(3, 4), spec=spec), explore(spec))
+    batch = TensorDict({"observation": torch.zeros(200, 3)}, [200])
+    with set_interaction_type(InteractionType.RANDOM):
+        random = policy(batch)["action"].int().argmax(-1)
+    with set_interaction_type(InteractionType.DETERMINISTIC):
+        greedy = policy(batch)["action"].int().argmax(-1)
+    assert random.unique().tolist() == [0, 1, 2, 3]
+    assert len(greedy.unique()) == 1
+
+
+def test_it_is_seeded_by_torch():
+    module, action, found = explore(Categorical(9), eps=0.5), torch.zeros(40).long(), []
+    for call in (module.step, lambda a: module(TensorDict({"action": a}, [40])).values()):
+        torch.manual_seed(5)
+        found.append(tuple(call(action)))
+    assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        (OneHot(4, shape=(2, 4)), torch.zeros(2, 4, dtype=torch.bool)),
+        (OneHot(4, shape=(2, 4)), torch.zeros(5, 4, dtype=torch.bool)),
+        (OneHot(4), torch.zeros(3, 2, 4, dtype=torch.bool)),
+        (Categorical(4, shape=(2,)), torch.zeros(5, dtype=torch.int64)),
+        (Categorical(4), torch.zeros((), dtype=torch.int64)),
+        (Bounded(1, 2, shape=(3,)), torch.zeros(5, 3)),
+        (Bounded(1, 2, shape=()), torch.zeros(5)),
+    ],
+)
+def test_any_batch_of_any_spec(spec, action):
+    explored = explore(spec).step(action)[0]
+    assert (explored.shape, explored.dtype) == (action.shape, action.dtype)
+    assert (explored != action).any() or action.ndim == 0
+
+
+@pytest.mark.parametrize("kind", [OneHot, Categorical])
+def test_random_actions_keep_to_the_mask(kind):
+    spec = Composite(action=kind(4))
+    module = explore(spec, action_mask_key="allowed")
+    allowed = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    allowed = allowed.repeat(100, 1)
+    action = spec["action"].rand((200,))
+    drawn = module(TensorDict({"action": action, "allowed": allowed}, [200]))["action"]
+    assert spec["action"].is_in(drawn)
+    index = drawn if kind is Categorical else drawn.int().argmax(-1)
+    assert set(index[::2].tolist()) == {0, 3}
+    assert set(index[1::2].tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"spec": None}, TypeError, "spec is missing"),
+        ({"eps_init": 0.1, "eps_end": 0.2}, ValueError, "eps_init=0.1, eps_end=0.2"),
+        ({"eps_init": 1.5}, ValueError, "eps_init=1.5"),
+        ({"annealing_num_steps": 0}, ValueError, "at least 1: got 0"),
+        (
+            {"spec": Bounded(0, 1, shape=(2,)), "action_mask_key": "mask"},
+            ValueError,
+            "a mask needs .* got Bounded",
+        ),
+    ],
+)
+def test_schedules_and_specs_that_make_no_sense_are_refused(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        EGreedyModule(**{"spec": Categorical(3), **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (-1, ValueError, "negative: got -1"),
+        (0.5, TypeError, "got float"),
+        (True, TypeError, "got bool"),
+        (torch.zeros(5), TypeError, "torch.int64 by its spec"),
+    ],
+)
+def test_what_is_neither_action_nor_frames_is_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        EGreedyModule(Categorical(3)).step(given)
+
+
+def test_a_mask_without_a_choice_is_refused():
+    module = explore(Categorical(3), action_mask_key="mask")
+    mask = torch.tensor([[True, False, False], [False, False, False]])
+    with pytest.raises(ValueError, match="1 empty rows"):
+        module.step(torch.zeros(2).long(), mask)
+
+
+def test_a_missing_mask_is_named():
+    module = explore(Categorical(3), action_mask_key="mask")
+    with pytest.raises(KeyError, match="'mask' is missing: there are action"):
+        module(TensorDict({"action": torch.zeros(2).long()}, [2]))

@@ -1,0 +1,115 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import nn
+from torch.testing import assert_close
+
+from rl_policies import QValueActor
+from rl_policies.plan import plan_of
+
+
+class Opaque(TensorDictModuleBase):
+    """A module that only knows tensordicts."""
+
+    in_keys = ("observation",)
+    out_keys = ("hidden",)
+
+    def forward(self, tensordict):
+        return tensordict.set("hidden", 2 * tensordict["observation"])
+
+
+def linear(source, target, sizes=(3, 4)):
+    return TensorDictModule(nn.Linear(*sizes), in_keys=[source], out_keys=[target])
+
+
+def actor(*front):
+    head = linear("hidden", "action_value", (4, 2))
+    net = TensorDictSequential(*(front or (linear("observation", "hidden"),)), head)
+    return QValueActor(net, action_space="categorical")
+
+
+def both(policy, observation):
+    """What `step` and what tensordict's own forward compute."""
+    outputs = dict(zip(policy.out_keys, policy.step(observation), strict=True))
+    batch = TensorDict({"observation": observation}, observation.shape[:1])
+    for module in policy.module:
+        batch = module(batch)
+    return outputs, {key: batch[key] for key in policy.out_keys}
+
+
+def test_nested_sequences_are_flattened():
+    policy = actor(TensorDictSequential(linear("observation", "x"), linear("x", "hidden", (4, 4))))
+    assert len(plan_of(policy).calls) == 4
+    assert_close(*both(policy, torch.randn(5, 3)))
+
+
+def test_a_sequence_with_names_is_flattened():
+    named = TensorDictSequential({"first": linear("observation", "hidden")})
+    assert_close(*both(actor(named), torch.randn(5, 3)))
+
+
+def test_a_plan_is_made_once():
+    policy = actor()
+    policy.step(torch.zeros(1, 3))
+    plan = policy._planned()
+    policy.step(torch.zeros(1, 3))
+    assert policy._planned() is plan
+
+
+def test_a_replaced_network_is_noticed():
+    policy, x = actor(), torch.randn(5, 3)
+    policy.step(x)
+    policy.module[0].module[0].module = nn.Linear(3, 4)
+    assert_close(*both(policy, x))
+    policy.module[0].module[1] = linear("hidden", "action_value", (4, 2))
+    assert_close(*both(policy, x))
+
+
+def test_a_later_hook_runs():
+    policy, seen = actor(), []
+    batch = TensorDict({"observation": torch.zeros(5, 3)}, [5])
+    policy(batch)
+    policy.module[0].module[0].register_forward_hook(lambda *_: seen.append(1))
+    policy(batch)
+    assert seen == [1]
+    with pytest.raises(TypeError, match="TensorDictModule can only be called on a tensordict"):
+        policy.step(torch.zeros(5, 3))
+
+
+def test_other_parameters_put_in_are_used():
+    policy, x = actor(), torch.randn(5, 3)
+    policy.step(x)
+    zeros = TensorDict.from_module(policy).apply(torch.zeros_like)
+    with zeros.to_module(policy):
+        assert (policy.step(x)[-1] == 0).all()
+    assert (policy.step(x)[-1] != 0).any()
+
+
+def test_an_opaque_part_is_called_on_a_tensordict():
+    policy = actor(Opaque(), linear("hidden", "hidden"))
+    batch = policy(TensorDict({"observation": torch.randn(5, 3)}, [5]))
+    assert batch["action"].shape == (5,)
+    with pytest.raises(TypeError, match="Opaque can only be called on a tensordict"):
+        policy.step(torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_has_a_plan_of_its_own(duplicate):
+    policy, x = actor(), torch.randn(5, 3)
+    before = policy.step(x)
+    other = duplicate(policy)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert (other.step(x)[-1] == 0).all()
+    assert_close(policy.step(x), before)
+
+
+def test_a_network_with_too_few_outputs_is_refused():
+    short = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden", "more"])
+    with pytest.raises(ValueError, match="returned 1"):
+        actor(short).step(torch.zeros(5, 4))

@@ -1,0 +1,109 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torch.testing import assert_close
+
+from rl_policies import QValueActor, QValueModule
+from rl_policies.q_value import GreedyChoice
+from rl_specs import Bounded, Categorical, Composite, OneHot
+
+VALUES = torch.tensor([[1.0, 3.0, 2.0, 0.0], [5.0, 4.0, 6.0, -1.0]])
+
+
+def rows():
+    return TensorDict({"observation": VALUES.clone()}, [2])
+
+
+def test_categorical_actions_have_the_shape_of_the_batch():
+    batch = QValueActor(nn.Identity(), spec=Categorical(4))(rows())
+    assert batch["action"].tolist() == [1, 2]
+    assert batch["chosen_action_value"].tolist() == [[3.0], [6.0]]
+    assert torch.equal(batch["action_value"], VALUES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_one_hot_actions_have_the_dtype_of_the_spec(dtype):
+    spec = OneHot(4, dtype=dtype)
+    action = QValueActor(nn.Identity(), spec=Composite(action=spec))(rows())["action"]
+    assert spec.is_in(action)
+    assert action.int().argmax(-1).tolist() == [1, 2]
+
+
+def test_a_mask_decides_and_changes_no_value():
+    actor = QValueActor(nn.Identity(), action_space="categorical", action_mask_key="mask")
+    mask = torch.tensor([[True, False, True, True], [False, False, False, True]])
+    batch = actor(rows().set("mask", mask))
+    assert batch["action"].tolist() == [2, 3]
+    assert batch["chosen_action_value"].tolist() == [[2.0], [-1.0]]
+    assert torch.equal(batch["action_value"], VALUES)
+
+
+def test_module_and_step_agree():
+    actor = QValueActor(nn.Linear(4, 4), spec=OneHot(4))
+    batch = actor(rows())
+    outputs = dict(zip(actor.out_keys, actor.step(VALUES), strict=True))
+    assert set(outputs) == {"action", "action_value", "chosen_action_value"}
+    for key, value in outputs.items():
+        assert_close(value, batch[key])
+
+
+def test_the_gradient_reaches_the_chosen_value_only():
+    values = VALUES.clone().requires_grad_()
+    _, chosen = GreedyChoice("categorical")(values)
+    chosen.sum().backward()
+    assert values.grad.nonzero().tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_tensordict_module_and_other_keys():
+    net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=[("agent", "q")])
+    actor = QValueActor(
+        net,
+        spec=Categorical(4),
+        action_value_key=("agent", "q"),
+        action_key=("agent", "action"),
+        chosen_action_value_key="best",
+    )
+    batch = actor(rows())
+    assert batch["agent", "action"].tolist() == [1, 2]
+    assert batch["best"].shape == (2, 1)
+    assert actor.action_space == "categorical"
+    assert actor.spec == Categorical(4)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({}, ValueError, "Pass spec"),
+        ({"action_space": "binary"}, ValueError, "got 'binary'"),
+        ({"action_space": "one-hot", "spec": Categorical(4)}, ValueError, "contradicts"),
+        ({"spec": Bounded(0, 1, shape=(4,))}, TypeError, "OneHot or Categorical: got Bounded"),
+        ({"spec": Composite(move=OneHot(4))}, KeyError, "no 'action'"),
+    ],
+)
+def test_actions_that_cannot_be_written_are_refused(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        QValueActor(nn.Identity(), **kwargs)
+
+
+def test_a_network_of_another_size_is_refused():
+    actor = QValueActor(nn.Linear(4, 3), spec=Categorical(4))
+    with pytest.raises(ValueError, match="'action' has 4 choices by its spec: got scores for 3"):
+        actor(rows())
+
+
+def test_a_module_that_writes_no_values_is_refused():
+    net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["logits"])
+    with pytest.raises(ValueError, match=r"must write 'action_value': it writes .*logits"):
+        QValueActor(net, spec=Categorical(4))
+
+
+def test_a_mask_of_numbers_is_refused():
+    with pytest.raises(TypeError, match="float32"):
+        GreedyChoice("one_hot")(VALUES, VALUES)
+
+
+def test_three_keys_are_needed():
+    with pytest.raises(ValueError, match=r"got .*'action'"):
+        QValueModule("one_hot", out_keys=["action"])

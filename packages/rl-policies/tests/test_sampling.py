@@ -1,0 +1,186 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    CompositeDistribution,
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    set_interaction_type,
+)
+from torch import distributions as torch_dist
+from torch.testing import assert_close
+
+from rl_policies import IndependentNormal, OneHotCategorical, SamplingModule, TanhNormal
+from rl_specs import Bounded, Categorical, Composite, OneHot, Unbounded
+
+KINDS = [InteractionType.RANDOM, InteractionType.MODE, InteractionType.DETERMINISTIC]
+
+
+def normal_rows():
+    return TensorDict({"loc": torch.randn(5, 3), "scale": torch.rand(5, 3) + 0.5}, [5])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, InteractionType.MEAN, InteractionType.MEDIAN])
+@pytest.mark.parametrize("distribution", [IndependentNormal, TanhNormal])
+def test_module_step_and_tensordict_agree(kind, distribution):
+    options = {"distribution_class": distribution, "return_log_prob": True}
+    module = SamplingModule(["loc", "scale"], **options, n_empirical_estimate=7)
+    stock = ProbabilisticTensorDictModule(
+        ["loc", "scale"], ["action"], **options, n_empirical_estimate=7
+    )
+    batch, found = normal_rows(), []
+    with set_interaction_type(kind):
+        for call in (
+            lambda: stock(batch.clone()).select("action", "action_log_prob").values(),
+            lambda: module(batch.clone()).select("action", "sample_log_prob").values(),
+            lambda: module.step(batch["loc"], batch["scale"]),
+        ):
+            torch.manual_seed(1)
+            found.append(tuple(call()))
+    assert_close(found[1], found[0])
+    assert_close(found[2], found[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_interaction_type_decides(kind):
+    module = SamplingModule(["logits"], distribution_class=OneHotCategorical)
+    logits = torch.tensor([[2.0, 1.9]]).expand(300, 2)
+    with set_interaction_type(kind):
+        shares = module.step(logits)[0].double().mean(0)
+    assert (shares[0] == 1) == (kind is not InteractionType.RANDOM)
+
+
+def test_the_default_counts_where_nothing_is_set():
+    logits = torch.zeros(300, 2)
+    shares = [
+        SamplingModule(
+            ["logits"], distribution_class=OneHotCategorical, default_interaction_type=kind
+        )
+        .step(logits)[0][:, 0]
+        .double()
+        .mean()
+        for kind in ("random", "deterministic")
+    ]
+    assert 0.3 < shares[0] < 0.7
+    assert shares[1] == 1
+
+
+def test_names_may_differ_from_keys():
+    keys = {"logits": ("head", "scores"), "mask": "allowed"}
+    module = SamplingModule(keys, "move", distribution_class=OneHotCategorical)
+    batch = TensorDict({"head": {"scores": torch.tensor([[0.0, 9.0]])}}, [1])
+    batch["allowed"] = torch.tensor([[True, False]])
+    assert module(batch)["move"].tolist() == [[1, 0]]
+
+
+def test_one_hot_samples_have_the_dtype_of_the_spec():
+    for dtype in (torch.bool, torch.float32):
+        spec = Composite(action=OneHot(4, dtype=dtype))
+        module = SamplingModule(["logits"], spec=spec, distribution_class=OneHotCategorical)
+        assert spec["action"].is_in(module.step(torch.zeros(5, 4))[0])
+
+
+def test_log_prob_of_a_stored_sample():
+    module = SamplingModule(["loc", "scale"], distribution_class=IndependentNormal)
+    batch = normal_rows().set("action", torch.randn(5, 3))
+    by_hand = torch_dist.Normal(batch["loc"], batch["scale"]).log_prob(batch["action"]).sum(-1)
+    assert_close(module.log_prob(batch), by_hand)
+
+
+def test_a_generator_and_several_samples_need_a_tensordict():
+    module = SamplingModule(
+        ["loc", "scale"], distribution_class=IndependentNormal, num_samples=4, generator=3
+    )
+    batch = normal_rows()
+    with set_interaction_type(InteractionType.RANDOM):
+        assert module(batch)["action"].shape == (4, 5, 3)
+        with pytest.raises(TypeError, match="call the module"):
+            module.step(batch["loc"], batch["scale"])
+
+
+def test_composite_distributions_are_left_to_tensordict():
+    module = SamplingModule(
+        ["params"],
+        distribution_class=CompositeDistribution,
+        distribution_kwargs={
+            "distribution_map": {"move": OneHotCategorical, "push": IndependentNormal}
+        },
+        return_log_prob=True,
+    )
+    params = {"move": {"logits": torch.zeros(5, 3)}, "push": dict(normal_rows().items())}
+    batch = module(TensorDict({"params": params}, [5]))
+    assert batch["move"].shape == (5, 3)
+    assert batch["push_log_prob"].shape == (5,)
+    assert module.log_prob(batch)["move_log_prob"].shape == (5,)
+
+
+def test_a_missing_parameter_is_named():
+    module = SamplingModule(["loc", "scale"], distribution_class=IndependentNormal)
+    with pytest.raises(KeyError, match="'scale' is missing: there are loc"):
+        module(normal_rows().exclude("scale"))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"in_keys": ["probabilities"]}, TypeError, r"no argument \['probabilities'\]"),
+        ({"spec": Categorical(3)}, TypeError, "needs a OneHot spec: got Categorical"),
+        ({"spec": Composite(move=OneHot(3))}, KeyError, "no 'action'"),
+        (
+            {"distribution_class": TanhNormal, "in_keys": ["loc", "scale"], "spec": OneHot(3)},
+            TypeError,
+            "floating-point .* torch.bool",
+        ),
+        (
+            {
+                "distribution_class": TanhNormal,
+                "in_keys": ["loc", "scale"],
+                "spec": Bounded(-0.5, 0.5, shape=(3,)),
+            },
+            ValueError,
+            r"from -1.0 to 1.0, outside of the spec. Pass distribution_kwargs",
+        ),
+    ],
+)
+def test_a_spec_that_does_not_fit_is_refused_at_once(kwargs, error, message):
+    options = {"in_keys": ["logits"], "distribution_class": OneHotCategorical, **kwargs}
+    with pytest.raises(error, match=message):
+        SamplingModule(**options)
+
+
+def test_bounds_from_the_spec_fit():
+    spec = Bounded(-0.5, 2.0, shape=(3,))
+    module = SamplingModule(
+        ["loc", "scale"],
+        spec=spec,
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": spec.space.low, "high": spec.space.high},
+        default_interaction_type="random",
+    )
+    assert spec.is_in(module.step(9 * torch.randn(50, 3), torch.ones(50, 3))[0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "distribution", "parameter", "error", "message"),
+    [
+        (OneHot(3), OneHotCategorical, torch.zeros(5, 4), ValueError, r"\(3,\) .* got \(5, 4\)"),
+        (
+            Categorical(3),
+            torch_dist.Categorical,
+            torch.zeros(5, 4),
+            ValueError,
+            "3 choices .* scores for 4",
+        ),
+        (
+            Unbounded(shape=(4,)),
+            torch_dist.OneHotCategorical,
+            torch.zeros(5, 4).double(),
+            TypeError,
+            "must be torch.float32 by its spec: got torch.float64",
+        ),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_refused(spec, distribution, parameter, error, message):
+    module = SamplingModule(["logits"], spec=spec, distribution_class=distribution)
+    with pytest.raises(error, match=message):
+        module.step(parameter)

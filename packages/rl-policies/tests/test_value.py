@@ -1,0 +1,65 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, set_skip_existing
+from torch import nn
+from torch.testing import assert_close
+
+from rl_policies import MLP, ValueOperator
+
+
+def rows():
+    return TensorDict({"observation": torch.randn(5, 3), "action": torch.randn(5, 2)}, [5])
+
+
+def test_a_value_of_a_state_ends_in_a_one():
+    net, batch = nn.Linear(3, 1), rows()
+    critic = ValueOperator(net)
+    assert critic(batch) is batch
+    assert_close(batch["state_value"], net(batch["observation"]))
+    assert batch["state_value"].shape == (5, 1)
+
+
+def test_a_value_of_an_action_goes_elsewhere():
+    critic = ValueOperator(MLP(out_features=1, depth=1), in_keys=["observation", "action"])
+    assert critic.out_keys == ["state_action_value"]
+    assert ValueOperator(nn.Linear(3, 1), in_keys=[("agents", "action")]).out_keys == [
+        "state_action_value"
+    ]
+    assert critic(rows())["state_action_value"].shape == (5, 1)
+
+
+def test_module_and_step_and_tensordict_agree():
+    net, batch = nn.Linear(3, 1), rows()
+    stock = TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])
+    critic, wanted = ValueOperator(net), stock(batch.clone())["state_value"]
+    assert_close(critic(batch.clone())["state_value"], wanted)
+    assert_close(critic.step(batch["observation"])[0], wanted)
+    assert_close(critic(batch["observation"]), wanted)
+
+
+def test_several_values():
+    critic = ValueOperator(lambda x: (x[:, :1], x[:, 1:2]), out_keys=["one", ("two", "value")])
+    batch = critic(rows())
+    assert_close(batch["two", "value"], batch["observation"][:, 1:2])
+
+
+def test_skip_existing_is_heeded():
+    batch = rows().set("state_value", torch.full((5, 1), 7.0))
+    with set_skip_existing(True):
+        assert (ValueOperator(nn.Linear(3, 1))(batch)["state_value"] == 7).all()
+
+
+def test_a_squeezed_value_is_refused():
+    with pytest.raises(ValueError, match=r"'state_value' must end .* \(5,\) for a batch \(5,\)"):
+        ValueOperator(lambda x: x[:, 0])(rows())
+
+
+def test_a_missing_observation_is_named():
+    with pytest.raises(KeyError, match="'pixels' is missing: there are observation, action"):
+        ValueOperator(nn.Linear(3, 1), in_keys=["pixels"])(rows())
+
+
+def test_too_many_outputs_are_refused():
+    with pytest.raises(ValueError, match=r"each of .*'state_value'.* returned 2"):
+        ValueOperator(lambda x: (x, x))(rows())
