@@ -268,3 +268,21 @@ def test_independent_normal_serves_an_unbounded_action():
     )
     batch = actor(rows())
     assert_close(batch["action"], 2 * (batch["loc"] / 2).tanh())
+
+
+@pytest.mark.parametrize("make", [one_hot_actor, tanh_actor])
+def test_acting_and_scoring_can_be_compiled(make):
+    actor, x = make(), torch.randn(5, 3)
+    with set_interaction_type(InteractionType.MODE):
+        step = torch.compile(actor.step, backend="eager", fullgraph=True)
+        assert_close(step(x), actor.step(x))
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def score(observation, action):
+        batch = TensorDict({"observation": observation}, [5])
+        return actor.get_dist(batch).log_prob(action)
+
+    action = actor.step(x)[-2].detach()
+    assert_close(
+        score(x, action), actor.get_dist(TensorDict({"observation": x}, [5])).log_prob(action)
+    )

@@ -22,6 +22,19 @@ class Opaque(TensorDictModuleBase):
         return tensordict.set("hidden", 2 * tensordict["observation"])
 
 
+class Recurrent(Opaque):
+    """A module of another package: `forward` knows a mode that `step` does not."""
+
+    whole_sequences = False
+
+    def forward(self, tensordict):
+        factor = 9 if self.whole_sequences else 2
+        return tensordict.set("hidden", factor * tensordict["observation"])
+
+    def step(self, observation):
+        return (2 * observation,)
+
+
 def linear(source, target, sizes=(3, 4)):
     return TensorDictModule(nn.Linear(*sizes), in_keys=[source], out_keys=[target])
 
@@ -95,6 +108,16 @@ def test_an_opaque_part_is_called_on_a_tensordict():
     assert batch["action"].shape == (5,)
     with pytest.raises(TypeError, match="Opaque can only be called on a tensordict"):
         policy.step(torch.zeros(5, 3))
+
+
+def test_a_part_of_another_package_is_stepped_and_never_instead_of_its_forward():
+    part, x = Recurrent(), torch.randn(5, 3)
+    policy = actor(part, linear("hidden", "hidden"))
+    assert_close(*both(policy, x))
+    part.whole_sequences = True
+    batch = policy(TensorDict({"observation": x}, [5]))
+    wanted = policy.module[0].module[1].module(9 * x)
+    assert_close(batch["action_value"], policy.module[0].module[2].module(wanted))
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])

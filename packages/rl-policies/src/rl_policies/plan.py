@@ -25,11 +25,14 @@ class Plan:
             it always returns a tuple.
         children: dictionaries of modules, and what was in each when the plan was made.
         hooks: dictionaries of hooks, all empty when the plan was made.
+        exact: whether every part computes on tensors what its `forward` does on a tensordict, in
+            every mode. A module of another package that offers `step` promises that for acting.
     """
 
     calls: tuple[Call, ...]
     children: tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]
     hooks: tuple[dict[Any, Any], ...]
+    exact: bool
 
     def stale(self) -> bool:
         """Tell whether modules were replaced, or hooks added, since the plan was made."""
@@ -106,10 +109,9 @@ class PlannedStep(TensorStep):
         if not super()._direct():
             return False
         try:
-            self._planned()
+            return self._planned().exact
         except TypeError:
             return False
-        return True
 
 
 def plan_of(sequence: Any) -> Plan:
@@ -138,11 +140,12 @@ def plan_of(sequence: Any) -> Plan:
     parts = [part for child in _children(sequence) for part in _parts(child, visited)]
     children = tuple((each._modules, tuple(each._modules.values())) for each in visited)
     hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
-    return Plan(tuple(map(_call, parts)), children, hooks)
+    exact = all(isinstance(part, TensorStep) or _is_stock(part) for part in parts)
+    return Plan(tuple(map(_call, parts)), children, hooks, exact)
 
 
 def _call(part: Any) -> Call:
-    steps = isinstance(part, TensorStep)
+    steps = not _is_stock(part)
     return part.step if steps else part.module, list(part.in_keys), list(part.out_keys), steps
 
 
@@ -160,15 +163,19 @@ def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
             for child in _children(module):
                 yield from _parts(child, visited)
             return
-        stock = kind.forward is TensorDictModule.forward and "_" not in module.out_keys
-        if stock or issubclass(kind, TensorStep):
+        # asked of the class: an instance hands on unknown names to the module inside
+        if _is_stock(module) or callable(getattr(kind, "step", None)):
             yield module
             return
     msg = (
-        f"{kind.__name__} can only be called on a tensordict: it has a forward, hooks or options "
-        "of its own. Call the whole policy on a tensordict, or step its parts one by one."
+        f"{kind.__name__} can only be called on a tensordict: it offers no step, or has hooks or "
+        "options of its own. Call the policy on a tensordict, or step its parts one by one."
     )
     raise TypeError(msg)
+
+
+def _is_stock(module: Any) -> bool:
+    return type(module).forward is TensorDictModule.forward and "_" not in module.out_keys
 
 
 def _hooks(module: nn.Module) -> tuple[dict[Any, Any], ...]:

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
+from rl_policies.distributions.drawn import Drawn
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -67,7 +69,7 @@ class OneHotCategorical(Distribution):
         elif probs is not None:
             self.logits = _log(probs, mask)
         self.dtype = dtype
-        self._drawn: tuple[Tensor, int, Tensor] | None = None
+        self._drawn: Drawn | None = None
         shape = self.logits.shape
         # what Distribution.__init__ would set, in a tenth of the time
         self._batch_shape, self._event_shape = shape[:-1], shape[-1:]
@@ -156,10 +158,7 @@ class OneHotCategorical(Distribution):
             torch.Size([3])
         """
         logits, drawn = self.logits, self._drawn
-        if drawn is not None and value is drawn[0] and value._version == drawn[1]:
-            index = drawn[2]
-        else:
-            index = self._places(value)
+        index = drawn.origin if drawn and drawn.holds(value) else self._places(value)
         if index.ndim != logits.ndim or index.shape[:-1] != logits.shape[:-1]:
             rows = torch.broadcast_shapes(index.shape[:-1], logits.shape[:-1])
             index, logits = index.expand(*rows, 1), logits.expand(*rows, -1)
@@ -219,7 +218,7 @@ class OneHotCategorical(Distribution):
         """Write positions `[*S, *B, 1]` as vectors, and remember which they are."""
         shape = (*index.shape[:-1], self.logits.shape[-1])
         out = torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index, 1)
-        self._drawn = (out, out._version, index)
+        self._drawn = Drawn(out, index)
         return out
 
 

@@ -11,6 +11,7 @@ from torch.distributions import constraints
 from torch.distributions.kl import register_kl
 from torch.nn.functional import softplus
 
+from rl_policies.distributions.drawn import Drawn
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale, normal_kl
 
 _LOG_2 = math.log(2.0)
@@ -73,7 +74,7 @@ class TanhNormal(LocScale):
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
         self.low: Tensor | float = low if self._plain else _placed(low, self.loc)
         self.high: Tensor | float = high if self._plain else _placed(high, self.loc)
-        self._drawn: tuple[Tensor, int, Tensor, Tensor | None] | None = None
+        self._drawn: Drawn | None = None
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> Any:
@@ -180,14 +181,15 @@ class TanhNormal(LocScale):
         if self.loc.requires_grad or self.scale.requires_grad:
             # the noise stands for (u - loc) / scale only where u carries their gradient
             noise = noise if u.requires_grad else None
-        self._drawn = (out, out._version, u, noise)
+        self._drawn = Drawn(out, (u, noise))
         return out
 
     def _before_tanh(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """Find u, and (u - loc) / scale where it is known."""
         drawn = self._drawn
-        if drawn is not None and value is drawn[0] and value._version == drawn[1]:
-            return drawn[2], drawn[3]
+        if drawn and drawn.holds(value):
+            u, z = drawn.origin
+            return u, z
         self._check_event(value)
         y = value if self._plain else (value - self.low) / self._half - 1
         limit = 1 - torch.finfo(y.dtype).eps
