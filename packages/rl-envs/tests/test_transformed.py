@@ -26,7 +26,9 @@ def tracked(env):
     [
         lambda: tracked(EpisodeStepEnv(batch_size=(2,))),
         lambda: tracked(GymEnv("CartPole-v1")),
-        lambda: tracked(MultiAgentEnv(3, batch_size=(2,))),
+        lambda: TransformedEnv(
+            MultiAgentEnv(3, batch_size=(2,)), Compose(InitTracker(), StepCounter(max_steps=3))
+        ),
         lambda: tracked(SerialEnv(2, lambda: tracked(CountingEnv()))),
         lambda: TransformedEnv(
             SerialEnv(3, lambda: GymEnv("Pendulum-v1")),

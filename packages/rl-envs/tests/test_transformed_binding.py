@@ -23,6 +23,9 @@ class Shift(Transform):
     def apply_leaf(self, value):
         return value + 10
 
+    def leaf_spec(self, spec):
+        return Unbounded(spec.shape, dtype=spec.dtype)
+
 
 def memory():
     return TensorDictPrimer(hidden=Unbounded((3,)), expand_specs=True, default_value=2.0)
@@ -39,8 +42,8 @@ CHANGES = {
     "rename": lambda: Compose(
         RenameTransform(["observation"], ["seen"]), RenameTransform(["seen"], ["observation"])
     ),
-    "select": lambda: Compose(StepCounter(), SelectTransform("observation")),
-    "exclude": lambda: Compose(StepCounter(6), RewardSum(), ExcludeTransform("step_count")),
+    "select": lambda: Compose(InitTracker(), SelectTransform("observation")),
+    "exclude": lambda: Compose(Shift(["observation"], ["shifted"]), ExcludeTransform("shifted")),
 }
 
 

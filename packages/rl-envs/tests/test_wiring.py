@@ -10,13 +10,13 @@ from rl_transforms import InitTracker, SelectTransform, StepCounter, TensorDictP
 
 
 class Memory(nn.Module):
-    def __init__(self, key="hidden", in_keys=("observation", "hidden", "is_init")):
+    def __init__(self, key="hidden", in_keys=("observation", "hidden", "is_init"), rows=()):
         super().__init__()
-        self.key, self.in_keys = key, list(in_keys)
+        self.key, self.in_keys, self.rows = key, list(in_keys), rows
 
     def make_tensordict_primer(self):
         primers = Composite()
-        primers[self.key] = Unbounded((3,))
+        primers[self.key] = Unbounded((*self.rows, 3))
         return TensorDictPrimer(primers, expand_specs=True)
 
     def forward(self, seen):
@@ -84,7 +84,7 @@ def test_marks_come_ahead_of_a_selection_and_primers_behind_it():
 
 
 def test_nested_keys_are_wired():
-    memory = Memory(("agents", "hidden"), [("agents", "observation"), ("agents", "is_init")])
+    memory = Memory(("agents", "hidden"), [("agents", "observation"), ("agents", "is_init")], (5,))
     env = MultiAgentEnv(5, policy=memory)
     root = env.reset()
     assert root["agents", "is_init"].shape == (5, 1)

@@ -92,6 +92,8 @@ def _has_nan(value: Any) -> bool:
 def _same(before: TensorDictBase, after: TensorDictBase) -> bool:
     old, new = dict(keys.leaves(before)), dict(keys.leaves(after))
     return old.keys() == new.keys() and all(
-        not isinstance(leaf, torch.Tensor) or torch.equal(leaf, new[key])
+        not isinstance(leaf, torch.Tensor)
+        # NaN is another fault than a change
+        or bool(((leaf == new[key]) | ((leaf != leaf) & (new[key] != new[key]))).all())
         for key, leaf in old.items()
     )

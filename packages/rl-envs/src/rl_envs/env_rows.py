@@ -175,4 +175,4 @@ def write(rows: Rows, tensordict: TensorDictBase) -> None:
         [1.0, 1.0]
     """
     for key, row in rows.items():
-        row[...] = keys.require(tensordict, key).detach().cpu().numpy()
+        row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()

@@ -23,7 +23,7 @@ class EnvTraits:
         specs: By the name of the attribute.
         batch_size: Its sizes `[*B]`.
         device: Where its data lies.
-        native_rows: Whether it writes numpy rows itself.
+        reads_actions_only: Whether it steps through numpy rows by itself, from its action alone.
         check_values: Whether its values are compared with their specs.
 
     Example:
@@ -35,7 +35,7 @@ class EnvTraits:
     specs: Mapping[str, Any]
     batch_size: torch.Size
     device: torch.device
-    native_rows: bool
+    reads_actions_only: bool
     check_values: bool
 
     @classmethod
@@ -44,7 +44,7 @@ class EnvTraits:
 
         Example:
             >>> from rl_envs.testing import CountingEnv
-            >>> EnvTraits.of(CountingEnv()).native_rows
+            >>> EnvTraits.of(CountingEnv()).reads_actions_only
             False
         """
         specs = {
@@ -54,7 +54,7 @@ class EnvTraits:
             "done_spec": env.full_done_spec,
             "state_spec": env.state_spec,
         }
-        return cls(specs, env.batch_size, env.device, env.native_rows, env.check_values)
+        return cls(specs, env.batch_size, env.device, _reads_actions_only(env), env.check_values)
 
 
 class EnvServant:
@@ -74,7 +74,7 @@ class EnvServant:
         torch.Size([2])
     """
 
-    signals = ("step", "restart", "advance", "reset")
+    signals = ("step", "restart", "reset")
 
     def __init__(
         self, makers: Sequence[Callable[..., EnvBase]], kwargs: Sequence[Mapping[str, Any]]
@@ -104,14 +104,6 @@ class EnvServant:
     def restart(self) -> None:
         """Reset every environment into the rows."""
         self.env.reset_into(self._shown)
-
-    def advance(self) -> None:
-        """Go on from the step in the rows to its root: what is done is reset."""
-        assert self._rows is not None
-        after = self._rows.after
-        for key, row in self._shown.items():
-            row[...] = after[key]
-        self.env.reset_into(self._shown, after["done",])
 
     def reset(self) -> None:
         """Reset what the mask names, over the roots in the rows."""
@@ -146,3 +138,10 @@ class EnvServant:
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
+
+
+def _reads_actions_only(env: EnvBase) -> bool:
+    """Whether nothing but the action is lost on an environment; transforms may read more."""
+    if isinstance(env, SerialEnv):
+        return all(_reads_actions_only(inner) for inner in env.envs)
+    return env.native_rows and type(env).step_into is not EnvBase.step_into

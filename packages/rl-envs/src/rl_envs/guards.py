@@ -219,14 +219,19 @@ def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -
         >>> check_value(("a",), Bounded(0, 1, (3,)), torch.ones(5, 3), "step")
     """
     if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
-        msg = f"{what} {keys.as_key(key)!r} holds NaN: {value}. check_values = False allows it."
+        msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
         raise ValueError(msg)
     if not spec.is_in(value):
+        found = value if not isinstance(value, Tensor) or value.numel() < 20 else _range(value)
         msg = (
-            f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {value}. Widen the "
+            f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {found}. Widen the "
             f"spec, or set check_values = False."
         )
         raise ValueError(msg)
+
+
+def _range(value: Tensor) -> str:
+    return f"values from {value.min().item()} to {value.max().item()}"
 
 
 def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:
