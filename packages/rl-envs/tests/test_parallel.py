@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
+from torch.nn.functional import one_hot
 
-from rl_envs import EnvBase, GymEnv, SerialEnv, testing
+from rl_envs import EnvBase, GymEnv, SerialEnv, TransformedEnv, testing
 from rl_envs.parallel import ParallelEnv
 from rl_envs.worker_errors import WorkerDied, WorkerTimeout, WorkerTraceback
 from rl_specs import OneHot, Unbounded
+from rl_transforms import Compose, InitTracker, StepCounter, TensorDictPrimer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -46,6 +49,23 @@ class StuckEnv(testing.CountingEnv):
 
     def _step(self, tensordict):
         select.poll().poll()
+
+
+class Memory(nn.Module):
+    """A policy with a state, which it writes under "next"."""
+
+    def make_tensordict_primer(self):
+        return TensorDictPrimer(hidden=Unbounded((3,)), expand_specs=True)
+
+    def forward(self, root):
+        root["next", "hidden"] = root["hidden"] + 1
+        turn = root["hidden"].sum(-1).long() + root["is_init"].squeeze(-1)
+        return root.set("action", one_hot(turn % 2, 2).bool())
+
+
+def transformed(env):
+    tracked = Compose(InitTracker(), Memory().make_tensordict_primer(), StepCounter(max_steps=9))
+    return TransformedEnv(env, tracked)
 
 
 def cartpole():
@@ -98,6 +118,24 @@ def test_rollouts_are_those_of_the_serial_environment(name):
     for one, other in zip(*batches, strict=True):
         assert_same(one, other)
         assert one.shape == other.shape
+
+
+SIDES = {
+    "transformed inside": lambda env, base: env(2, lambda: transformed(base())),
+    "transformed outside": lambda env, base: transformed(env(2, base)),
+}
+
+
+@pytest.mark.parametrize("base", [cartpole, testing.EpisodeStepEnv])
+@pytest.mark.parametrize("side", SIDES)
+def test_transforms_and_recurrent_states_work_on_either_side(side, base):
+    batches = []
+    for kind in (SerialEnv, make):
+        with SIDES[side](kind, base) as env:
+            env.set_seed(5)
+            batches.append(env.rollout(30, Memory(), break_when_any_done=False))
+    assert_same(*batches)
+    assert batches[1]["step_count"].max() == (8 if base is cartpole else 2)
 
 
 @pytest.mark.parametrize("name", ["cartpole", "episodes", "agents"])

@@ -103,7 +103,7 @@ class ParallelEnv(EnvBase):
         for name, spec in first.specs.items():
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)
-        self._reads_actions_only = all(one.native_rows for one in traits)
+        self._reads_actions_only = all(one.reads_actions_only for one in traits)
 
     def _hand_out_rows(self) -> None:
         schema = schema_of(self)
@@ -233,28 +233,15 @@ class ParallelEnv(EnvBase):
             self.pool.signal_all("restart")
         else:
             self._rows.mask[...] = mask
-            self._signal_where(mask, "reset")
+            for process, share in enumerate(self._shares):
+                if mask[share].any():
+                    self.pool.signal(process, "reset")
         self.pool.receive_all()
         self._is_started = True
 
     def _signal_step(self) -> None:
         self.pool.signal_all("step")
         self.pool.receive_all()
-
-    def _signal_where(self, mask: Array, name: str) -> list[slice]:
-        """Signal to the processes that have a row in the mask; returns their rows."""
-        asked = []
-        for process, share in enumerate(self._shares):
-            if mask[share].any():
-                self.pool.signal(process, name)
-                asked.append(share)
-        return asked
-
-    def _advance_rows(self, done: Array) -> list[slice]:
-        """Reset what is done in the exchange; returns the rows of the processes that did."""
-        asked = self._signal_where(done, "advance")
-        self.pool.receive_all()
-        return asked
 
     # state and life
 
@@ -299,25 +286,22 @@ class ParallelBinding:
 
     def __init__(self, env: ParallelEnv, root: Rows, after: Rows) -> None:
         self.env = env
-        rows, time = env._rows, len(env.batch_size)
-        # time first, so that one index finds a column; each with its row of the exchange
-        self._inputs = [
-            (np.moveaxis(root[key], time, 0), row)
-            for key, row in env._inputs.items()
-            if key in root
-        ]
-        self._shown = [
-            (np.moveaxis(root[key], time, 0), row) for key, row in env._shown.items() if key in root
-        ]
-        self._next = [
-            (np.moveaxis(after[key], time, 0), row)
-            for key, row in rows.after.items()
-            if key in after
-        ]
+        time = len(env.batch_size)
+        # time first, so that one index finds a column
+        root = {key: np.moveaxis(column, time, 0) for key, column in root.items()}
+        after = {key: np.moveaxis(column, time, 0) for key, column in after.items()}
+        found = env._rows.after
+        self._over = found["done",]
+        # columns, each with its row of the exchange
+        self._inputs = [(root[key], row) for key, row in env._inputs.items() if key in root]
+        self._shown = [(root[key], row) for key, row in env._shown.items() if key in root]
+        self._next = [(after[key], row) for key, row in found.items() if key in after]
+        # what is carried on comes from the columns of `after` where it can: whoever wraps the
+        # environments may have changed it there, and have ended more rows
         self._carried = [
-            (np.moveaxis(root[key], time, 0), rows.after[key]) for key in env._shown if key in root
+            (root[key], after.get(key), found[key]) for key in env._shown if key in root
         ]
-        self._done = rows.after["done",]
+        self._done = after.get(("done",))
 
     def start(self) -> None:
         """Reset every environment and write column 0 of the root."""
@@ -332,17 +316,17 @@ class ParallelBinding:
         self.env._signal_step()
         for column, row in self._next:
             column[t] = row
-        return bool(self._done.any())
+        return bool(self._over.any())
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done in column t are reset."""
-        for column, row in self._carried:
-            column[t + 1] = row
-        if not self._done.any():
-            return
-        for share in self.env._advance_rows(self._done):
+        for column, before, row in self._carried:
+            column[t + 1] = row if before is None else before[t]
+        done = self._over if self._done is None else self._done[t]
+        if done.any():
+            self.env._restart(done)
             for column, row in self._shown:
-                column[t + 1, share] = row[share]
+                np.copyto(column[t + 1], row, where=_fitted(done, row.ndim))
 
     def receive(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what lies under `"next"` is no input of the environments."""
