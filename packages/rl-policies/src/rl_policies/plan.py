@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_layout.keys import NestedKey
 from rl_policies.tensor_step import TensorStep, ordinary, outputs_of, read
 
-Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey], bool]
+Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +21,24 @@ class Plan:
     """The modules of a sequence in the order they run, each to be called on tensors.
 
     Args:
-        calls: a callable for each part, the keys of its inputs and of its outputs, and whether
-            it always returns a tuple.
-        children: dictionaries of modules, and what was in each when the plan was made.
+        calls: a callable for each part, the keys of its inputs and of its outputs.
+        modules: the dictionaries of children of every module that the plan went through.
+        children: what was in each when the plan was made.
         hooks: dictionaries of hooks, all empty when the plan was made.
         exact: whether every part computes on tensors what its `forward` does on a tensordict, in
             every mode. A module of another package that offers `step` promises that for acting.
     """
 
     calls: tuple[Call, ...]
-    children: tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]
+    modules: list[dict[str, Any]]
+    children: list[tuple[Any, ...]]
     hooks: tuple[dict[Any, Any], ...]
     exact: bool
 
     def stale(self) -> bool:
         """Tell whether modules were replaced, or hooks added, since the plan was made."""
-        return any(self.hooks) or any(tuple(now.values()) != then for now, then in self.children)
+        found = [tuple(now.values()) for now in self.modules]
+        return any(self.hooks) or found != self.children
 
     def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
         """Step the parts one after another.
@@ -48,9 +50,9 @@ class Plan:
         Raises:
             ValueError: a network returns more or fewer tensors than it has keys.
         """
-        for call, in_keys, out_keys, steps in self.calls[:last]:
+        for call, in_keys, out_keys in self.calls[:last]:
             outputs = call(*[values[key] for key in in_keys])
-            if not steps:
+            if type(outputs) is not tuple or len(outputs) != len(out_keys):
                 outputs = outputs_of(outputs, out_keys)
             values.update(zip(out_keys, outputs, strict=True))
 
@@ -138,15 +140,16 @@ def plan_of(sequence: Any) -> Plan:
     """
     visited: list[nn.Module] = [sequence, sequence.module]
     parts = [part for child in _children(sequence) for part in _parts(child, visited)]
-    children = tuple((each._modules, tuple(each._modules.values())) for each in visited)
+    modules: list[Any] = [each._modules for each in visited]
+    children = [tuple(each.values()) for each in modules]
     hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
     exact = all(isinstance(part, TensorStep) or _is_stock(part) for part in parts)
-    return Plan(tuple(map(_call, parts)), children, hooks, exact)
+    return Plan(tuple(map(_call, parts)), modules, children, hooks, exact)
 
 
 def _call(part: Any) -> Call:
-    steps = not _is_stock(part)
-    return part.step if steps else part.module, list(part.in_keys), list(part.out_keys), steps
+    call = part.module if _is_stock(part) else part.step
+    return call, list(part.in_keys), list(part.out_keys)
 
 
 def _children(sequence: Any) -> Iterable[Any]:

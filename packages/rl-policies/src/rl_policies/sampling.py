@@ -184,14 +184,18 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             >>> module.step(torch.zeros(3, 2), torch.ones(3, 2))[0].shape
             torch.Size([3, 2])
         """
-        if not self._steps():
+        if not self._simple or self.num_samples is not None:
             msg = (
                 "composite distributions, num_samples and generators need a tensordict: "
                 "call the module instead of step"
             )
             raise TypeError(msg)
         dist = self.distribution(*tensors)
-        sample = self._draw(dist)
+        kind = interaction_type() or self.default_interaction_type
+        if kind is InteractionType.RANDOM:
+            sample = dist.rsample() if dist.has_rsample else dist.sample()
+        else:
+            sample = self._dist_sample(dist, interaction_type=kind)
         if self._form is not None:
             self._form.check(sample)
             if self._scored:
@@ -199,13 +203,6 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if self.return_log_prob:
             return sample, dist.log_prob(sample)
         return (sample,)
-
-    def _draw(self, dist: Distribution) -> Tensor:
-        kind = interaction_type() or self.default_interaction_type
-        if kind is InteractionType.RANDOM:
-            return dist.rsample() if dist.has_rsample else dist.sample()
-        drawn: Tensor = self._dist_sample(dist, interaction_type=kind)
-        return drawn
 
     def _steps(self) -> bool:
         return self._simple and self.num_samples is None

@@ -69,9 +69,10 @@ class TanhNormal(LocScale):
             tanh_loc=tanh_loc,
             validate_args=validate_args,
         )
-        check_bounds(low, high, validate_args)
         # tanh itself needs no shift, and never rounds past its bounds
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
+        if not self._plain:
+            check_bounds(low, high, validate_args)
         self.low: Tensor | float = low if self._plain else _placed(low, self.loc)
         self.high: Tensor | float = high if self._plain else _placed(high, self.loc)
         self._drawn: Drawn | None = None
