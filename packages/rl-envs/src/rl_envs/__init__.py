@@ -9,6 +9,7 @@ from rl_envs.random_policy import RandomPolicy
 from rl_envs.serial import SerialEnv
 from rl_envs.spaces import space_of_spec, spec_of_space
 from rl_envs.transformed import TransformedEnv
+from rl_envs.vector import GymVectorEnv
 from rl_envs.wiring import wire_policy
 from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerError, WorkerTimeout
 from rl_envs.workers import WorkerPool
@@ -17,6 +18,7 @@ __all__ = [
     "CallOutOfOrder",
     "EnvBase",
     "GymEnv",
+    "GymVectorEnv",
     "ParallelEnv",
     "PolicyPlan",
     "RandomPolicy",

@@ -22,6 +22,8 @@ class EnvRows:
 
     Attributes:
         native_rows: whether it writes rows itself; otherwise they go through tensordicts.
+        resets_by_stepping: whether a row that is done is reset while the others step, which is no
+            step of its own: its binding marks such rows in `("collector", "mask")`.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -30,6 +32,7 @@ class EnvRows:
     """
 
     native_rows: bool = False
+    resets_by_stepping: bool = False
 
     def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows.

@@ -57,6 +57,27 @@ def check_started(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
+def check_masks(env: EnvBase) -> None:
+    """Refuse an environment that cannot reset single rows, where others rely on that.
+
+    Args:
+        env: any environment.
+
+    Raises:
+        ValueError: it resets rows only while others step.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_masks(CountingEnv())
+    """
+    if env.resets_by_stepping:
+        msg = (
+            f"this {type(env).__name__} resets rows only while others step, so it can be neither "
+            f"transformed nor batched: use vectorization_mode='sync' or 'async'."
+        )
+        raise ValueError(msg)
+
+
 def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
     """Refuse a tensordict of another batch size.
 

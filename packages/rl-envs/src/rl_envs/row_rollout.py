@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs import guards
+from rl_envs.arrays import Array
 from rl_envs.columns import Columns, Key
 from rl_envs.policy_plan import policy_plan
 from rl_envs.rollout import Request
@@ -93,6 +97,10 @@ class RowRollout:
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
         self.plan = None if request.policy is None else policy_plan(request.policy)
         self._given: set[Key] = set()
+        self._missing: Array | None = None  # steps that each row lacks, where they differ
+        if env.resets_by_stepping:
+            self.columns.add(keys.MASK, torch.Size(), torch.bool)
+            self._missing = np.full(env.batch_size, request.max_steps)
         shown = (*env._observation_leaves, *env._done_leaves)
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
         if self.plan is not None and self.plan.in_keys is not None:
@@ -104,24 +112,37 @@ class RowRollout:
         Returns:
             The batch `[*B, T]`.
         """
-        binding, last = self._bound(), self.request.max_steps - 1
+        binding = self._bound()
         binding.start()
         self._draw(0)
-        for t in range(self.request.max_steps):
+        for t in itertools.count():
             if self.plan is not None:
                 self._act(t)
                 if t == 0:
                     binding.receive(self._given)
             over = binding.step(t)
-            if t == last or (over and self.request.break_when_any_done):
+            if self._is_full(t) or (over and self.request.break_when_any_done):
                 break
             if t + 1 == self.columns.num_steps:
-                self.columns.grow(min(2 * (t + 1), self.request.max_steps))
+                self.columns.grow(self._more_room(t + 1))
                 binding = self._bound()
                 binding.receive(self._given)
                 self._draw(t + 1)
             binding.advance(t)
-        return self.columns.batch(t + 1)
+        batch = self.columns.batch(t + 1)
+        return batch if self._missing is None else real_steps(batch, self.request.max_steps)
+
+    def _more_room(self, num_steps: int) -> int:
+        if self._missing is None:
+            return min(2 * num_steps, self.request.max_steps)
+        return num_steps + num_steps // 4 + 8  # rows that were only reset are few
+
+    def _is_full(self, t: int) -> bool:
+        """Tell whether every row has all its steps."""
+        if self._missing is None:
+            return t + 1 == self.request.max_steps
+        self._missing -= self.columns.arrays[keys.MASK][:, t]
+        return bool((self._missing <= 0).all())
 
     def _bound(self) -> Binding:
         arrays = self.columns.arrays
@@ -168,6 +189,31 @@ class RowRollout:
                     f"with another shape or dtype: got {tuple(value.shape)}, {value.dtype}."
                 )
                 raise ValueError(msg)
+
+
+def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
+    """Close the gaps that a mask leaves in each row.
+
+    Args:
+        batch: `[B, S]` with `("collector", "mask")`, which may be False.
+        num_steps: T, how many real steps to keep. Every row has as many, or none has a gap.
+
+    Returns:
+        The first real steps of each row, `[B, T]`, without the mask.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> mask = torch.tensor([[True, False, True], [True, True, True]])
+        >>> batch = TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3])
+        >>> real_steps(batch.set(("collector", "mask"), mask), 2)["a"].tolist()
+        [[0, 2], [3, 4]]
+    """
+    mask = batch.get(keys.MASK)
+    num_steps = min(num_steps, int(mask.sum(-1).min()))
+    order = torch.argsort(~mask, dim=-1, stable=True)[:, :num_steps]
+    rows = torch.arange(len(mask)).unsqueeze(-1)
+    kept = {k: leaf[rows, order] for k, leaf in keys.leaves(batch) if k != keys.MASK}
+    return build(nest(kept), torch.Size((len(mask), num_steps)), [None, keys.TIME])
 
 
 def _check(env: EnvBase, batch: TensorDictBase) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
+from rl_envs import guards
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
@@ -51,6 +52,7 @@ class SerialEnv(EnvBase):
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
+            guards.check_masks(env)
             _check_alike(first, env, number)
         super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
         self.observation_spec = self._stacked(first.observation_spec)

@@ -211,6 +211,37 @@ def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
     return np.array
 
 
+def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Array]:
+    """Make what reads a batch of rows of a spec as a batch of values of a leaf space.
+
+    Args:
+        space: a space that is no `Dict`, of one row.
+        one_hot: whether choices lie in the rows as one-hot vectors.
+
+    Returns:
+        A function of rows `[B, ...]`. What it returns is a copy, because environments keep it.
+
+    Example:
+        >>> read = batch_reader_of_space(spaces.Discrete(3), one_hot=True)
+        >>> read(np.eye(3)[[2, 0]] > 0).tolist()
+        [2, 0]
+    """
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        if one_hot:
+            return lambda rows: rows.argmax(-1) + start
+        return lambda rows: rows + start
+    if isinstance(space, spaces.MultiDiscrete):
+        starts = space.start
+        if one_hot and space.nvec.ndim == 1:
+            cuts = np.cumsum(space.nvec)[:-1]
+            return lambda rows: (
+                np.stack([part.argmax(-1) for part in np.split(rows, cuts, -1)], -1) + starts
+            )
+        return lambda rows: rows + starts
+    return np.array
+
+
 def leaves_of_space(space: Space, name: str) -> list[tuple[tuple[str, ...], Space]]:
     """List the leaf spaces, those of a `Dict` under their own names.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from rl_envs import guards
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
@@ -48,6 +49,7 @@ class TransformedEnv(EnvBase):
     transforms: Compose
 
     def __init__(self, base_env: EnvBase, transform: Change | None = None) -> None:
+        guards.check_masks(base_env)
         given: list[Change] = [] if transform is None else [transform]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]

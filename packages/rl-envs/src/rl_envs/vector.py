@@ -1,0 +1,276 @@
+"""Gymnasium's vector environments: many copies of one environment as a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from tensordict import TensorDictBase
+
+from rl_envs.arrays import Array, Rows
+from rl_envs.binding import Binding, RowBinding
+from rl_envs.env import EnvBase
+from rl_envs.seeds import next_seed
+from rl_envs.spaces import (
+    batch_reader_of_space,
+    leaves_of_space,
+    spec_of_space,
+    value_at,
+    writer_of_space,
+)
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+from rl_specs import Composite
+
+DISABLED = AutoresetMode.DISABLED
+FLAGS = tuple((name,) for name in keys.DONE_KEYS)
+
+
+class GymVectorEnv(EnvBase):
+    """Copies of a Gymnasium environment, `[num_envs]`, stepped by `gymnasium.vector`.
+
+    Keys and dtypes are those of `GymEnv`, and seeds follow each other as in a `SerialEnv`. Whatever
+    the autoreset mode is, the final observation of an episode is the real one and no reset counts
+    as a step: rows are reset by mask, or where Gymnasium has reset them already (same step) they go
+    on from the observation that it kept.
+
+    Vector environments of their own (`vectorization_mode="vector_entry_point"`) reset a row only
+    while the others step. A rollout of them goes on until every row has all its steps, and leaves
+    out the rows in which Gymnasium has reset; the steps that a row then has too many are dropped.
+    They cannot reset single rows otherwise, be transformed, or be put into another batch.
+
+    Args:
+        env: an id that `gymnasium.make_vec` knows, or a vector environment already made.
+        num_envs: how many copies.
+        vectorization_mode: `"sync"`, `"async"`, or `"vector_entry_point"`.
+        autoreset_mode: what Gymnasium does with rows that are done; a vector environment of its own
+            has its own.
+        categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        kwargs: passed on to `gymnasium.make_vec`.
+
+    Raises:
+        TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
+        ValueError: there is no number of copies, or a mode is unknown.
+
+    Example:
+        >>> env = GymVectorEnv("CartPole-v1", 3)
+        >>> env.rollout(4)["observation"].shape
+        torch.Size([3, 4, 4])
+        >>> env.close()
+    """
+
+    def __init__(
+        self,
+        env: str | VectorEnv[Any, Any, Any],
+        num_envs: int | None = None,
+        *,
+        vectorization_mode: str = "sync",
+        autoreset_mode: AutoresetMode = DISABLED,
+        categorical_action_encoding: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(env, str):
+            env = _made(env, num_envs, vectorization_mode, autoreset_mode, kwargs)
+        elif kwargs or num_envs is not None:
+            msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
+            raise TypeError(msg)
+        super().__init__(batch_size=(env.num_envs,))
+        self.env, self.native_rows = env, True
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._keeps_final = mode == AutoresetMode.SAME_STEP
+        self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
+        self._seeds: list[int | None] = [None] * env.num_envs
+        self._over = np.zeros(env.num_envs, bool)
+        self._shown: Any = None
+        self._describe(one_hot=not categorical_action_encoding)
+
+    def _describe(self, one_hot: bool) -> None:
+        seen, acted = self.env.single_observation_space, self.env.single_action_space
+        is_dict = isinstance(seen, gymnasium.spaces.Dict)
+        self.observation_spec = self._many("observation", spec_of_space(seen))
+        self.action_spec = self._many("action", spec_of_space(acted, one_hot=one_hot))
+        self._writers = [
+            (key, key if is_dict else (), writer_of_space(one, key))
+            for key, one in leaves_of_space(seen, "observation")
+        ]
+        self._readers = [
+            (key, batch_reader_of_space(one, one_hot=one_hot))
+            for key, one in leaves_of_space(acted, "action")
+        ]
+        self._one_action = not isinstance(acted, gymnasium.spaces.Dict)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the copies, each from the one before, or all alike."""
+        super().set_seed(seed, static_seed)
+        for i in range(len(self._seeds)):
+            self._seeds[i] = seed
+            seed = seed if static_seed else next_seed(seed)
+        return seed
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows."""
+        which = np.ones(len(self._over), bool) if mask is None else mask.reshape(-1)
+        if not which.any():
+            return
+        self._restart(None if mask is None else which)
+        for key, path, write in self._writers:
+            if key in rows:
+                row = rows[key]
+                if which.all():
+                    write(row, value_at(self._shown, path))
+                else:
+                    fresh = np.empty_like(row)
+                    write(fresh, value_at(self._shown, path))
+                    row[which] = fresh[which]
+        for name in ("done", "terminated", "truncated"):
+            if (name,) in rows:
+                rows[name,][which] = False
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        reward, terminated, truncated, info = self._take(root)
+        for key, path, write in self._writers:
+            if key in after:
+                write(after[key], value_at(self._shown, path))
+                if self._keeps_final:
+                    self._write_final(after[key], path, write, info)
+        values = (reward, terminated, truncated, self._over)
+        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
+            if (name,) in after:
+                after[name,][...] = value[:, None]
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns `[num_envs, T, ...]` of a batch."""
+        if self.resets_by_stepping:
+            return NextStepBinding(self, root, after)
+        return super().bind(root, after)
+
+    def _write_final(self, row: Array, path: tuple[str, ...], write: Any, info: Any) -> None:
+        """Put the real last observations where Gymnasium has put those of its resets."""
+        for i in np.flatnonzero(self._over):
+            write(row[i, ...], value_at(info["final_obs"][i], path))
+
+    def _restart(self, which: Array | None) -> None:
+        if self.is_closed:
+            msg = "this GymVectorEnv is closed: make a new one."
+            raise RuntimeError(msg)
+        if which is None:
+            seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
+            self._shown, _ = self.env.reset(seed=seeds)
+            self._seeds, self._over = [None] * len(self._seeds), np.zeros_like(self._over)
+        elif self.resets_by_stepping:
+            msg = (
+                f"{type(self.env.unwrapped).__name__} resets single rows only while the others "
+                f"step: call rollout without a root or a callback, or use "
+                f"vectorization_mode='sync'."
+            )
+            raise RuntimeError(msg)
+        elif not self._keeps_final:
+            self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
+        elif (which & ~self._over).any():
+            rows = np.flatnonzero(which & ~self._over).tolist()
+            msg = f"rows {rows} go on: with same-step autoreset only rows that are done are reset."
+            raise RuntimeError(msg)
+        self._is_started = True
+        self._over = self._over & ~(True if which is None else which)
+
+    def _take(self, root: Rows) -> tuple[Array, Array, Array, Any]:
+        if not self._is_started or self.is_closed:
+            what = "closed: make a new one" if self.is_closed else "not reset yet: call reset()"
+            msg = f"this GymVectorEnv is {what}."
+            raise RuntimeError(msg)
+        if self._over.any() and not self.resets_by_stepping:
+            rows = np.flatnonzero(self._over).tolist()
+            msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
+            raise RuntimeError(msg)
+        actions = {key: read(root[key]) for key, read in self._readers}
+        tree: Any = actions
+        action = next(iter(actions.values())) if self._one_action else nest(tree)
+        self._shown, reward, terminated, truncated, info = self.env.step(action)
+        self._over = terminated | truncated
+        return reward, terminated, truncated, info
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset").numpy()
+        rows = self._blank(self._observation_leaves)
+        self.reset_into(rows, mask)
+        return self._built(rows)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        root = {key: tensordict.get(key).detach().numpy() for key, _ in self._readers}
+        after = self._blank(self._after_leaves)
+        self.step_into(root, after)
+        return self._built(after)
+
+    def _set_seed(self, seed: int) -> None:
+        """Every copy has a seed of its own, for the next whole reset."""
+
+    def _close(self) -> None:
+        self.env.close()
+
+    def _blank(self, leaves: Any) -> dict[Any, Array]:
+        return {key: spec.zero().numpy() for key, spec in leaves}
+
+    def _built(self, rows: dict[Any, Array]) -> TensorDictBase:
+        leaves = {key: torch.from_numpy(row) for key, row in rows.items()}
+        return build(nest(leaves), self.batch_size)
+
+    def _many(self, name: str, spec: Any) -> Composite:
+        whole = spec if isinstance(spec, Composite) else Composite({name: spec})
+        many: Composite = whole.expand(*self.batch_size, *whole.shape)
+        return many
+
+
+class NextStepBinding(RowBinding):
+    """Columns of a vector environment that resets rows while the others step.
+
+    Every column is one step of the whole batch. `("collector", "mask")` among the columns of the
+    root is False in rows that were only reset, which are no steps.
+
+    Args:
+        env: the environment.
+        root: arrays `[num_envs, T, ...]` by key.
+        after: the same by key without `"next"`.
+
+    Example:
+        >>> env = GymVectorEnv("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+        >>> env.rollout(50, break_when_any_done=False).shape
+        torch.Size([2, 50])
+    """
+
+    env: GymVectorEnv
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        if keys.MASK in self.root:
+            self.root[keys.MASK][:, t] = ~self.env._over
+        return super().step(t)
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows that are done reset in the step to come."""
+        for key, row in self._column(self._shown, t + 1).items():
+            if (key[-1],) not in FLAGS:
+                row[...] = self.after[key][:, t]
+
+
+def _made(
+    name: str, num_envs: int | None, vectorization: str, autoreset: AutoresetMode, kwargs: Any
+) -> VectorEnv[Any, Any, Any]:
+    if num_envs is None or num_envs < 1:
+        msg = f"num_envs must be at least 1: got {num_envs}."
+        raise ValueError(msg)
+    modes = ("sync", "async", "vector_entry_point")
+    if vectorization not in modes:
+        msg = f"vectorization_mode must be one of {modes}: got {vectorization!r}."
+        raise ValueError(msg)
+    given = dict(kwargs.pop("vector_kwargs", {}))
+    if vectorization != "vector_entry_point":
+        given["autoreset_mode"] = autoreset
+    made: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+        name, num_envs, vectorization_mode=vectorization, vector_kwargs=given, **kwargs
+    )
+    return made
