@@ -88,7 +88,7 @@ class OneHotCategorical(Distribution):
     @property
     def mode(self) -> Tensor:
         """The likeliest choice, the first where several are: `[*B, n]` in the dtype drawn."""
-        return self._vectors(self.logits.argmax(-1, keepdim=True))
+        return self._vectors(self.logits.argmax(-1, keepdim=True), self.logits.detach())
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -127,7 +127,7 @@ class OneHotCategorical(Distribution):
         if sample_shape:
             probs = probs.expand(self._extended_shape(sample_shape))
         noise = torch.empty_like(probs).exponential_()
-        return self._vectors((probs / noise).argmax(-1, True))
+        return self._vectors((probs / noise).argmax(-1, True), probs)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient is that of the probabilities.
@@ -214,10 +214,9 @@ class OneHotCategorical(Distribution):
         new._validate_args = self._validate_args
         return new
 
-    def _vectors(self, index: Tensor) -> Tensor:
-        """Write positions `[*S, *B, 1]` as vectors, and remember which they are."""
-        shape = (*index.shape[:-1], self.logits.shape[-1])
-        out = torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index, 1)
+    def _vectors(self, index: Tensor, like: Tensor) -> Tensor:
+        """Write positions `[*S, *B, 1]` as vectors `[*S, *B, n]`, and remember which they are."""
+        out = torch.zeros_like(like, dtype=self.dtype).scatter_(-1, index, 1)
         self._drawn = Drawn(out, index)
         return out
 
