@@ -64,6 +64,7 @@ def test_closing_closes_the_environments(shared):
         (lambda: SerialEnv(2, testing.CountingEnv), False),
         (lambda: TransformedEnv(GymEnv("CartPole-v1"), InitTracker()), False),
     ],
+    ids=["counting", "gym", "gyms", "countings", "transformed"],
 )
 def test_only_environments_that_read_their_action_alone_say_so(make, expected):
     traits = EnvTraits.of(make())

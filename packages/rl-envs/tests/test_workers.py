@@ -6,7 +6,6 @@ import select
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 
 import pytest
@@ -456,75 +455,89 @@ def test_workers_ignore_interrupts():
 
 # the end of the parent
 
-PROGRAM = """
-import os, signal, sys, threading, time
-from rl_envs.workers import WorkerPool
 
-class Desk:
-    def nest(self):
-        self.inner = WorkerPool([list], start_method="fork")
-        return self.inner.pids
+class Office:
+    """Works for ever, and holds a pool of its own."""
+
+    def __init__(self):
+        self.inner = pool_of(1)
+
+    def pids(self):
+        return [os.getpid(), *self.inner.pids]
+
     def work(self):
-        os.write(1, b"working\\n")
         threading.Event().wait(60)
 
-def main():
-    pool = WorkerPool([Desk, Desk], start_method=sys.argv[1])
-    pids = [*pool.pids, *pool.call(0, "nest")]
-    if "work" in sys.argv:
-        pool.begin(1, "work")
-    os.write(1, (" ".join(map(str, pids)) + "\\n").encode())
-    END
-"""
+
+def hold(pipe, how):
+    """The parent: three workers, of which one is at work, and one in a worker."""
+    os.setsid()
+    pool = WorkerPool([Office, list, list], start_method="fork")
+    try:
+        pool.begin(1, "__len__")
+        pids = pool.call(0, "pids") + pool.pids[1:]
+        pool.receive(1)
+        pool.begin(0, "work")
+        pipe.send(pids)
+        if how == "wait":
+            pool.receive(0)
+        pipe.recv()
+    finally:
+        pool.close(timeout_s=0.2)
 
 
-def run_parent(end, *arguments, method="fork"):
-    """Starts a program that holds workers in workers, and their pids."""
-    source = textwrap.dedent(PROGRAM).replace("END", end) + "\nif __name__ == '__main__': main()\n"
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", source, method, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    pids = process.stdout.readline().split()
-    while pids in ([], ["working"]):
-        assert process.poll() is None, process.stderr.read()
-        pids = process.stdout.readline().split()
-    return process, [int(pid) for pid in pids]
+@pytest.fixture
+def parent():
+    """Starts a process that holds workers in workers; gives it and their pids."""
+    context, made = multiprocessing.get_context("fork"), []
 
+    def start(how):
+        near, far = context.Pipe()
+        process = context.Process(target=hold, args=(far, how))
+        process.start()
+        made.append((process, near, far))
+        assert near.poll(20)
+        return process, near.recv()
 
-def test_no_worker_outlives_a_killed_parent():
-    before = set(os.listdir("/dev/shm"))
-    process, pids = run_parent("sys.stdin.read()", "work")
-    with process:
+    yield start
+    for process, *ends in made:
         process.kill()
-        assert len(pids) == 3
-        assert all(gone(pid) for pid in pids)
+        process.join()
+        for end in ends:
+            end.close()
+
+
+def test_no_worker_outlives_a_killed_parent(parent):
+    before = set(os.listdir("/dev/shm"))
+    process, pids = parent("sleep")
+    assert len(set(pids)) == 4
+    process.kill()
+    assert all(gone(pid) for pid in pids)
     assert set(os.listdir("/dev/shm")) <= before
 
 
-def test_no_worker_outlives_a_parent_that_forgets_to_close():
-    process, pids = run_parent("globals()['kept'] = pool")
-    with process:
+def test_an_interrupt_of_all_reaches_the_parent_which_ends_all(parent, capfd):
+    process, pids = parent("wait")
+    os.killpg(process.pid, signal.SIGINT)
+    process.join(20)
+    assert process.exitcode == 1
+    assert all(gone(pid, 0) for pid in pids)
+    assert capfd.readouterr().err.count("KeyboardInterrupt") == 1
+
+
+FORGETFUL = """
+import os
+from rl_envs.workers import WorkerPool
+pool = WorkerPool([list, list], start_method="fork")
+print(*pool.pids)
+"""
+
+
+def test_no_worker_outlives_a_program_that_forgets_to_close():
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FORGETFUL], stdout=subprocess.PIPE, text=True
+    ) as process:
+        pids = process.stdout.readline().split()
         assert process.wait(20) == 0
-        assert all(gone(pid) for pid in pids)
-
-
-def test_an_interrupt_of_all_ends_all():
-    end = """
-    try:
-        pool.begin(1, "work")
-        pool.receive(1)
-    finally:
-        pool.close(timeout_s=0.2)
-    """
-    process, pids = run_parent(end)
-    with process:
-        assert process.stdout.readline() == "working\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(20) == -signal.SIGINT
-        assert all(gone(pid, 0) for pid in pids)
-        assert process.stderr.read().count("KeyboardInterrupt") == 1
+    assert len(pids) == 2
+    assert all(gone(int(pid), 0) for pid in pids)
