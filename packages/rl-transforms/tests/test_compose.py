@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -166,3 +169,10 @@ def test_what_is_no_transform_is_refused():
         Compose(3)
     with pytest.raises(TypeError, match="expected a tensordict back, got NoneType"):
         Compose(lambda batch: None)(one())
+
+
+def test_a_copy_and_a_pickle_do_what_the_whole_does():
+    whole = Compose(InitTracker(), StepCounter(3), RewardSum(), MultiStepTransform(3, 0.9))
+    for other in (copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
+        assert [type(member) for member in other] == [type(member) for member in whole]
+        assert other.online

@@ -85,3 +85,23 @@ def test_bad_input_is_refused():
         InitTracker().reset(flags(), torch.tensor([True]))
     with pytest.raises(KeyError, match="is missing"):
         InitTracker().rows(environments(3, 5, [2], [EndKind.CUT]).exclude("next", "collector"))
+
+
+def test_a_row_that_was_reset_before_keeps_its_mark():
+    tracker = InitTracker()
+    again = tracker.reset(tracker.reset(flags()), torch.tensor([False, True, False]))
+    assert again["is_init"].all()
+
+
+def test_steps_say_that_rows_begin_in_mid_trajectory():
+    batch = environments(3, 5, [4], [EndKind.TERMINATED])[:, 1:]
+    assert not InitTracker().rows(batch.exclude("is_init"))["is_init"][:, 0].any()
+
+
+def test_an_environment_without_batch_dimensions_is_tracked():
+    tracker = InitTracker()
+    done = TensorDict({"done": torch.zeros(1, dtype=torch.bool)}, [])
+    root = tracker.reset(done)
+    assert root["is_init"].tolist() == [True]
+    assert tracker.reset(tracker.step(root, done), torch.tensor(True))["is_init"].tolist() == [True]
+    assert tracker.step(root, done)["is_init"].tolist() == [False]

@@ -141,3 +141,10 @@ def test_bad_input_is_refused():
         TensorDictPrimer(h=hidden(3), default_value=torch.ones(7, dtype=torch.int64)).reset(empty())
     with pytest.raises(KeyError, match=r"'h' is missing.*Call reset first"):
         TensorDictPrimer(h=hidden(3)).step(empty(), empty())
+
+
+def test_an_environment_without_batch_dimensions_is_primed():
+    primer = TensorDictPrimer(h=hidden(), default_value=1.0)
+    root = primer.reset(TensorDict({}, []))
+    assert root["h"].tolist() == [1] * 7
+    assert primer.reset(root, torch.tensor(True))["h"].tolist() == [1] * 7

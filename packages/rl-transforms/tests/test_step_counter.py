@@ -133,3 +133,20 @@ def test_bad_input_is_refused():
         StepCounter().step(flags(), flags())
     with pytest.raises(ValueError, match="call step at every step"):
         StepCounter(3).rows(environments(3, 5, [2], [EndKind.CUT]))
+
+
+def test_a_done_flag_with_its_truncation_means_no_termination():
+    ended, cut = torch.tensor([[True], [True], [False]]), torch.tensor([[True], [False], [False]])
+    counter = StepCounter(max_steps=5)
+    after = TensorDict({"done": ended, "truncated": cut}, [3])
+    made = counter.step(counter.reset(after), after)
+    assert made["terminated"].flatten().tolist() == [False, True, False]
+
+
+def test_an_environment_without_batch_dimensions_is_counted():
+    counter = StepCounter(max_steps=1)
+    done = TensorDict({"done": torch.zeros(1, dtype=torch.bool)}, [])
+    after = counter.step(counter.reset(done), done)
+    assert after["step_count"].tolist() == [1]
+    assert after["truncated"].tolist() == [True]
+    assert counter.reset(after, torch.tensor(True))["step_count"].tolist() == [0]
