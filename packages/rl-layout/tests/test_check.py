@@ -89,7 +89,7 @@ def test_slices_of_a_sample_that_was_stored_again_are_good():
     assert check_layout(sample).ok
     fresh = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 0, 1])]
     fresh["is_init"][0] = fresh[keys.NEXT_DONE][1] = fresh[keys.NEXT_TRUNCATED][1] = True
-    assert errors(fresh) == [(keys.TRAJ_IDS, (2,))]
+    assert check_layout(fresh).ok
 
 
 def test_masked_out_rows_may_hold_anything():
@@ -141,7 +141,15 @@ def test_an_id_that_continues_after_done_is_found():
     batch[keys.NEXT_TRUNCATED][2] = batch[keys.NEXT_DONE][2] = True
     assert (keys.TRAJ_IDS, (3,)) in errors(batch)
     batch["is_init"][3] = True
+    assert (keys.TRAJ_IDS, (3,)) in [(note.key, note.row) for note in check_layout(batch).notes]
+    batch[keys.NEXT_TERMINATED][2] = True
     assert errors(batch) == [(keys.TRAJ_IDS, (3,))]
+
+
+def test_an_id_that_begins_again_is_found():
+    batch = trajectories([3, 2], EndKind.CUT, first_step=5)
+    batch[keys.TRAJ_IDS][:] = 7
+    assert errors(batch) == [(keys.TRAJ_STEP, (3,))]
 
 
 def test_a_hole_in_the_steps_is_found():
@@ -175,8 +183,9 @@ def test_the_same_step_twice_is_a_copy():
 
 
 @pytest.mark.parametrize("first_step", [0, 1])
-def test_environments_flattened_the_wrong_way_are_found(first_step):
-    batch = environments(3, 5, [7], KINDS)[:, first_step:]
+@pytest.mark.parametrize("gone", ["nothing", "is_init"])
+def test_environments_flattened_the_wrong_way_are_found(first_step, gone):
+    batch = environments(3, 5, [7], KINDS)[:, first_step:].exclude(gone)
     interleaved = batch.transpose(0, 1).reshape(-1)
     assert any("interleaved" in finding.message for finding in check_layout(interleaved).errors)
 
@@ -202,6 +211,62 @@ def test_a_cut_in_an_environment_that_goes_on_is_a_note():
     report = check_layout(batch)
     assert [note.row for note in report.notes] == [(3,)]
     assert report.ok
+
+
+def test_batches_of_one_collector_may_lie_end_to_end():
+    batch = environments(2, 8, [6, 5], KINDS)
+    stored = torch.cat([batch[:, :4].reshape(-1), batch[:, 4:].reshape(-1)])
+    report = check_layout(stored)
+    assert report.ok
+    assert len(report.notes) == 1
+
+
+def test_the_state_that_a_cut_carries_on_is_good():
+    batch = trajectories([4, 3], [EndKind.TRUNCATED, EndKind.CUT])
+    batch["next", "observation"][3] = batch["observation"][4]
+    batch["state"] = torch.zeros(7, 1)
+    batch["state"][4] = 4.0
+    assert check_layout(batch, default_states={"state": 0.0}).ok
+    batch["next", "observation"][3] += 1
+    assert errors(batch, default_states={"state": 0.0}) == [("state", (4,))]
+
+
+def test_an_end_that_equals_one_start_is_no_error():
+    batch = trajectories([3, 3, 3])
+    batch["observation"] = torch.tensor([0, 1, 2] * 3).float().unsqueeze(-1)
+    batch["next", "observation"] = torch.tensor([1, 2, 0] * 3).float().unsqueeze(-1)
+    assert check_layout(batch).ok
+
+
+def test_a_leaf_that_tells_little_beside_one_that_tells_much_is_no_error():
+    batch = trajectories([4, 3, 2])
+    batch["action_mask"] = torch.ones(9, 2, dtype=torch.bool)
+    batch["action_mask"][[1, 5], 0] = False
+    batch["next", "action_mask"] = batch["action_mask"].roll(-1, 0)
+    assert not check_layout(batch).findings
+
+
+def test_a_clipped_normaliser_is_a_note():
+    batch = trajectories([30, 30])
+    raw = torch.randn(61, 1) * 5
+    batch["observation"] = (raw[:-1] * 1.4).clamp(-5, 5)
+    batch["next", "observation"] = (raw[1:] * 1.5).clamp(-5, 5)
+    assert check_layout(batch).ok
+
+
+def test_augmented_copies_in_a_sample_are_good():
+    sample = torch.cat([trajectories([3], EndKind.CUT)] * 2)
+    sample.set(keys.SLICE_IDS, torch.tensor([0, 0, 0, 1, 1, 1]))
+    sample["observation"] += torch.rand(6, 1)
+    assert check_layout(sample).ok
+    assert not check_layout(sample.exclude(keys.SLICE_IDS)).ok
+
+
+def test_steps_that_jump_without_ids_are_a_note():
+    rows = trajectories([6], EndKind.CUT)[torch.tensor([0, 1, 3, 4])].exclude(keys.TRAJ_IDS)
+    assert [note.key for note in check_layout(rows).notes] == [keys.TRAJ_STEP]
+    flat = environments(3, 9, [4, 5], KINDS)[:, 2:].reshape(-1).exclude(keys.TRAJ_IDS)
+    assert check_layout(flat).ok
 
 
 def test_rows_without_their_next_observation_are_not_compared():

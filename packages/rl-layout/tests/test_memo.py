@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -55,6 +56,18 @@ def test_nothing_outlives_the_markers():
     del batch
     gc.collect()
     assert kept() is None
+
+
+def test_memory_that_numpy_writes_to_is_read_each_time():
+    batch = trajectories([2, 3])
+    column = batch["is_init"].numpy()
+    assert Segments.of(batch).lengths.tolist() == [2, 3]
+    column[1] = True
+    assert Segments.of(batch).lengths.tolist() == [1, 1, 3]
+    flag = torch.from_numpy(np.zeros((3, 1), dtype=bool))
+    assert Segments.of(TensorDict({"is_init": flag}, [3])).lengths.tolist() == [3]
+    flag.numpy()[2] = True
+    assert Segments.of(TensorDict({"is_init": flag}, [3])).lengths.tolist() == [2, 1]
 
 
 def test_markers_that_others_may_write_to_are_read_each_time():

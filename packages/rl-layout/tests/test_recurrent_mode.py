@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -74,6 +75,34 @@ def test_compiled_code_follows_modes_set_inside_and_outside():
         assert compiled(x).tolist() == [2, 2, 3]
     assert set_recurrent_mode(False)(compiled)(x).tolist() == [3, 2, 3]
     assert compiled(x).tolist() == scaled(x).tolist()
+
+
+def test_a_decorated_function_compiles_whole():
+    @set_recurrent_mode(True)
+    def double(x):
+        return 2 * x if recurrent_mode() else 3 * x
+
+    assert torch.compile(double, backend="eager", fullgraph=True)(torch.tensor(1.0)) == 2
+
+
+def test_compiled_code_is_compiled_once_for_each_mode_however_deep():
+    compiled = torch.compile(scaled, backend="eager", fullgraph=True)
+    with ExitStack() as stack:
+        for _ in range(12):  # more than dynamo compiles one function anew
+            stack.enter_context(set_recurrent_mode(True))
+            assert compiled(torch.tensor(1.0)).tolist() == [2, 2, 3]
+
+
+def test_functions_that_run_after_their_call_are_refused():
+    def steps():
+        yield recurrent_mode()
+
+    async def task():
+        return recurrent_mode()
+
+    for function in (steps, task):
+        with pytest.raises(TypeError, match="use `with` inside"):
+            set_recurrent_mode(True)(function)
 
 
 def test_other_modes_are_refused():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from rl_layout import (
     EndKind,
@@ -77,6 +77,26 @@ def test_given_ids_or_flags_alone_decide():
     assert split_trajectories(batch, done_key=keys.NEXT_DONE).batch_size == (2, 3)
 
 
+def test_rows_that_are_masked_out_stay_out_whatever_decides():
+    mask = torch.tensor([True, True, True, False, False])
+    batch = trajectories([2, 3]).set(keys.MASK, mask).set("mine", torch.tensor([0, 0, 1, 1, 1]))
+    for arguments in ({}, {"trajectory_key": "mine"}, {"done_key": "done"}, {"prefix": "other"}):
+        padded = split_trajectories(batch, **arguments)
+        found = padded[arguments.get("prefix", "collector"), "mask"]
+        assert found.tolist() == [[True, True], [True, False]]
+
+
+def test_a_leaf_in_the_place_of_the_mask_is_not_overwritten():
+    batch = trajectories([2, 3]).set(("agent", "mask"), torch.arange(5))
+    with pytest.raises(ValueError, match="give another prefix"):
+        split_trajectories(batch, prefix="agent")
+
+
+def test_the_device_is_kept():
+    batch = trajectories([2, 3]).to("cpu")
+    assert join_trajectories(split_trajectories(batch)).device == torch.device("cpu")
+
+
 def test_the_mask_goes_under_the_prefix():
     padded = split_trajectories(trajectories([2, 3]), prefix="mine")
     assert padded["mine", "mask"].sum() == 5
@@ -133,6 +153,9 @@ def test_a_leaf_that_is_no_tensor_is_named():
     batch.set_non_tensor("note", "hello")
     with pytest.raises(TypeError, match=r"\('note',\): expected a tensor"):
         split_trajectories(batch)
+    texts = trajectories([2, 3]).set("text", NonTensorStack(*"abcde"))
+    with pytest.raises(TypeError, match=r"\('text',\): expected a tensor"):
+        split_trajectories(texts)
 
 
 def test_segments_of_the_padded_form_are_its_rows():

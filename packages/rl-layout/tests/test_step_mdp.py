@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 
 from rl_layout import step_mdp
 from rl_layout.testing import trajectories
@@ -104,3 +104,9 @@ def test_steps_of_different_shapes_stay_a_lazy_stack():
 def test_a_step_that_was_not_taken_is_refused():
     with pytest.raises(KeyError, match="Step the environment first"):
         step_mdp(TensorDict({"observation": torch.zeros(3)}, [3]))
+
+
+def test_data_that_is_no_tensor_moves_as_it_is():
+    before = trajectories([3])
+    before["next", "text"] = NonTensorStack(*"abc")
+    assert list(step_mdp(before)["text"]) == ["a", "b", "c"]

@@ -64,7 +64,10 @@ def _differs(values: Tensor, step: int, out: Tensor) -> Tensor:
     """Whether a value is not ``step`` more than the one before it, bool ``[N - 1]``."""
     if values.device.type != "cpu":
         return torch.ne(values[1:], values[:-1] + step, out=out)
-    array, found = values.numpy(), out.numpy()  # numpy compares integers several times faster
+    array, found = (
+        np.from_dlpack(values),
+        np.from_dlpack(out),
+    )  # numpy compares integers several times faster
     for first in range(0, len(found), PIECE):  # sums that stay in the cache cost no page faults
         stop = min(first + PIECE, len(found))
         np.not_equal(array[first + 1 : stop + 1], array[first:stop] + step, out=found[first:stop])
@@ -97,7 +100,7 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _nonzero(flag: Tensor) -> Tensor:
     if flag.device.type == "cpu":  # numpy finds sparse flags several times faster
-        return torch.from_numpy(np.flatnonzero(flag.numpy()))
+        return torch.from_numpy(np.flatnonzero(np.from_dlpack(flag)))
     return flag.nonzero()[:, 0]
 
 

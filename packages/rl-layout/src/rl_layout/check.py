@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.check_markers import marker_findings
-from rl_layout.check_observations import observation_findings
+from rl_layout.check_observations import observation_findings, went_on
 from rl_layout.keys import NestedKey
 from rl_layout.markers import FIELDS, Markers, batch_shape, flat_marker
 from rl_layout.report import Finding, LayoutReport
@@ -49,6 +49,7 @@ def check_layout(
 
     Raises:
         ValueError: the batch has no row, or time is not its last dimension.
+        KeyError: a recurrent state of ``default_states`` is missing.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -105,11 +106,11 @@ def _state_findings(
     """Recurrent states at the start of a trajectory that are not the given default."""
     if rows.markers.traj_step is None:
         return
-    fresh = rows.real & (rows.markers.traj_step == 0)
+    fresh = rows.real & (rows.markers.traj_step == 0).cpu() & ~went_on(batch, rows)
     for key, default in defaults.items():
         state = keys.require(batch, key)
         flat = state.reshape(rows.size, -1)
         wanted = torch.as_tensor(default, dtype=state.dtype, device=state.device)
         expected = wanted.expand(state.shape[batch.ndim :]).reshape(-1)
         what = "is not the default at traj_step 0: let the primer write it at every reset"
-        yield from rows.found("error", key, fresh & (flat != expected).any(1), what)
+        yield from rows.found("error", key, fresh & (flat != expected).any(1).cpu(), what)

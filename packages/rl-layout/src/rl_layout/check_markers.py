@@ -50,55 +50,62 @@ def _done_findings(rows: Rows) -> Iterator[Finding]:
 
 def _start_findings(rows: Rows) -> Iterator[Finding]:
     """Starts that is_init does not mark, and marks that are no starts."""
-    m = rows.markers
-    if m.is_init is None:
-        return
-    fresh, marked = ~m.is_init.cpu() & rows.real, m.is_init.cpu() & rows.paired
-    same = _same_id(rows)
-    unknown = m.traj_step is None  # nothing tells a start from a row that goes on elsewhere
-    if m.traj_step is not None:
-        zero = m.traj_step.cpu() == 0
+    m, pair = rows.markers, Pairs(rows)
+    if m.is_init is not None:
+        bare = pair.unmarked & rows.real
         what = "is False where traj_step is 0: every reset marks its first step"
-        yield from rows.found("error", keys.IS_INIT, fresh & zero, what)
-        fresh = fresh & ~zero
-    ended = rows.paired & rows.after(rows.boundary)
-    broken = fresh & ended & (same | unknown)
-    yield from rows.found("error", keys.IS_INIT, broken, "is False behind a done step")
-    broken = fresh & rows.new_slice
-    yield from rows.found("error", keys.IS_INIT, broken, "is False at the start of a slice")
-    if m.traj_ids is not None:
-        other = fresh & rows.paired & ~same & ~rows.new_slice
-        if unknown:
-            yield from rows.found("error", keys.IS_INIT, other & ~ended, "is False at another id")
-        else:
-            what = "another trajectory goes on here: a cut, as where rows of [B, T] lie end to end"
-            again = other & _seen_before(rows)
-            yield from rows.found("note", keys.TRAJ_IDS, other & ~again, what)
-            what = "goes on from an earlier row: environments lie interleaved; put time last"
-            yield from rows.found("error", keys.TRAJ_IDS, again, what)
-    if m.traj_step is not None:
-        inside = marked & same & ~rows.changed(m.traj_step, 1) & ~rows.after(rows.boundary)
+        yield from rows.found("error", keys.IS_INIT, bare & pair.first, what)
+        what = "is False at the start of a slice"
+        yield from rows.found("error", keys.IS_INIT, bare & rows.new_slice & ~pair.first, what)
+        joined = pair.follows if m.traj_ids is None else pair.same | (m.traj_step is None)
+        behind = bare & pair.ended & ~pair.first & joined
+        yield from rows.found("error", keys.IS_INIT, behind, "is False behind a done step")
+        if m.traj_step is None:
+            other = bare & rows.paired & ~pair.same & ~pair.ended & ~rows.new_slice
+            yield from rows.found("error", keys.IS_INIT, other, "is False at another id")
+            return
         what = "is True in mid-trajectory: a start of a slice, or a reset that kept its id"
-        yield from rows.found("note", keys.IS_INIT, inside & ~rows.new_slice, what)
+        inside = pair.marked & pair.joins & ~pair.ended & pair.follows
+        yield from rows.found("note", keys.IS_INIT, inside, what)
+    if m.traj_ids is not None and m.traj_step is not None:
+        yield from _change_findings(rows, pair)
+
+
+def _change_findings(rows: Rows, pair: Pairs) -> Iterator[Finding]:
+    """Changes to an id in mid-trajectory: rows laid end to end, or environments interleaved."""
+    other = pair.unmarked & rows.paired & ~pair.same & ~pair.first & ~rows.new_slice
+    again = other & _seen_before(rows)
+    interleaved = 2 * int(again.sum()) > int(rows.paired.sum())
+    what = "goes on from an earlier row: environments lie interleaved; put time last"
+    if interleaved:
+        yield from rows.found("error", keys.TRAJ_IDS, again, what)
+        return
+    what = "another trajectory goes on here: a cut, as where rows of [B, T] lie end to end"
+    yield from rows.found("note", keys.TRAJ_IDS, other, what)
 
 
 def _id_findings(rows: Rows) -> Iterator[Finding]:
     """Ids that go on behind a done step, and steps that leave a hole."""
-    m = rows.markers
-    if m.traj_ids is None:
-        return
-    same = rows.paired & _same_id(rows) & ~rows.new_slice
-    ended = same & rows.after(rows.boundary)
-    marked = torch.zeros_like(same) if m.is_init is None else m.is_init.cpu()
-    jumped = again = torch.zeros_like(same)
+    m, pair = rows.markers, Pairs(rows)
+    if m.traj_ids is not None:
+        behind = pair.joins & pair.ended
+        # a marked start that does not follow is a slice of a stored sample, as far as one can tell
+        slices = pair.marked & ~(rows.after(pair.terminated) & pair.follows)
+        slices &= m.traj_step is not None
+        what = "goes on behind a done step: every trajectory, and every cut, takes a new id"
+        yield from rows.found("error", keys.TRAJ_IDS, behind & ~slices, what)
+        what = "comes again behind a done step: a slice of a sample, or a cut that kept its id"
+        yield from rows.found("note", keys.TRAJ_IDS, behind & slices, what)
     if m.traj_step is not None:
-        jumped = same & rows.changed(m.traj_step, 1)
-        # a marked start at another step than the first is a slice of a stored sample
-        again = jumped & marked & (m.traj_step != 0).cpu()
-    what = "goes on behind a done step: every trajectory, and every cut, takes a new id"
-    yield from rows.found("error", keys.TRAJ_IDS, ended & ~again, what)
-    what = "leaves a hole inside a trajectory: rows were lost, or slices glued unmarked"
-    yield from rows.found("error", keys.TRAJ_STEP, jumped & ~ended & ~marked, what)
+        jumped = pair.joins & ~pair.ended & ~pair.follows
+        what = "leaves a hole inside a trajectory: rows were lost, or slices glued unmarked"
+        if m.traj_ids is None:
+            what = "jumps: a cut, or rows were lost"
+            yield from rows.found("note", keys.TRAJ_STEP, jumped & ~pair.first & ~pair.marked, what)
+            return
+        yield from rows.found("error", keys.TRAJ_STEP, jumped & ~pair.marked, what)
+        what = "begins again inside a trajectory: every reset takes a new id"
+        yield from rows.found("error", keys.TRAJ_STEP, jumped & pair.marked & pair.first, what)
 
 
 def _number_findings(rows: Rows) -> Iterator[Finding]:
@@ -118,10 +125,39 @@ def _number_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.STEPS_TO_NEXT_OBS, low, "is less than 1")
 
 
-def _same_id(rows: Rows) -> Tensor:
-    """Rows whose id is the one before them; all where there are no ids."""
-    ids = rows.markers.traj_ids
-    return torch.ones(rows.size, dtype=torch.bool) if ids is None else ~rows.changed(ids)
+class Pairs:
+    """What the markers say of each row and the one before it, bool ``[N]`` each.
+
+    A marker that is absent says nothing: ids are then the same, steps follow, and nothing is
+    marked.
+
+    Attributes:
+        marked: the row is ``is_init``.
+        unmarked: it is not, or nothing says so.
+        first: its step is 0.
+        same: its id is the one before it.
+        follows: its step is one more than the one before it.
+        ended: the row before is a boundary.
+        terminated: the row itself is terminated.
+        joins: a neighbour of the same id and slice.
+
+    Example:
+        >>> from rl_layout.markers import Markers
+        >>> from rl_layout.synthetic import trajectories
+        >>> Pairs(Rows(Markers.of(trajectories([2, 2])))).ended.tolist()
+        [False, False, True, False]
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        m, none = rows.markers, torch.zeros(rows.size, dtype=torch.bool)
+        self.marked = none if m.is_init is None else m.is_init.cpu()
+        self.unmarked = ~self.marked
+        self.first = none if m.traj_step is None else (m.traj_step == 0).cpu()
+        self.same = ~none if m.traj_ids is None else ~rows.changed(m.traj_ids)
+        self.follows = ~none if m.traj_step is None else ~rows.changed(m.traj_step, 1)
+        self.ended = rows.paired & rows.after(rows.boundary)
+        self.terminated = none if m.terminated is None else m.terminated.cpu()
+        self.joins = rows.paired & self.same & ~rows.new_slice
 
 
 def _seen_before(rows: Rows) -> Tensor:

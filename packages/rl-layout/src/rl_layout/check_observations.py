@@ -17,6 +17,7 @@ from rl_layout.rows import Rows
 from rl_layout.ted import bits
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
+Pairs = list[tuple[NestedKey, Tensor, Tensor]]
 
 
 def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
@@ -42,7 +43,8 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
     successor, follows = _successors(rows)
     missing = batch.get(keys.NEXT_MISSING, None)
     has_next = rows.real if missing is None else rows.real & ~missing.reshape(-1).cpu()
-    for key, root, after in _pairs(batch):
+    pairs = list(_pairs(batch))
+    for key, root, after in pairs:
         known = has_next & follows
         differs = known & (_flat_bits(after) != _flat_bits(root)[successor]).any(1)
         foreign = differs & _stands_elsewhere(rows, root, after, differs)
@@ -50,8 +52,31 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
         yield from rows.found("error", keys.next_key(key), foreign, what)
         what = "differs from the observation that follows, as behind a running normaliser"
         yield from rows.found("note", keys.next_key(key), differs & ~foreign, what)
-        yield from _reset_findings(rows, key, root, after)
+    yield from _reset_findings(rows, pairs)
     yield from _copy_findings(batch, rows)
+
+
+def went_on(batch: TensorDictBase, rows: Rows) -> Tensor:
+    """Find the starts behind a truncation at which the environment went on.
+
+    Args:
+        batch: a TED tensordict whose markers have the right shapes.
+        rows: its rows.
+
+    Returns:
+        bool ``[N]``: rows whose observations are those that the truncated row before them led to.
+
+    Example:
+        >>> from rl_layout.markers import Markers
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> went_on(batch, Rows(Markers.of(batch))).any()
+        tensor(False)
+    """
+    m, pairs = rows.markers, list(_pairs(batch))
+    if m.truncated is None or not pairs:
+        return torch.zeros(rows.size, dtype=torch.bool)
+    return rows.paired & rows.after(m.truncated) & _taken(rows, pairs)
 
 
 def _pairs(batch: TensorDictBase) -> Iterator[tuple[NestedKey, Tensor, Tensor]]:
@@ -93,31 +118,44 @@ def _stands_elsewhere(rows: Rows, root: Tensor, after: Tensor, differs: Tensor) 
     both = torch.cat([_flat_bits(root), _flat_bits(after)[where]])
     numbers = torch.unique(both, dim=0, return_inverse=True)[1]
     here, wanted = numbers[: rows.size], numbers[rows.size :]
-    low = torch.full((len(both),), torch.iinfo(torch.int64).max)
-    low = low.scatter_reduce(0, here, ids.cpu(), "amin")
-    high = torch.full((len(both),), torch.iinfo(torch.int64).min)
-    high = high.scatter_reduce(0, here, ids.cpu(), "amax")
-    mine = ids.cpu()[where]
-    stands = high[wanted] >= low[wanted]
-    found[where] = stands & ((low[wanted] != mine) | (high[wanted] != mine))
-    return found
+    # a value that stands in several rows names none of them
+    counts = torch.bincount(here[rows.real], minlength=len(both))
+    owner = torch.zeros(len(both), dtype=torch.int64).scatter(0, here, torch.arange(rows.size))
+    found[where] = (counts[wanted] == 1) & (ids.cpu()[owner[wanted]] != ids.cpu()[where])
+    return found & rows.real
 
 
-def _reset_findings(rows: Rows, key: NestedKey, root: Tensor, after: Tensor) -> Iterator[Finding]:
+def _taken(rows: Rows, pairs: Pairs) -> Tensor:
+    """Rows whose observations are all bit for bit the next ones of the row before."""
+    taken = torch.ones(rows.size, dtype=torch.bool)
+    for _, root, after in pairs:
+        taken[1:] &= (_flat_bits(after)[:-1] == _flat_bits(root)[1:]).all(1)
+    return taken
+
+
+def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
     """Done steps whose next observation is the first one of the trajectory behind them.
 
     That is right where a cut was made and the environment went on, which only a truncation can
-    be; where every termination shows it, the final observations are lost.
+    be. Where terminations show it, with one value and another, final observations are lost.
     """
+    if not pairs:
+        return
     m = rows.markers
     fresh = rows.real if m.is_init is None else m.is_init.cpu()
     ended = rows.paired & fresh & rows.after(rows.boundary) & ~rows.new_slice
-    taken = torch.zeros(rows.size, dtype=torch.bool)
-    taken[1:] = (_flat_bits(after)[:-1] == _flat_bits(root)[1:]).all(1)
-    moved = (_flat_bits(after) != _flat_bits(root)).any(1)
-    leaks = ended & taken & rows.after(moved)
-    final = ended if m.terminated is None else ended & rows.after(m.terminated)
-    lost = bool(final.any()) and bool(leaks[final].all())
+    moved = torch.zeros(rows.size, dtype=torch.bool)
+    for _, root, after in pairs:
+        moved |= (_flat_bits(after) != _flat_bits(root)).any(1)
+    leaks = ended & _taken(rows, pairs) & rows.after(moved)
+    final = torch.zeros(rows.size, dtype=torch.bool)  # ends that are known to be terminations
+    if m.terminated is not None:
+        final = ended & rows.after(m.terminated)
+    elif m.truncated is not None:
+        final = ended & ~rows.after(m.truncated)
+    key, root, _ = pairs[0]
+    values = torch.unique(_flat_bits(root)[leaks & final], dim=0)
+    lost = len(values) > 1 and 2 * int((leaks & final).sum()) >= int(final.sum())
     what = "is the first observation behind it, right only where the environment went on"
     if lost:
         what = "is the first observation of the trajectory behind it: keep the final observation"
@@ -135,9 +173,12 @@ def _copy_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
     places = torch.where(rows.real, torch.arange(rows.size), rows.size)
     first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
     original = first[numbers].clamp(max=rows.size - 1)
-    differs = torch.zeros(rows.size, dtype=torch.bool)
     flat = batch.reshape(-1)
-    for key in ("observation", "action", keys.NEXT_REWARD):
+    wanted: list[NestedKey] = ["action", keys.NEXT_REWARD]
+    if rows.slice_ids is None:  # the observations of a sample may be augmented at random
+        wanted.append("observation")
+    differs = torch.zeros(rows.size, dtype=torch.bool)
+    for key in wanted:
         leaf = flat.get(key, None)
         if isinstance(leaf, Tensor):
             values = _flat_bits(leaf.cpu())

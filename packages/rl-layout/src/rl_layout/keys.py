@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_non_tensor
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 
@@ -158,7 +158,7 @@ def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
         [('a', 'b'), ('c',)]
     """
     for name, value in tensordict.items():
-        if isinstance(value, TensorDictBase):
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             for key, leaf in leaves(value):
                 yield (name, *key), leaf
         else:

@@ -128,7 +128,7 @@ class Markers:
 
 def _is_one(values: Tensor) -> Tensor:
     if values.device.type == "cpu":  # numpy compares integers several times faster
-        return torch.from_numpy(np.equal(values.numpy(), 1))
+        return torch.from_numpy(np.equal(np.from_dlpack(values), 1))
     return values == 1
 
 

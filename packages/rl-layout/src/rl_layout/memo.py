@@ -15,19 +15,24 @@ from rl_layout.markers import FIELDS, Markers, batch_shape
 Made = TypeVar("Made")
 
 
-def _keeps_count(tensor: Tensor) -> bool:
-    """Whether every write to a tensor that torch knows of moves its version counter."""
-    unseen = tensor.device.type == "cpu" and tensor.is_shared()
-    return type(tensor) is Tensor and not unseen and not tensor.is_inference()
+def _is_torchs_own(tensor: Tensor) -> bool:
+    """Whether only torch writes to a tensor's memory, so that its version counter tells.
+
+    Memory that torch may not resize is known elsewhere: to numpy, to a mapped file, to a slab.
+    """
+    if type(tensor) is not Tensor or tensor.is_inference():
+        return False
+    on_cpu = tensor.device.type == "cpu"
+    return not on_cpu or (tensor.untyped_storage().resizable() and not tensor.is_shared())
 
 
 class Memo(Generic[Made]):
     """What was derived from the markers of a batch, kept while they live unchanged.
 
-    The marker tensors are held weakly. A write through torch moves their version counter and
-    so drops the entry; tensors that others may write to unseen (shared memory, subclasses) and
-    tensors without a counter (made in inference mode) are never kept. A write through numpy is
-    not seen: whoever writes markers that way hands out new tensors afterwards.
+    The marker tensors are held weakly. An in-place write moves their version counter and so
+    drops the entry. Tensors that others may write to unseen (memory shared with numpy, with a
+    mapped file or another process, subclasses) and tensors without a counter (made in inference
+    mode) are never kept. A write through ``.data`` or DLPack is not seen.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -61,7 +66,7 @@ class Memo(Generic[Made]):
                 made: Made = kept[2]
                 return made
         made = make(Markers.of(batch))
-        if anchor is not None and all(_keeps_count(tensor) for tensor in tensors):
+        if anchor is not None and all(map(_is_torchs_own, tensors)):
             weaks = [None if t is None else ref(t) for t in found]
             self._kept[anchor] = (stamp, weaks, made)
         return made

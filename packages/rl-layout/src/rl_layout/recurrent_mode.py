@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Literal, ParamSpec, TypeVar
@@ -12,15 +13,13 @@ R = TypeVar("R")
 Mode = bool | Literal["recurrent", "sequential"] | None
 
 
-class _Modes(threading.local):
-    """The modes that this thread has entered, the innermost last."""
+class _Mode(threading.local):
+    """The mode of this thread: one value, so that compiled code is compiled once for each."""
 
-    def __init__(self) -> None:
-        # replaced and never changed in place, so that compiled code sees it change
-        self.entered: tuple[bool | None, ...] = ()
+    current: bool | None = None
 
 
-_modes = _Modes()
+_mode = _Mode()
 
 
 def recurrent_mode() -> bool | None:
@@ -34,7 +33,7 @@ def recurrent_mode() -> bool | None:
         >>> recurrent_mode() is None
         True
     """
-    return _modes.entered[-1] if _modes.entered else None
+    return _mode.current
 
 
 def _as_bool(mode: object) -> bool | None:
@@ -53,7 +52,8 @@ class set_recurrent_mode:
     """Set the mode of every recurrent module called inside; context manager and decorator.
 
     Modes nest, one thread does not see another's, and the mode may be set inside or outside of
-    code under ``torch.compile``.
+    code under ``torch.compile``. Tasks of one event loop share their thread's mode: do not await
+    inside. One object may be entered again, by one thread at a time.
 
     Args:
         mode: True or ``"recurrent"`` for whole sequences, False or ``"sequential"`` for one
@@ -73,12 +73,14 @@ class set_recurrent_mode:
 
     def __init__(self, mode: Mode = True) -> None:
         self.mode = _as_bool(mode)
+        self._before: list[bool | None] = []
 
     def __enter__(self) -> None:
-        _modes.entered = (*_modes.entered, self.mode)
+        self._before.append(_mode.current)
+        _mode.current = self.mode
 
     def __exit__(self, *_: object) -> None:
-        _modes.entered = _modes.entered[:-1]
+        _mode.current = self._before.pop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Run a function in this mode.
@@ -88,11 +90,18 @@ class set_recurrent_mode:
 
         Returns:
             The function, wrapped.
+
+        Raises:
+            TypeError: it is a generator or coroutine function, whose body runs after the call.
         """
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            msg = f"{function.__name__} runs after its call returns: use `with` inside it instead."
+            raise TypeError(msg)
+        mode = self.mode  # a plain value, which compiled code can hold
 
         @functools.wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
+            with set_recurrent_mode(mode):
                 return function(*args, **kwargs)
 
         return wrapped

@@ -17,7 +17,7 @@ from rl_layout import views
 from rl_layout.boundaries import cut_rows, end_kinds, runs
 from rl_layout.end_kind import EndKind
 from rl_layout.keys import PADDING_ID
-from rl_layout.markers import Markers, flag_rows, id_rows
+from rl_layout.markers import SIGNED, Markers, flag_rows, id_rows
 from rl_layout.memo import Memo
 from rl_layout.time_blocks import TimeBlock, time_blocks
 
@@ -25,9 +25,9 @@ from rl_layout.time_blocks import TimeBlock, time_blocks
 class Segments:
     """The trajectories of one batch: starts, lengths and the kind of each end.
 
-    Immutable. Everything else is derived on demand and kept. Build it with `of`, `from_starts`,
-    `from_ends`, `from_ids` or `from_lengths`. Building costs one device synchronisation, and
-    `max_length` one more.
+    Never change its tensors: everything else is derived from them on demand and kept. Build it
+    with `of`, `from_starts`, `from_ends`, `from_ids` or `from_lengths`. Building costs one device
+    synchronisation, and `max_length` and `num_real` one each.
 
     Attributes:
         starts: int64 ``[S]``, first row of each segment.
@@ -102,11 +102,12 @@ class Segments:
         return cls._of_markers(Markers(flag.shape[:-1], is_init=flag_rows(flag, "is_init")))
 
     @classmethod
-    def from_ends(cls, flag: Tensor) -> Segments:
+    def from_ends(cls, flag: Tensor, *, mask: Tensor | None = None) -> Segments:
         """Derive the segments from the flag of last steps alone.
 
         Args:
             flag: bool ``[*B, T, 1]``, as ``("next", "done")``. The last row ends one anyway.
+            mask: bool ``[*B, T]``, real steps; all are if absent.
 
         Returns:
             Segments that end truncated where the flag is set, since it does not tell a
@@ -120,15 +121,20 @@ class Segments:
             >>> Segments.from_ends(torch.tensor([[0], [1], [0]], dtype=torch.bool)).lengths
             tensor([2, 1])
         """
-        return cls._of_markers(Markers(flag.shape[:-1], truncated=flag_rows(flag, "done")))
+        real = None if mask is None else mask.reshape(-1)
+        ends = flag_rows(flag, "done")
+        return cls._of_markers(Markers(flag.shape[:-1], truncated=ends, mask=real))
 
     @classmethod
-    def from_ids(cls, ids: Tensor, steps: Tensor | None = None) -> Segments:
+    def from_ids(
+        cls, ids: Tensor, steps: Tensor | None = None, *, mask: Tensor | None = None
+    ) -> Segments:
         """Derive the segments from trajectory ids, and from positions where there are any.
 
         Args:
-            ids: integers ``[*B, T]``, one number per trajectory; -1 is padding.
+            ids: integers ``[*B, T]``, one number per trajectory.
             steps: integers ``[*B, T]``, position in the trajectory: a hole is a cut.
+            mask: bool ``[*B, T]``, real steps; those whose id is not -1 if absent.
 
         Returns:
             Segments that all end in a cut.
@@ -142,8 +148,8 @@ class Segments:
             tensor([1, 1, 1])
         """
         flat, step = id_rows(ids, steps)
-        markers = Markers(ids.shape, traj_ids=flat, traj_step=step, mask=flat != PADDING_ID)
-        return cls._of_markers(markers)
+        real = flat != PADDING_ID if mask is None else mask.reshape(-1)
+        return cls._of_markers(Markers(ids.shape, traj_ids=flat, traj_step=step, mask=real))
 
     @classmethod
     def from_lengths(cls, lengths: Tensor, kinds: Tensor | None = None) -> Segments:
@@ -164,9 +170,10 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([2, 3])).starts
             tensor([0, 2])
         """
-        if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            msg = f"lengths: expected integers, got {lengths.dtype}."
-            raise TypeError(msg)
+        for name, value in (("lengths", lengths), ("kinds", kinds)):
+            if value is not None and value.dtype not in (*SIGNED, torch.uint8):
+                msg = f"{name}: expected integers, got {value.dtype}. Call .long()."
+                raise TypeError(msg)
         if lengths.ndim != 1 or not len(lengths) or int(lengths.min()) < 1:
             msg = (
                 f"expected lengths [S] of at least 1: got shape {list(lengths.shape)}, "
@@ -299,8 +306,7 @@ class Segments:
             tensor([ 1, -9,  3])
         """
         if self.has_gaps:
-            blank = values.new_full((self.num_rows, *values.shape[1:]), fill)
-            values = blank.index_copy(0, self.rows, values)
+            values = views.place(values, self.rows, self.num_rows, fill)
         return values.reshape(*self.batch_shape, *values.shape[1:])
 
     def pad(self, values: Tensor, fill: float = 0) -> Tensor:
@@ -417,7 +423,7 @@ class Segments:
         """Add a leaf up over each segment.
 
         Args:
-            values: ``[*B, T, ...]``; flags and integers are added as int64.
+            values: ``[*B, T, ...]``; flags and integers are added as int64, floats as float64.
 
         Returns:
             ``[S, ...]``.
@@ -427,10 +433,11 @@ class Segments:
             tensor([ 5., 13.])
         """
         real = self.gather(values)
-        if not (real.is_floating_point() or real.is_complex()):
-            real = real.to(torch.int64)
+        exact = views.accumulator(real.dtype)
         numbers = self.spread(torch.arange(len(self), device=self.starts.device))
-        return real.new_zeros((len(self), *real.shape[1:])).index_add(0, numbers, real)
+        total = real.new_zeros((len(self), *real.shape[1:]), dtype=exact)
+        total = total.index_add(0, numbers, real.to(exact))
+        return total if exact == torch.int64 else total.to(real.dtype)
 
     def mean(self, values: Tensor) -> Tensor:
         """Average a leaf over the real rows of each segment.

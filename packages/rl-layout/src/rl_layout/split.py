@@ -53,18 +53,21 @@ def split_trajectories(
     """
     segments = _segments(tensordict, trajectory_key, done_key)
     flat = tensors(tensordict)
-    mask_key = (*as_tuple(prefix or keys.COLLECTOR), "mask")
-    flat.pop(mask_key, None)
+    flat.pop(keys.MASK, None)
+    mask_key = _mask_key(prefix)
+    if mask_key in flat:
+        msg = f"{mask_key} is a leaf of the batch: give another prefix for the mask."
+        raise ValueError(msg)
     if as_nested:
         jagged = {key: segments.nest(value) for key, value in flat.items()}
-        return build(nest(jagged), torch.Size([len(segments)]))
+        return build(nest(jagged), torch.Size([len(segments)]), device=tensordict.device)
     numbered = {keys.TRAJ_IDS, as_tuple(trajectory_key or keys.TRAJ_IDS)}
     padded = {
         key: segments.pad(value, keys.PADDING_ID if key in numbered else 0)
         for key, value in flat.items()
     }
     padded[mask_key] = segments.pad_mask
-    return _padded(padded, segments.pad_mask.shape)
+    return _padded(padded, segments.pad_mask.shape, tensordict.device)
 
 
 def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:
@@ -96,7 +99,7 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         rows = mask.reshape(-1).nonzero()[:, 0]
         joined = {key: value.flatten(0, 1).index_select(0, rows) for key, value in flat.items()}
     size = next(iter(joined.values())).shape[:1]
-    return build(nest(joined), size, [keys.TIME])
+    return build(nest(joined), size, [keys.TIME], tensordict.device)
 
 
 def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:
@@ -161,8 +164,8 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         key: segments.pad(value.values(), keys.PADDING_ID if key == keys.TRAJ_IDS else 0)
         for key, value in flat.items()
     }
-    padded[(*as_tuple(prefix or keys.COLLECTOR), "mask")] = segments.pad_mask
-    return _padded(padded, segments.pad_mask.shape)
+    padded[_mask_key(prefix)] = segments.pad_mask
+    return _padded(padded, segments.pad_mask.shape, tensordict.device)
 
 
 def _segments(
@@ -171,13 +174,13 @@ def _segments(
     if trajectory_key is not None and done_key is not None:
         msg = f"give trajectory_key or done_key: got {trajectory_key!r} and {done_key!r}."
         raise ValueError(msg)
+    mask: Tensor | None = batch.get(keys.MASK, None)
     if trajectory_key is not None:
-        segments = Segments.from_ids(require(batch, trajectory_key))
+        segments = Segments.from_ids(_fitting(batch, trajectory_key), mask=mask)
     elif done_key is not None:
-        parts = as_tuple(done_key)
-        segments = Segments.from_ends(
-            require(batch, parts if parts[0] == "next" else ("next", *parts))
-        )
+        under_next = as_tuple(done_key)[0] == keys.NEXT
+        key = done_key if under_next else keys.next_key(done_key)
+        segments = Segments.from_ends(_fitting(batch, key, 1), mask=mask)
     else:
         segments = Segments.of(batch)
     if not len(segments):
@@ -186,11 +189,20 @@ def _segments(
     return segments
 
 
+def _fitting(batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor:
+    value: Tensor = require(batch, key)
+    if value.shape != (*batch.batch_size, *trailing):
+        expected = [*batch.batch_size, *trailing]
+        msg = f"{key!r}: expected shape {expected}, got {list(value.shape)}."
+        raise ValueError(msg)
+    return value
+
+
 def _mask(batch: TensorDictBase, flat: Leaves, prefix: NestedKey | None) -> Tensor:
     """Take the mask out of the leaves of a padded batch."""
-    mask = flat.pop((*as_tuple(prefix or keys.COLLECTOR), "mask"), None)
+    mask = flat.pop(_mask_key(prefix), None)
     if mask is None:
-        msg = f"{(prefix or keys.COLLECTOR, 'mask')} is missing: no row tells its length."
+        msg = f"{_mask_key(prefix)} is missing: no row tells its length."
         raise KeyError(msg)
     if batch.ndim != 2 or mask.shape != batch.batch_size or mask.dtype != torch.bool:
         msg = (
@@ -205,9 +217,14 @@ def _is_jagged(flat: Leaves) -> bool:
     return bool(flat) and all(value.is_nested for value in flat.values())
 
 
-def _padded(leaves: Leaves, shape: torch.Size) -> TensorDict:
-    return build(nest(leaves), shape, [None, keys.TIME])
+def _padded(leaves: Leaves, shape: torch.Size, device: torch.device | None) -> TensorDict:
+    return build(nest(leaves), shape, [None, keys.TIME], device)
+
+
+def _mask_key(prefix: NestedKey | None) -> tuple[str, ...]:
+    return (*as_tuple(keys.COLLECTOR if prefix is None else prefix), "mask")
 
 
 def _map(batch: TensorDictBase, change: Callable[[Tensor], Tensor], size: torch.Size) -> TensorDict:
-    return build(nest({key: change(value) for key, value in tensors(batch).items()}), size)
+    changed = {key: change(value) for key, value in tensors(batch).items()}
+    return build(nest(changed), size, device=batch.device)

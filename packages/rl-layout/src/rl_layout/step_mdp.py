@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple
@@ -92,10 +92,14 @@ def _merge(
         key = (*prefix, name)
         if key in dropped:
             continue
-        if isinstance(value, TensorDictBase):
+        if _is_group(value):
             groups = (old.get(name), new.get(name))
-            one, other = (g if isinstance(g, TensorDictBase) else value.empty() for g in groups)
+            one, other = (group if _is_group(group) else value.empty() for group in groups)
             value = _merge(one, other, dropped, key)
         found[name] = value
     names = after.names if after._has_names() else None
-    return build(found, after.batch_size, names)
+    return build(found, after.batch_size, names, after.device)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, TensorDictBase) and not is_non_tensor(value)

@@ -45,7 +45,8 @@ def bits(values: Tensor) -> Tensor:
         >>> bits(torch.tensor([0.0, -0.0])).tolist()
         [0, -2147483648]
     """
-    plain = torch.view_as_real(values) if values.is_complex() else values
+    plain = values.resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
     return plain.view(_INTEGERS[plain.element_size()])
 
 
@@ -103,8 +104,8 @@ class TED2Flat:
         for key in shared:
             root, after = leaves.pop(key), leaves.pop(keys.next_key(key))
             both = root.new_empty((segments.num_rows + len(segments), *root.shape[1:]))
-            both[firsts] = root
-            both[lasts] = after[segments.lasts]
+            bits(both)[firsts] = bits(root)
+            bits(both)[lasts] = bits(after)[segments.lasts]
             once[key] = both
         return self._pack(once, leaves, segments)
 
@@ -161,8 +162,8 @@ class Flat2TED:
         _check_rows(shape, once, steps, segments)
         firsts, _ = _places(segments)
         for key, both in once.items():
-            steps[key] = both[firsts]
-            steps[keys.next_key(key)] = both[firsts + 1]
+            steps[key] = both.index_select(0, firsts)
+            steps[keys.next_key(key)] = both.index_select(0, firsts + 1)
         whole = {key: value.reshape(*shape, *value.shape[1:]) for key, value in steps.items()}
         names = [*[None] * (len(shape) - 1), keys.TIME]
         return _roll(build(nest(whole), shape, names), int(data[self.shift_key]))

@@ -15,7 +15,10 @@ _unsafe: Callable[..., TensorDict] | None = getattr(TensorDict, "_new_unsafe", N
 
 
 def build(
-    source: Mapping[str, Any], batch_size: torch.Size, names: list[str | None] | None = None
+    source: Mapping[str, Any],
+    batch_size: torch.Size,
+    names: list[str | None] | None = None,
+    device: torch.device | None = None,
 ) -> TensorDict:
     """Make a tensordict of leaves that are known to fit, without checking each.
 
@@ -23,17 +26,18 @@ def build(
         source: leaves ``[*batch_size, ...]`` or tensordicts by name, nested mappings allowed.
         batch_size: the common leading shape.
         names: names of the batch dimensions.
+        device: where every leaf lies; None where that is not said.
 
     Returns:
-        The tensordict, on no particular device.
+        The tensordict.
 
     Example:
         >>> build({"next": {"reward": torch.zeros(3, 1)}}, torch.Size([3]))["next"].batch_size
         torch.Size([3])
     """
     if _unsafe is None:
-        return TensorDict(dict(source), batch_size=batch_size, names=names)
-    return _unsafe(source, batch_size=batch_size, names=names)
+        return TensorDict(dict(source), batch_size=batch_size, names=names, device=device)
+    return _unsafe(source, batch_size=batch_size, names=names, device=device)
 
 
 def tensors(batch: TensorDictBase) -> dict[tuple[str, ...], Tensor]:

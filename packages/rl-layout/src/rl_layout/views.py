@@ -5,6 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_FLOAT8 = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
+_COPIED_AS = {
+    dtype: _INTEGERS[dtype.itemsize]
+    for dtype in (torch.uint16, torch.uint32, torch.uint64, *_FLOAT8)
+}
+
 
 def flatten(values: Tensor, batch_shape: torch.Size) -> Tensor:
     """Merge the batch dimensions of a leaf.
@@ -46,5 +53,46 @@ def pad(rows: Tensor, cells: Tensor, shape: tuple[int, int], fill: float = 0) ->
         tensor([[5, 0],
                 [0, 6]])
     """
-    out = rows.new_full((shape[0] * shape[1], *rows.shape[1:]), fill)
-    return out.index_copy_(0, cells, rows).view(*shape, *rows.shape[1:])
+    return place(rows, cells, shape[0] * shape[1], fill).view(*shape, *rows.shape[1:])
+
+
+def place(rows: Tensor, places: Tensor, size: int, fill: float = 0) -> Tensor:
+    """Put rows into their places among others.
+
+    Args:
+        rows: ``[M, ...]``, any dtype.
+        places: where each row goes, int64 ``[M]``, below ``size``.
+        size: number of places.
+        fill: what the others hold.
+
+    Returns:
+        ``[size, ...]``.
+
+    Example:
+        >>> place(torch.tensor([5, 6]), torch.tensor([2, 0]), 3)
+        tensor([6, 0, 5])
+    """
+    out = rows.new_full((size, *rows.shape[1:]), fill)
+    if rows.dtype in _COPIED_AS:  # torch cannot index these, but their bits
+        bits = _COPIED_AS[rows.dtype]
+        out.view(bits).index_copy_(0, places, rows.view(bits))
+        return out
+    return out.index_copy_(0, places, rows)
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values are added up, so that long sums stay exact.
+
+    Args:
+        dtype: of the values.
+
+    Returns:
+        int64, float64 or complex128.
+
+    Example:
+        >>> accumulator(torch.bfloat16), accumulator(torch.bool)
+        (torch.float64, torch.int64)
+    """
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else torch.int64
