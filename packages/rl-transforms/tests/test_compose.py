@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 from torch import nn
 
 from rl_layout.reference import ListRowSource
@@ -176,3 +176,9 @@ def test_a_copy_and_a_pickle_do_what_the_whole_does():
     for other in (copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert [type(member) for member in other] == [type(member) for member in whole]
         assert other.online
+
+
+def test_a_callable_may_meet_other_data_than_tensors():
+    root = one().set("text", NonTensorData("hello", batch_size=[5]))
+    same = CallableTransform(lambda batch: batch).reset(root, torch.zeros(5, dtype=torch.bool))
+    assert same["text"] == "hello"

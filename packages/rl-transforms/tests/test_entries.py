@@ -68,3 +68,10 @@ def test_rows_are_merged_whatever_the_shape_behind_them():
 def test_errors_name_the_key_and_what_is_there():
     assert "'x' is missing: there are ('group', 'a')" in missing("It", "x", nested()).args[0]
     assert not_reset(nested(), "x", nested()).args[0].endswith("Call reset first.")
+
+
+def test_a_mask_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"at the head of \[3, 2\], got \[2\]. Pass one flag"):
+        merge_rows(torch.tensor([True, False]), torch.ones(3, 2), torch.zeros(3, 2))
+    with pytest.raises(TypeError, match=r"expected torch.bool, got torch.float32"):
+        merge_rows(torch.ones(3), torch.ones(3, 2), torch.zeros(3, 2))

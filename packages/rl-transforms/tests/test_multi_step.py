@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, environments, flat_batches, trajectories
@@ -166,3 +166,10 @@ def test_bad_input_is_refused():
         multi_step(TensorDict({"next": {"reward": torch.ones(3, 1)}}, [3]), 0.9, 2)
     with pytest.raises(ValueError, match="cannot sit in"):
         MultiStep(0.9, 2).check_place("worker")
+
+
+def test_other_data_than_tensors_is_refused_by_name():
+    batch = trajectories([3])
+    batch["next", "text"] = NonTensorData("hello", batch_size=[3])
+    with pytest.raises(TypeError, match="text"):
+        multi_step(batch, 0.9, 2)

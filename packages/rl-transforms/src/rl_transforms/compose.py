@@ -243,7 +243,8 @@ class CallableTransform(Transform):
         kept = {}
         for key in made.keys(include_nested=True, leaves_only=True):
             old, new = root.get(key, None), made.get(key)
-            if old is not None and (old.shape, old.dtype) == (new.shape, new.dtype):
+            tensors = isinstance(old, Tensor) and isinstance(new, Tensor)
+            if tensors and (old.shape, old.dtype) == (new.shape, new.dtype):
                 kept[key] = merge_rows(mask, new, old)
         return with_entries(made, kept)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
 from rl_specs import Composite, TensorSpec, Unbounded
-from rl_transforms.entries import missing
+from rl_transforms.entries import check_mask, missing
 from rl_transforms.transform import Transform, with_specs
 
 Path = tuple[str, ...]
@@ -120,13 +120,7 @@ def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | No
     """
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
-    if mask.dtype != torch.bool:
-        msg = f"reset mask: expected torch.bool, got {mask.dtype}. Call .bool()."
-        raise TypeError(msg)
-    if mask.shape != shape[: mask.ndim]:
-        head = f"expected the batch size, at the head of {list(shape)}"
-        msg = f"reset mask: {head}, got {list(mask.shape)}. Pass one flag per row."
-        raise ValueError(msg)
+    check_mask(mask, shape)
     return mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim)).expand(shape)
 
 

@@ -121,6 +121,29 @@ def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
     return KeyError(f"{error.args[0]} Call reset first.")
 
 
+def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:
+    """Refuse a mask of reset rows that does not fit a leaf.
+
+    Args:
+        mask: bool ``[*B]``.
+        shape: of the leaf, ``[*B, ...]``.
+
+    Raises:
+        TypeError: the mask is not boolean.
+        ValueError: it does not have the shape of the batch.
+
+    Example:
+        >>> check_mask(torch.tensor([True, False]), torch.Size([2, 3]))
+    """
+    if mask.dtype != torch.bool:
+        msg = f"reset mask: expected torch.bool, got {mask.dtype}. Call .bool()."
+        raise TypeError(msg)
+    if mask.shape != shape[: mask.ndim]:
+        head = f"expected the batch size, at the head of {list(shape)}"
+        msg = f"reset mask: {head}, got {list(mask.shape)}. Pass one flag per row."
+        raise ValueError(msg)
+
+
 def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """Take some rows of one leaf and the others of another.
 
@@ -132,11 +155,16 @@ def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> t
     Returns:
         ``[*B, ...]``.
 
+    Raises:
+        TypeError: the mask is not boolean.
+        ValueError: it does not have the shape of the batch.
+
     Example:
         >>> mask = torch.tensor([True, False])
         >>> merge_rows(mask, torch.ones(2, 1), torch.zeros(2, 1)).flatten()
         tensor([1., 0.])
     """
+    check_mask(mask, fresh.shape)
     return torch.where(mask.reshape(*mask.shape, *[1] * (fresh.ndim - mask.ndim)), fresh, kept)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key, sibling
+from rl_layout.tensordict_fast import tensors
 from rl_transforms.entries import missing, with_entries, without_entries
 from rl_transforms.transform import Transform
 
@@ -89,7 +90,7 @@ def multi_step(
 
     Raises:
         KeyError: a reward is missing, or there is no marker at all.
-        TypeError: a reward is not floating-point.
+        TypeError: a reward is not floating-point, or a leaf under ``"next"`` is no tensor.
         ValueError: a number is out of range; the rows have several steps already; their next
             observations are stored as deltas; or a nested group ends on its own.
 
@@ -147,7 +148,7 @@ def reaching(
         return flat.index_select(0, rows).reshape(*shape, *flat.shape[1:])
 
     changes: dict[NestedKey, Tensor] = {}
-    for key, leaf in leaves(batch[keys.NEXT]):
+    for key, leaf in tensors(batch[keys.NEXT]).items():
         if as_key(key) not in sums:
             changes[next_key(key)] = take(leaf, target)
     for name, summed in sums.items():
