@@ -23,6 +23,8 @@ class Columns:
     Args:
         batch_size: the sizes `[*B]`.
         num_steps: T.
+        time_first: let the rows of one step lie together in memory, which is faster to write for
+            many rows and slower to read along time.
 
     Attributes:
         tensors: the leaves by key.
@@ -35,7 +37,8 @@ class Columns:
         (2, 5, 3)
     """
 
-    def __init__(self, batch_size: torch.Size, num_steps: int) -> None:
+    def __init__(self, batch_size: torch.Size, num_steps: int, *, time_first: bool = False) -> None:
+        self.time_first = time_first
         self.batch_size, self.num_steps = batch_size, num_steps
         self.tensors: dict[Key, Tensor] = {}
         self.arrays: dict[Key, Array] = {}
@@ -59,7 +62,12 @@ class Columns:
             shape: of one step of one row.
             dtype: of the leaf.
         """
-        self._set(key, torch.zeros((*self.batch_size, self.num_steps, *shape), dtype=dtype))
+        rows, time = self.batch_size, len(self.batch_size)
+        if self.time_first:
+            column = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype).movedim(0, time)
+        else:
+            column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
+        self._set(key, column)
 
     def _set(self, key: Key, tensor: Tensor) -> None:
         self.tensors[key], self.arrays[key] = tensor, tensor.numpy()
@@ -107,12 +115,11 @@ class Columns:
         Args:
             num_steps: the new T.
         """
-        old, time, self.num_steps = self.tensors, len(self.batch_size), num_steps
-        for key, column in old.items():
-            shape = (*column.shape[:time], num_steps, *column.shape[time + 1 :])
-            longer = column.new_zeros(shape)
+        time, self.num_steps = len(self.batch_size), num_steps
+        for key, column in list(self.tensors.items()):
+            self.add(key, column.shape[time + 1 :], column.dtype)
+            longer = self.tensors[key]
             longer.narrow(time, 0, column.shape[time]).copy_(column)
-            self._set(key, longer)
 
     def batch(self, num_steps: int) -> TensorDict:
         """Hand out the first steps.

@@ -201,15 +201,18 @@ class GymBinding:
     """
 
     def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
-        self.env, self.root, self.after = env, root, after
+        self.env = env
         self._actions = {key: root[key] for key, _ in env._readers if key in root}
         self._seen = [
             (root[key], after[key], path, write)
             for key, path, write in env._writers
             if key in root and key in after
         ]
-        flags = (after.get((name,)) for name in ("reward", "terminated", "truncated", "done"))
-        self._flags = [None if flag is None else flag.reshape(-1) for flag in flags]
+        # what nobody asked for is written all the same: that costs less than to ask at every step
+        spare = np.zeros(max(len(column) for column in (*root.values(), *after.values())))
+        names = ("reward", "terminated", "truncated", "done")
+        flags = [after.get((name,), spare).reshape(-1) for name in names]
+        self._reward, self._terminated, self._truncated, self._done = flags
 
     def start(self) -> None:
         """Reset the environment and write column 0 of the root."""
@@ -222,15 +225,13 @@ class GymBinding:
         for _, column, path, write in self._seen:
             write(column[t, ...], value_at(observation, path) if path else observation)
         over = bool(terminated or truncated)
-        for flag, value in zip(self._flags, (reward, terminated, truncated, over), strict=True):
-            if flag is not None:
-                flag[t] = value
+        self._reward[t], self._terminated[t], self._truncated[t] = reward, terminated, truncated
+        self._done[t] = over
         return over
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root, after a reset where the episode is over."""
-        done = self._flags[-1]
-        if self.env._is_over if done is None else done[t]:
+        if self._done[t]:
             self._restart(t + 1)
             return
         for before, column, _, _ in self._seen:

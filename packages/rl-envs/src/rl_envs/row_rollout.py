@@ -91,7 +91,7 @@ class RowRollout:
         room = request.max_steps
         if request.break_when_any_done:
             room = min(room, FIRST_STEPS)
-        self.columns = Columns(env.batch_size, room)
+        self.columns = Columns(env.batch_size, room, time_first=env.resets_by_stepping)
         root = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
         self.columns.add_leaves(list(root))
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
@@ -142,7 +142,7 @@ class RowRollout:
         if self._missing is None:
             return t + 1 == self.request.max_steps
         self._missing -= self.columns.arrays[keys.MASK][:, t]
-        return bool((self._missing <= 0).all())
+        return t + 1 >= self.request.max_steps and bool((self._missing <= 0).all())
 
     def _bound(self) -> Binding:
         arrays = self.columns.arrays

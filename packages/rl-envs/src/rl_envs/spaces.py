@@ -172,7 +172,7 @@ def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any]
     moved = bool(np.any(start))
 
     def write(row: Array, value: Any) -> None:
-        found = np.shape(value)
+        found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
         if found != row.shape:
             msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {found}."
             raise ValueError(msg)

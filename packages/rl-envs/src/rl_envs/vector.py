@@ -26,7 +26,6 @@ from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite
 
 DISABLED = AutoresetMode.DISABLED
-FLAGS = tuple((name,) for name in keys.DONE_KEYS)
 
 
 class GymVectorEnv(EnvBase):
@@ -244,6 +243,12 @@ class NextStepBinding(RowBinding):
 
     env: GymVectorEnv
 
+    def __init__(self, env: GymVectorEnv, root: Rows, after: Rows) -> None:
+        super().__init__(env, root, after)
+        self._inputs = {key: root[key] for key, _ in env._readers if key in root}
+        flags = {(name,) for name in keys.DONE_KEYS}
+        self._shown = {key: column for key, column in self._shown.items() if key not in flags}
+
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
         if keys.MASK in self.root:
@@ -252,9 +257,8 @@ class NextStepBinding(RowBinding):
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done reset in the step to come."""
-        for key, row in self._column(self._shown, t + 1).items():
-            if (key[-1],) not in FLAGS:
-                row[...] = self.after[key][:, t]
+        for key, column in self._shown.items():
+            column[:, t + 1] = self.after[key][:, t]
 
 
 def _made(
