@@ -252,16 +252,16 @@ class Worker:
         Example:
             >>> worker.kill()  # doctest: +SKIP
         """
+        if self.pid and not self._is_over:
+            self._is_over = True
+            if deadline is None or not self._is_gone(max(deadline - time.monotonic(), 0)):
+                self._process.kill()
+            self._process.join()
+            self._note_end()
+            self._process.close()
+        if self._close_descriptor is not None:
+            self._close_descriptor()
         self._channel.close()
-        if self._is_over or not self.pid:
-            return
-        self._is_over = True
-        if deadline is None or not self._is_gone(max(deadline - time.monotonic(), 0)):
-            self._process.kill()
-        self._process.join()
-        self._note_end()
-        self._process.close()
-        self._close_descriptor()
 
     def _is_gone(self, timeout_s: float = 0) -> bool:
         return _is_ready(self._descriptor, timeout_s)
