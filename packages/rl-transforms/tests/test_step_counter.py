@@ -86,6 +86,7 @@ def test_specs_have_what_data_have():
     done = Composite(agents={"done": Binary(shape=(3, 2, 1), dtype=torch.bool)}, shape=(3,))
     counter = StepCounter(max_steps=4)
     flags_out = counter.transform_done_spec(done)
+    assert set(flags_out["agents"].keys()) == {"done", "terminated", "truncated"}
     assert flags_out["agents", "truncated"].shape == (3, 2, 1)
     assert ("agents", "truncated") not in done
     spec = counter.transform_observation_spec(Composite(shape=(3,)))

@@ -143,7 +143,8 @@ class StepCounter(GroupTransform):
         super().transform_done_spec(spec)
         if self.max_steps is None:
             return spec
-        names = [self.truncated_key, *([keys.DONE] if self.update_done else [])]
+        names = [self.truncated_key]
+        names += [keys.DONE, keys.TERMINATED] if self.update_done else []
         groups = self._with_root(self._groups or {}, spec.shape).items()
         flags = {(*g, name): Binary(shape=s, dtype=torch.bool) for g, s in groups for name in names}
         return with_specs(spec, {k: flag for k, flag in flags.items() if k not in spec})
