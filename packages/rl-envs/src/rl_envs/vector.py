@@ -102,6 +102,11 @@ class GymVectorEnv(EnvBase):
         ]
         self._one_action = not isinstance(acted, gymnasium.spaces.Dict)
 
+    @property
+    def num_envs(self) -> int:
+        """How many copies there are."""
+        return int(self.batch_size[0])
+
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the copies, each from the one before, or all alike."""
         super().set_seed(seed, static_seed)
@@ -182,7 +187,7 @@ class GymVectorEnv(EnvBase):
             what = "closed: make a new one" if self.is_closed else "not reset yet: call reset()"
             msg = f"this GymVectorEnv is {what}."
             raise RuntimeError(msg)
-        if self._over.any() and not self.resets_by_stepping:
+        if not self.resets_by_stepping and self._over.any():
             rows = np.flatnonzero(self._over).tolist()
             msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
             raise RuntimeError(msg)
@@ -246,14 +251,27 @@ class NextStepBinding(RowBinding):
     def __init__(self, env: GymVectorEnv, root: Rows, after: Rows) -> None:
         super().__init__(env, root, after)
         self._inputs = {key: root[key] for key, _ in env._readers if key in root}
+        self._results = [(after[k], path, write) for k, path, write in env._writers if k in after]
+        # what nobody asked for is written all the same: that costs less than to ask at every step
+        num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
+        spare = np.zeros((env.num_envs, num_steps, 1))
+        names = ("reward", "terminated", "truncated", "done")
+        columns = [after.get((name,), spare)[:, :, 0] for name in names]
+        self._reward, self._terminated, self._truncated, self._done = columns
+        self._real = root.get(keys.MASK, spare[:, :, 0])
         flags = {(name,) for name in keys.DONE_KEYS}
         self._shown = {key: column for key, column in self._shown.items() if key not in flags}
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
-        if keys.MASK in self.root:
-            self.root[keys.MASK][:, t] = ~self.env._over
-        return super().step(t)
+        env = self.env
+        self._real[:, t] = ~env._over
+        rows = {key: column[:, t] for key, column in self._inputs.items()}
+        self._reward[:, t], self._terminated[:, t], self._truncated[:, t], _ = env._take(rows)
+        for column, path, write in self._results:
+            write(column[:, t], value_at(env._shown, path))
+        self._done[:, t] = env._over
+        return bool(env._over.any())
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done reset in the step to come."""
