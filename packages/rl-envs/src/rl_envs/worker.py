@@ -7,6 +7,7 @@ import os
 import pickle
 import select
 import time
+import warnings
 import weakref
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -71,7 +72,10 @@ class Worker:
             target=serving.run, args=(far, orders), name=f"{name}-{index}", daemon=False
         )
         try:
-            self._process.start()
+            with warnings.catch_warnings():
+                # who asks for fork by name has read what it risks; from 3.12 on Python repeats it
+                warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+                self._process.start()
             self.pid = self._process.pid
             self._descriptor = os.pidfd_open(self.pid)
             self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
