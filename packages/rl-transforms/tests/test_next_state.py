@@ -135,3 +135,16 @@ def test_a_source_proves_rows_whose_own_markers_were_not_sampled():
     sample = compact(batch).exclude(keys.TRAJ_IDS)
     rebuilt = NextStateReconstructor()(sample, ListRowSource(batch))
     assert rebuilt[keys.NEXT_MISSING].tolist() == [False, False, True]
+
+
+def test_a_row_that_was_overwritten_meanwhile_is_missing():
+    class Late(ListRowSource):
+        def read(self, rows, keys):
+            found, _ = super().read(rows, keys)
+            return found, torch.zeros(rows.shape, dtype=torch.bool)
+
+    batch = trajectories([4])
+    batch[keys.ROW] = torch.arange(4)
+    rebuilt = NextStateReconstructor()(compact(batch[:2]), Late(batch))
+    assert rebuilt[keys.NEXT_MISSING].tolist() == [False, True]
+    assert rebuilt[NEXT_OBS][1].isnan().all()
