@@ -150,12 +150,12 @@ def test_a_network_that_writes_the_action_is_only_scored():
     parts = (
         network(),
         TensorDictModule(
-            lambda x: torch.eye(4)[x.argmax(-1)], in_keys=["logits"], out_keys=["action"]
+            lambda x: torch.eye(4)[x.argmin(-1)], in_keys=["logits"], out_keys=["action"]
         ),
     )
     batch = one_hot_actor(TensorDictSequential(*parts))(rows())
-    assert torch.equal(batch["action"].argmax(-1), batch["logits"].argmax(-1))
-    assert_close(batch["sample_log_prob"], batch["logits"].log_softmax(-1).amax(-1))
+    assert torch.equal(batch["action"].argmax(-1), batch["logits"].argmin(-1))
+    assert_close(batch["sample_log_prob"], batch["logits"].log_softmax(-1).amin(-1))
 
 
 def test_the_last_part_can_be_another():
