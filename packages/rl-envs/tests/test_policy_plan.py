@@ -151,6 +151,13 @@ def test_verifying_leaves_buffers_as_one_call_does():
     assert norm.module.num_batches_tracked == 1
 
 
+def test_a_callable_with_state_of_its_own_is_called_once_a_step():
+    actions = iter([torch.zeros(1), torch.ones(1)])
+    plan = policy_plan(lambda td: td.set("action", next(actions)))
+    made = [plan({("observation",): torch.zeros(3)}, torch.Size([]))[("action",)] for _ in range(2)]
+    assert [action.item() for action in made] == [0.0, 1.0]
+
+
 def test_a_key_that_the_environment_lacks_is_named():
     plan = policy_plan(TensorDictModule(nn.Identity(), ["hidden"], ["action"]))
     with pytest.raises(KeyError, match=r"reads \['hidden'\].*lacks: it shows \['observation'\]"):
@@ -165,3 +172,18 @@ def test_what_cannot_be_called_is_refused():
 def test_a_plan_is_planned_already():
     plan = policy_plan(linear())
     assert policy_plan(plan) is plan
+
+
+def test_a_fallback_draws_no_more_than_the_policy():
+    class Draws(Steps):
+        def step(self, seen):
+            return torch.rand(2), torch.rand(2)
+
+        def forward(self, tensordict):
+            return tensordict.set("action", torch.rand(2))
+
+    torch.manual_seed(3)
+    policy_plan(Draws())(VALUES, ROWS)
+    following = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(3)[2:], following)

@@ -133,6 +133,8 @@ class PolicyPlan:
         """Run the policy and the plan under one generator state, and compare."""
         self._is_verified = True
         self._demand(values)
+        if all(entry.in_keys is None for entry in self.entries):
+            return self._run(values, batch_size)  # as it is: nothing to compare, and called once
         generators, buffers = _generators(), _buffers(self.policy)
         truth = _through_tensordict(self.policy, dict(values), batch_size)
         after = _generators()
