@@ -88,3 +88,10 @@ def test_a_policy_may_return_nothing():
         root.update(env.rand_action())
 
     assert env.rollout(3, act).shape == (3,)
+
+
+def test_a_root_that_names_a_device_is_welcome():
+    env = CountingEnv()
+    root = env.reset().to("cpu")
+    assert env.rollout(3, auto_reset=False, tensordict=root).shape == (3,)
+    assert root.device == torch.device("cpu")

@@ -5,9 +5,11 @@ import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_envs import GymEnv, SerialEnv
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.rollout import Request
 from rl_envs.row_rollout import FIRST_STEPS, can_play
+from rl_specs import Unbounded
+from rl_transforms import TensorDictPrimer
 
 
 def policy():
@@ -141,3 +143,15 @@ def test_a_policy_output_must_begin_with_the_batch():
     )
     with pytest.raises((ValueError, RuntimeError), match=r"batch"):
         env.rollout(2, policy)
+
+
+def test_a_recurrent_state_lives_on_where_room_grows():
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), expand_specs=True)
+    env = TransformedEnv(GymEnv(Endless()), primer)
+    policy = TensorDictModule(
+        lambda hidden: (torch.tensor([True, False]), hidden + 1),
+        ["hidden"],
+        ["action", ("next", "hidden")],
+    )
+    batch = env.rollout(FIRST_STEPS + 3, policy)
+    assert batch["hidden"].flatten().tolist() == list(range(FIRST_STEPS + 3))

@@ -145,3 +145,10 @@ def test_closing_closes_the_environment_inside():
     env = tracked(CountingEnv())
     env.close()
     assert env.base_env.is_closed
+
+
+def test_an_environment_that_goes_on_needs_a_reset_behind_new_transforms():
+    base = CountingEnv()
+    root = base.reset()
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+        TransformedEnv(base, StepCounter()).rand_step(root)

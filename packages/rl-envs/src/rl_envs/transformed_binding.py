@@ -147,8 +147,6 @@ class TransformedBinding:
         """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
         done = self._column(self._after["done",], t)
         over = bool(done.any())
-        if over:  # the environment inside does not know of what transforms have truncated
-            self._column(self._raw_after["done",], t)[...] = done
         self._binding.advance(t)
         for key in self._carried:
             self._column(self._root[key], t + 1)[...] = self._column(self._after[key], t)
