@@ -41,7 +41,8 @@ ALSO = ["keys", "reference", "synthetic", "testing"]  # modules that are used by
 
 def section(of: str) -> str:
     """The API of one module; a package's own names are imported into it."""
-    return MODULE.format(module=of, imported="" if "." in of else "\n   :imported-members:")
+    option = ":ignore-module-all:" if "." in of else ":imported-members:"
+    return MODULE.format(module=of, imported=f"\n   {option}")
 
 
 here = Path(__file__).parent
