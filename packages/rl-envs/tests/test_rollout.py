@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from rl_envs import RandomPolicy
 from rl_envs.rollout import Request, truncate
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 
@@ -93,5 +94,7 @@ def test_a_policy_may_return_nothing():
 def test_a_root_that_names_a_device_is_welcome():
     env = CountingEnv()
     root = env.reset().to("cpu")
-    assert env.rollout(3, auto_reset=False, tensordict=root).shape == (3,)
+    policy = RandomPolicy(env.action_spec)
+    assert env.rollout(3, policy, auto_reset=False, tensordict=root).shape == (3,)
     assert root.device == torch.device("cpu")
+    assert "action" not in root  # what the policy wrote went to a copy

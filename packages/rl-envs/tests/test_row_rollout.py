@@ -101,6 +101,12 @@ def test_set_truncated_marks_the_last_step():
     assert batch["next", "truncated"].flatten().tolist() == [False, False, True]
 
 
+def test_set_truncated_leaves_a_terminated_step_alone():
+    batch = GymEnv("CartPole-v1").rollout(500, set_truncated=True)
+    assert batch["next", "terminated"][-1]
+    assert not batch["next", "truncated"].any()
+
+
 def test_callbacks_take_the_slow_path():
     env = GymEnv(Endless())
     assert can_play(env, Request(3))
