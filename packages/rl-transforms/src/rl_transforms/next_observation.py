@@ -24,7 +24,7 @@ class NextObservationDelta(Transform):
     On finished rows of an environment `rows` writes
     ``("next", "delta", key)`` = (next - root) in `delta_dtype`, and drops ``("next", key)``. In a
     buffer `forward` adds the root's again. Lossy: an entry comes back up to half a step of
-    `delta_dtype` off, that is up to 1/2048 of the delta for float16, and up to the rounding of the sum
+    `delta_dtype` off, up to 1/2048 of the delta for float16, and up to the rounding of the sum
     itself. A step of the environment keeps its next observation, from which the next one starts.
 
     A buffer that makes n-step rows while it stores them needs whole observations first:
