@@ -131,7 +131,7 @@ def folder_problems() -> list[str]:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of every package, strictly."""
-    install(session, "mypy", *editable(list(PACKAGES)))
+    install(session, "mypy", *editable(list(PACKAGES)), *groups("test", *PACKAGES))
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_envs import GymEnv, SerialEnv
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import (
     CountingEnv,
     EpisodeStepEnv,
@@ -10,6 +10,7 @@ from rl_envs.testing import (
     NestedEnv,
     check_conformance,
 )
+from rl_transforms import InitTracker, NextObservationDelta
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,13 @@ def test_closing_closes_all():
     env = SerialEnv(2, CountingEnv)
     env.close()
     assert all(inner.is_closed for inner in env.envs)
+
+
+def test_a_transform_that_must_stand_outside_is_refused_inside():
+    def make():
+        return TransformedEnv(EpisodeStepEnv(), NextObservationDelta())
+
+    with pytest.raises(ValueError, match="NextObservationDelta cannot sit in a worker"):
+        SerialEnv(2, make)
+    with pytest.raises(ValueError, match="NextObservationDelta cannot sit in a worker"):
+        SerialEnv(2, lambda: TransformedEnv(make(), InitTracker()))

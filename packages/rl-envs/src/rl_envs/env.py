@@ -17,6 +17,7 @@ from rl_envs.env_type import EnvType
 from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
 from rl_envs.seeds import next_seed
 from rl_layout import step_mdp
+from rl_transforms import Place
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -387,6 +388,20 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         self._is_started = bool(state_dict["is_started"])
 
     # life
+
+    def check_place(self, place: Place) -> None:
+        """Refuse to stand where a transform in it cannot work.
+
+        Args:
+            place: ``"worker"`` for an environment inside a serial or parallel one.
+
+        Raises:
+            ValueError: a transform has to stand outside; the message names it.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().check_place("worker")
+        """
 
     def close(self) -> None:
         """Release what the environment holds. A second call does nothing.

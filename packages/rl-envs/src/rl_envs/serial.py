@@ -32,7 +32,8 @@ class SerialEnv(EnvBase):
         envs: the environments.
 
     Raises:
-        ValueError: the number of functions is another one, or the environments differ in specs.
+        ValueError: the number of functions is another one, the environments differ in specs, or
+            one has a transform that must stand outside.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -53,6 +54,7 @@ class SerialEnv(EnvBase):
         first = self.envs[0]
         for number, env in enumerate(self.envs):
             guards.check_masks(env)
+            env.check_place("worker")
             _check_alike(first, env, number)
         super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
         self.observation_spec = self._stacked(first.observation_spec)

@@ -14,7 +14,7 @@ from rl_envs.env import EnvBase
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.transformed_binding import TransformedBinding, pass_step
 from rl_layout import keys
-from rl_transforms import Compose, Transform
+from rl_transforms import Compose, Place, Transform
 
 Change = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -122,6 +122,11 @@ class TransformedEnv(EnvBase):
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environment inside."""
         return self.base_env.set_seed(seed, static_seed)
+
+    def check_place(self, place: Place) -> None:
+        """Refuse a place that a transform here, or further in, cannot work in."""
+        self.transforms.check_place(place)
+        self.base_env.check_place(place)
 
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
