@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import cloudpickle
 import pytest
 
 from rl_envs.worker_errors import (
@@ -20,6 +21,8 @@ from rl_envs.worker_errors import (
 from rl_envs.workers import WorkerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+# this file is no module that another process could import
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Stubborn(Exception):
