@@ -27,7 +27,7 @@ class Segments:
 
     Never change its tensors: everything else is derived from them on demand and kept. Build it
     with `of`, `from_starts`, `from_ends`, `from_ids` or `from_lengths`. Building costs one device
-    synchronisation, and `max_length` and `num_real` one each.
+    synchronisation, `max_length` one more, and `num_real` one where some rows are masked out.
 
     Attributes:
         starts: int64 ``[S]``, first row of each segment.
@@ -79,7 +79,10 @@ class Segments:
     @classmethod
     def _of_markers(cls, markers: Markers) -> Segments:
         starts, lasts = runs(cut_rows(markers), markers.mask)
-        return cls(starts, lasts - starts + 1, end_kinds(markers, lasts), markers.batch_shape)
+        made = cls(starts, lasts - starts + 1, end_kinds(markers, lasts), markers.batch_shape)
+        if markers.mask is None:
+            made.num_real = made.num_rows  # known without asking the device
+        return made
 
     @classmethod
     def from_starts(cls, flag: Tensor) -> Segments:
@@ -406,8 +409,8 @@ class Segments:
             max_waste: share of a block's cells that may hold no real step, from 0 to 1.
 
         Returns:
-            The blocks from the first step on. Columns follow `order`, so the columns of a block
-            are the first ones of the block before. Lengths are copied to the host once.
+            The blocks in order of time. Columns follow `order`, so those of a block are the first
+            ones of the block before. Lengths are copied to the host once.
 
         Raises:
             ValueError: the share lies outside ``[0, 1)``.
@@ -474,12 +477,7 @@ class Segments:
         return views.flatten(values, self.batch_shape).index_select(0, self.lasts)
 
     def to(self, device: Any) -> Segments:
-        """Move to a device; these segments themselves where they are there already.
-
-        Example:
-            >>> Segments.from_lengths(torch.tensor([1, 2])).to("cpu").lengths
-            tensor([1, 2])
-        """
+        """Move to a device; these segments themselves where they are there already."""
         if torch.device(device) == self.starts.device:
             return self
         starts, lengths = self.starts.to(device), self.lengths.to(device)
