@@ -200,7 +200,8 @@ def examples(session: nox.Session, script: str) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; a broken reference is an error."""
-    install(session, "sphinx", "myst-parser", "furo", *editable(list(PACKAGES)))
+    tools = ["sphinx", "myst-parser", "furo", *groups("test", *PACKAGES)]
+    install(session, *tools, *editable(list(PACKAGES)))
     session.run("sphinx-build", "-W", "-n", "-q", "docs", "docs/_build")
 
 
