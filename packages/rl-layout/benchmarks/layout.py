@@ -46,7 +46,7 @@ def segments() -> None:
     batch.set(keys.STEPS_TO_NEXT_OBS, torch.ones(rows, 1, dtype=torch.int64))
     flag = batch["is_init"]
     flat = flag.view(-1)
-    arrays = [batch[key].numpy() for key, _, _ in FIELDS.values()]
+    arrays = [np.from_dlpack(batch[key]) for key, _, _ in FIELDS.values()]
 
     def afresh() -> Segments:
         flat[0] = True  # moves the version counter, so that nothing kept is used
@@ -54,7 +54,7 @@ def segments() -> None:
 
     floors = {
         "torch nonzero": median_us(flat.nonzero),
-        "numpy flatnonzero": median_us(lambda: np.flatnonzero(flat.numpy())),
+        "numpy flatnonzero": median_us(lambda: np.flatnonzero(np.from_dlpack(flat))),
         "one read of every marker": median_us(lambda: [array.max() for array in arrays]),
     }
     print(f"{rows:,} steps, {len(Segments.of(batch)):,} trajectories")
