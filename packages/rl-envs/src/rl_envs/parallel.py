@@ -18,7 +18,7 @@ from rl_envs.env import EnvBase
 from rl_envs.env_servant import EnvServant, EnvTraits
 from rl_envs.exchange import RESET, Exchange, schema_of
 from rl_envs.portable import Portable
-from rl_envs.serial import Makers
+from rl_envs.serial import Makers, one_each
 from rl_envs.workers import StartMethod, WorkerPool
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
@@ -348,18 +348,9 @@ def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
 def _servants(
     shares: list[slice], num_workers: int, create_env_fn: Any, create_env_kwargs: Any
 ) -> list[Any]:
-    makers = [Portable(make) for make in _one_each(num_workers, create_env_fn, "create_env_fn")]
-    kwargs = _one_each(num_workers, create_env_kwargs, "create_env_kwargs")
+    makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
+    kwargs = one_each(num_workers, create_env_kwargs, "create_env_kwargs")
     return [partial(EnvServant, makers[share], kwargs[share]) for share in shares]
-
-
-def _one_each(number: int, given: Any, name: str) -> list[Any]:
-    if not isinstance(given, Sequence):
-        return [given] * number
-    if len(given) != number:
-        msg = f"{name} must be one, or one for each of {number} workers: got {len(given)}."
-        raise ValueError(msg)
-    return list(given)
 
 
 def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:

@@ -48,8 +48,8 @@ class SerialEnv(EnvBase):
         create_env_fn: Makers,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        makers = _each(num_workers, create_env_fn, "create_env_fn")
-        kwargs = _each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
+        makers = one_each(num_workers, create_env_fn, "create_env_fn")
+        kwargs = one_each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
@@ -180,7 +180,24 @@ def _row(columns: Rows, i: int) -> dict[tuple[str, ...], Array]:
     return {key: column[i] for key, column in columns.items()}
 
 
-def _each(number: int, given: Any, name: str) -> list[Any]:
+def one_each(number: int, given: Any, name: str) -> list[Any]:
+    """Give every worker one of what was given: the same, or its own.
+
+    Args:
+        number: how many workers.
+        given: one thing for all, or a sequence with one for each.
+        name: what it is, for the message.
+
+    Returns:
+        A list of that length.
+
+    Raises:
+        ValueError: there is no worker, or another number of things.
+
+    Example:
+        >>> one_each(2, {"size": 3}, "create_env_kwargs")
+        [{'size': 3}, {'size': 3}]
+    """
     if number < 1:
         msg = f"num_workers must be at least 1: got {number}."
         raise ValueError(msg)
