@@ -1,0 +1,1 @@
+"""Returns, advantages and losses that cut where trajectories end."""
