@@ -1,0 +1,1 @@
+"""LSTM and GRU on flat trajectories, without padding."""
