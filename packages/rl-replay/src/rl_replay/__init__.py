@@ -1,0 +1,1 @@
+"""Replay buffers of flat trajectories: storages, samplers, writers."""

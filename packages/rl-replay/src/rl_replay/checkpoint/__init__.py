@@ -1,0 +1,1 @@
+"""Buffers on disk: written beside and swapped in, checked when read."""

@@ -1,0 +1,1 @@
+"""Whether and what a buffer may write."""
