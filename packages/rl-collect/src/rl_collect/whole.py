@@ -1,0 +1,193 @@
+"""Whole trajectories out of batches that cut them: the pieces are held until they end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest, tensors
+
+Leaves = dict[tuple[str, ...], Tensor]
+
+
+class WholeTrajectories:
+    """Takes batches `[*B, T]`, holds what has not ended, hands out what has.
+
+    No row is dropped and none is handed out twice. Rows come out environment by environment,
+    trajectories end to end.
+
+    Args:
+        num_envs: how many environments play side by side, B flattened.
+        max_held: most rows to hold; at that bound the longest pieces are cut.
+
+    Attributes:
+        held: how many rows are held.
+
+    Raises:
+        ValueError: `max_held` is below 1.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> whole = WholeTrajectories(num_envs=1)
+        >>> batch = trajectories([3, 4])
+        >>> len(whole.take(batch[:5])), whole.held, len(whole.take(batch[5:]))
+        (3, 2, 4)
+    """
+
+    def __init__(self, num_envs: int, max_held: int = 1_000_000) -> None:
+        if max_held < 1:
+            msg = f"max_held must be at least 1 row: got {max_held}."
+            raise ValueError(msg)
+        self._num_envs, self._max_held = num_envs, max_held
+        self._rows: Leaves = {}  # [held], oldest first
+        self._env = torch.empty(0, dtype=torch.int64)  # whose each of them is
+
+    @property
+    def held(self) -> int:
+        """How many rows are held."""
+        return len(self._env)
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many rows are held of each environment, int64 `[B]`."""
+        return torch.bincount(self._env, minlength=self._num_envs)
+
+    def take(self, batch: TensorDictBase, over: Tensor | None = None) -> TensorDict:
+        """Add a batch, and hand out the trajectories that it completes.
+
+        Args:
+            batch: `[*B, T]`, what follows the batch before. It is not changed, and not kept.
+            over: bool `[*B, T]`, the rows that end a trajectory; `("next", "done")` unless given.
+
+        Returns:
+            Whole trajectories, `[M]`; M is 0 where none ended.
+
+        Raises:
+            KeyError: the batch lacks an entry of those before, or has another one.
+            ValueError: it is of another number of environments.
+        """
+        num_steps = batch.shape[-1]
+        if batch.numel() != self._num_envs * num_steps:
+            msg = f"expected {self._num_envs} environments: got a batch {tuple(batch.shape)}."
+            raise ValueError(msg)
+        flag = batch.get(keys.NEXT_DONE) if over is None else over
+        ends = torch.cat([torch.zeros(self.held, dtype=torch.bool), flag.reshape(-1).cpu()])
+        env = torch.arange(self._num_envs).repeat_interleave(num_steps)
+        env = torch.cat([self._env, env])
+        rows = self._joined({key: leaf.flatten(0, batch.ndim - 1) for key, leaf in _of(batch)})
+        order = torch.argsort(env, stable=True)
+        left = _ends_left(ends[order], env[order])
+        return self._hand_out(rows, env, order[left > 0], order[left == 0])
+
+    def cut(self, rows: Tensor | None = None) -> TensorDict:
+        """Hand out pieces that have not ended; their last rows become truncations.
+
+        Args:
+            rows: bool `[B]`, of which environments; of all unless given.
+
+        Returns:
+            The pieces, `[M]`. What follows them must begin new trajectories.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> whole = WholeTrajectories(num_envs=1)
+            >>> _ = whole.take(trajectories([3, 4])[:5])
+            >>> whole.cut()["next", "truncated"].flatten().tolist()
+            [False, True]
+        """
+        order = torch.argsort(self._env, stable=True)
+        cut = torch.ones(self._num_envs, dtype=torch.bool) if rows is None else rows
+        chosen = cut[self._env[order]]
+        env = self._env[order[chosen]]
+        pieces = self._hand_out(self._rows, self._env, order[chosen], order[~chosen])
+        if len(pieces):
+            truncate_rows(pieces, torch.cat([env[1:] != env[:-1], torch.tensor([True])]))
+        return pieces
+
+    def over_bound(self) -> Tensor:
+        """Choose the longest pieces, of which enough that the rest is within the bound.
+
+        Returns:
+            bool `[B]`, the environments to `cut`.
+
+        Example:
+            >>> WholeTrajectories(num_envs=3).over_bound()
+            tensor([False, False, False])
+        """
+        lengths, order = self.lengths.sort(descending=True)
+        before = self.held - (lengths.cumsum(0) - lengths)  # held while the longer ones are cut
+        chosen = torch.zeros(self._num_envs, dtype=torch.bool)
+        chosen[order] = before > self._max_held
+        return chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows that are held.
+
+        Returns:
+            Tensors.
+        """
+        return {"rows": build(nest(self._rows), self._env.shape).clone(), "env": self._env.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hold the rows of a saved state instead.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self._rows, self._env = dict(_of(state["rows"].clone())), state["env"].clone()
+
+    def _joined(self, fresh: Leaves) -> Leaves:
+        if not self.held:
+            return fresh
+        if fresh.keys() != self._rows.keys():
+            differ = [keys.as_key(key) for key in fresh.keys() ^ self._rows.keys()]
+            msg = f"batches of one run must have the same entries: {differ} are not in both."
+            raise KeyError(msg)
+        return {key: torch.cat([self._rows[key], leaf]) for key, leaf in fresh.items()}
+
+    def _hand_out(self, rows: Leaves, env: Tensor, out: Tensor, stay: Tensor) -> TensorDict:
+        self._rows = {key: leaf.index_select(0, stay.to(leaf.device)) for key, leaf in rows.items()}
+        self._env = env[stay]
+        found = {key: leaf.index_select(0, out.to(leaf.device)) for key, leaf in rows.items()}
+        return build(nest(found), out.shape, [keys.TIME])
+
+
+def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
+    """Mark rows as the last of their data, where the task goes on; in place.
+
+    Args:
+        batch: `[*B]`, with done flags under `"next"`, in nested groups as well.
+        last: bool `[*B]`. A row that is terminated stays so and is not truncated.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([3])
+        >>> truncate_rows(batch, torch.tensor([False, True, False]))
+        >>> batch["next", "done"].flatten().tolist()
+        [False, True, True]
+    """
+    for key, done in _of(batch):
+        if key[0] != keys.NEXT or key[-1] != keys.DONE:
+            continue
+        mark = last.to(done.device).reshape(*last.shape, *[1] * (done.ndim - last.ndim))
+        place = key[:-1]
+        truncated = batch.get((*place, keys.TRUNCATED))
+        truncated |= mark & ~batch.get((*place, keys.TERMINATED))
+        done |= mark
+
+
+def _of(batch: TensorDictBase) -> list[tuple[tuple[str, ...], Tensor]]:
+    return list(tensors(batch).items())
+
+
+def _ends_left(ends: Tensor, env: Tensor) -> Tensor:
+    """How many ends lie at or behind each row of its environment; rows by environment."""
+    behind = ends.flip(0).cumsum(0).flip(0)
+    # minus those of the environments that follow
+    following = torch.bincount(env[ends], minlength=int(env.max()) + 1 if len(env) else 0)
+    after = following.flip(0).cumsum(0).flip(0) - following
+    return behind - after[env]
