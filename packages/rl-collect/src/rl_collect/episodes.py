@@ -1,0 +1,105 @@
+"""Returns and lengths of finished episodes, however batches cut them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+RECENT = 100
+"""Of how many episodes the means are taken."""
+
+
+class Episodes:
+    """Adds up the rewards of episodes under way, and remembers the last ones that ended.
+
+    Args:
+        batch_size: the sizes `[*B]` of the environments that play side by side.
+
+    Attributes:
+        finished: how many episodes have ended.
+
+    Example:
+        >>> episodes = Episodes(())
+        >>> episodes.add(np.ones((5, 1)), np.array([False, True, False, False, True]))
+        >>> episodes.finished, episodes.mean_return, episodes.mean_length
+        (2, 2.5, 2.5)
+    """
+
+    def __init__(self, batch_size: tuple[int, ...]) -> None:
+        self.finished = 0
+        self._return: NDArray[np.float64] = np.zeros(int(np.prod(batch_size)))
+        self._length: NDArray[np.int64] = np.zeros(self._return.shape, dtype=np.int64)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+
+    @property
+    def mean_return(self) -> float:
+        """The mean return of the last finished episodes; NaN before any has ended."""
+        return float(np.mean([one for one, _ in self._recent])) if self._recent else float("nan")
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length of the last finished episodes; NaN before any has ended."""
+        return float(np.mean([one for _, one in self._recent])) if self._recent else float("nan")
+
+    def add(self, reward: NDArray[Any], over: NDArray[np.bool_]) -> None:
+        """Count the steps that follow the last ones.
+
+        Args:
+            reward: `[*B, T, ...]`; further dimensions are added up.
+            over: bool `[*B, T]`, the steps that end an episode.
+        """
+        flags = over.reshape(-1, over.shape[-1])
+        gained = reward.reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
+        total = gained.cumsum(1) + self._return[:, None]
+        steps = np.arange(1, flags.shape[1] + 1) + self._length[:, None]
+        env, place = np.nonzero(flags)
+        # what had been counted when the episode before it ended, in the same environment
+        first = np.ones(len(env), dtype=bool)
+        first[1:] = env[1:] != env[:-1]
+        ended = np.stack([total[env, place], steps[env, place]])
+        before = np.where(first, 0, np.roll(ended, 1, axis=1))
+        by_time = np.argsort(place, kind="stable")
+        for one, length in (ended - before)[:, by_time].T.tolist():
+            self._recent.append((one, int(length)))
+        self.finished += len(env)
+        self._return, self._length = total[:, -1].copy(), steps[:, -1].copy()
+        last = np.roll(first, -1)  # the episode that ended last in its environment
+        self._return[env[last]] -= ended[0, last]
+        self._length[env[last]] -= ended[1, last].astype(np.int64)
+
+    def forget(self, rows: NDArray[np.bool_] | None = None) -> None:
+        """Drop the episodes under way, as a reset does.
+
+        Args:
+            rows: bool `[*B]`, of which environments; of all unless given.
+        """
+        chosen = slice(None) if rows is None else rows.reshape(-1)
+        self._return[chosen], self._length[chosen] = 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it.
+
+        Returns:
+            Numbers, lists and tensors.
+        """
+        return {
+            "finished": self.finished,
+            "return": torch.from_numpy(self._return.copy()),
+            "length": torch.from_numpy(self._length.copy()),
+            "recent": [list(one) for one in self._recent],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a saved one stopped.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self.finished = state["finished"]
+        self._return, self._length = state["return"].numpy().copy(), state["length"].numpy().copy()
+        self._recent.clear()
+        self._recent.extend((float(one), int(length)) for one, length in state["recent"])
