@@ -1,0 +1,1 @@
+"""Ways to compute one layer in one direction over rows; all compute the same."""

@@ -1,0 +1,326 @@
+"""Every step over all segments that are long enough, without padding: the sequences packed.
+
+Time is walked in pieces of a few hundred rows that stay in the cache. A piece gathers its inputs,
+multiplies them at once, steps, and scatters its states to their rows. Only the states are kept:
+backward finds the gates of a piece again with one matrix product, and adds its share of the
+weights' gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rl_layout import Segments
+from rl_recurrent import pointwise
+from rl_recurrent.settings import Settings
+from rl_recurrent.step_plan import Piece, StepPlan, step_plan
+from rl_recurrent.weights import RowWeights
+
+CELLS = 1 << 18  # gates of a piece: 1 MB in float32
+MIN_ROWS = 128
+
+
+def lstm_layer(
+    x: Tensor,
+    weights: RowWeights,
+    states: tuple[Tensor, Tensor],
+    segments: Segments,
+    settings: Settings,
+) -> tuple[Tensor, Tensor]:
+    """Run one layer of an LSTM in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        states: h and c that each segment starts from, ``[S, H]`` each.
+        segments: where the rows begin and end.
+        settings: nothing here depends on them.
+
+    Returns:
+        h and c after every row, ``[M, H]`` each.
+
+    Example:
+        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
+        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
+        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
+        tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
+    """
+    w_ih, w_hh, bias, _ = weights
+    made: tuple[Tensor, Tensor] = _LSTM.apply(x, w_ih, w_hh, bias, *states, step_plan(segments))
+    return made
+
+
+def gru_layer(
+    x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
+) -> Tensor:
+    """Run one layer of a GRU in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        state: h that each segment starts from, ``[S, H]``.
+        segments: where the rows begin and end.
+        settings: nothing here depends on them.
+
+    Returns:
+        h after every row, ``[M, H]``.
+
+    Example:
+        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
+        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
+        tensor([0.5000, 0.2500, 0.5000])
+    """
+    made: Tensor = _GRU.apply(x, *weights, state, step_plan(segments))
+    return made
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *tensors, plan = inputs
+        hidden, cell = _lstm_forward(*tensors, plan)
+        ctx.save_for_backward(*tensors, hidden, cell)
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        return hidden, cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, hidden, cell = ctx.saved_tensors
+        done = _LSTMBackward(tensors, (hidden, cell), grads, ctx.plan, ctx.needs_input_grad)
+        return (*done.run(), None)
+
+
+def _lstm_forward(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, h0: Tensor, c0: Tensor, plan: StepPlan
+) -> tuple[Tensor, Tensor]:
+    size = w_hh.shape[1]
+    out = x.new_empty(len(x), size), x.new_empty(len(x), size)
+    pieces = plan.pieces(_piece_rows(4 * size))
+    rows = max((len(piece.rows) for piece in pieces), default=0)
+    gates, scratch = x.new_empty(rows, 4 * size), x.new_empty(plan.num_segments, size)
+    # two of each, since a piece begins with the states that the one before ended with
+    memory = x.new_empty(2, 2, rows, size)
+    states = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
+    for number, piece in enumerate(pieces):
+        hidden, cell = memory[number % 2].unbind(0)
+        opened = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
+        end = 0
+        for count in piece.counts:
+            begin, end = end, end + count
+            made = hidden[begin:end], cell[begin:end]
+            step = opened[begin:end].addmm_(states[0][:count], w_hh.t())
+            pointwise.lstm_gates_(step)
+            pointwise.lstm_states(step, states[1][:count], made, scratch[:count])
+            states = made
+        for whole, part in zip(out, (hidden, cell), strict=True):
+            whole.index_copy_(0, piece.rows, _top(part, piece))
+    return out
+
+
+class _Backward:
+    """Backward through the pieces, last one first; subclasses know the cell.
+
+    The inputs of a layer are x, w_ih, w_hh, its biases, and its states.
+    """
+
+    gates: int
+
+    def __init__(
+        self,
+        inputs: list[Tensor],
+        made: tuple[Tensor, ...],
+        grads: tuple[Tensor | None, ...],
+        plan: StepPlan,
+        needs: tuple[bool, ...],
+    ) -> None:
+        self.x, self.w_ih, self.w_hh, *_ = inputs
+        self.inputs, self.made, self.grads, self.plan, self.needs = inputs, made, grads, plan, needs
+        self.size = self.w_hh.shape[1]
+        self.pieces = plan.pieces(_piece_rows(self.gates * self.size))
+        rows = max((len(piece.rows) for piece in self.pieces), default=0)
+        self.memory = self.x.new_empty(rows, self.gates * self.size)
+        self.ones = self.x.new_ones(rows)
+        # x, w_ih, w_hh and the biases; sums of the pieces' shares
+        self.sums = [torch.zeros_like(t) if n else None for t, n in zip(inputs, needs, strict=False)]
+
+    def before(self, which: int, piece: Piece) -> Tensor:
+        """A state before each row of a piece, ``[R, H]``."""
+        made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
+        if not piece.is_first:
+            return made.index_select(0, piece.rows - 1)
+        inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
+        return torch.cat([first.index_select(0, self.plan.order), inside])
+
+    def arriving(self, which: int, piece: Piece) -> Tensor | None:
+        """The gradient of an output at each row of a piece, ``[R, H]``, in memory of its own."""
+        grad = self.grads[which]
+        return None if grad is None else grad.index_select(0, piece.rows)
+
+    def arriving_hidden(self, piece: Piece) -> Tensor:
+        """The same of h, zeros where there is none."""
+        grad = self.arriving(0, piece)
+        return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
+
+    def add_inputs(self, piece: Piece, x: Tensor, towards: Tensor) -> None:
+        """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
+        of_x, of_w_ih, _, of_bias, *_ = self.sums
+        if of_x is not None:
+            of_x.index_copy_(0, piece.rows, towards @ self.w_ih)
+        if of_w_ih is not None:
+            of_w_ih.addmm_(towards.t(), x)
+        if of_bias is not None:
+            of_bias.addmv_(towards.t(), self.ones[: len(towards)])
+
+
+class _LSTMBackward(_Backward):
+    gates = 4
+
+    def run(self) -> tuple[Tensor | None, ...]:
+        """The gradients of x, w_ih, w_hh, the bias, h0 and c0."""
+        dc = self.x.new_zeros(self.plan.num_segments, self.size)
+        later = self.memory[:0]  # gradients of the gates, one step later
+        for piece in reversed(self.pieces):
+            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
+            gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
+            pointwise.lstm_gates_(gates.addmm_(hidden, self.w_hh.t()))
+            later = self._steps(piece, gates, dc, later).clone()
+            self.add_inputs(piece, x, gates)
+            if self.sums[2] is not None:
+                self.sums[2].addmm_(gates.t(), hidden)
+        back = self.plan.inverse
+        of_states = (later @ self.w_hh).index_select(0, back), dc.index_select(0, back)
+        return (*self.sums[:4], *of_states)
+
+    def _steps(self, piece: Piece, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
+        """Turn the gates of a piece into their gradients, in place; return the first step's."""
+        cell = self.made[1].index_select(0, piece.rows)
+        factors, towards_cell, forget = pointwise.lstm_factors_(gates, self.before(1, piece), cell)
+        dh, of_cell = self.arriving_hidden(piece), self.arriving(1, piece)
+        end = len(piece.rows)
+        for count in reversed(piece.counts):
+            begin, end, now = end - count, end - count, slice(end - count, end)
+            here, dc_now = dh[now], dc[:count]
+            here[: len(later)].addmm_(later, self.w_hh)
+            if of_cell is not None:
+                dc_now.add_(of_cell[now])
+            dc_now.addcmul_(here, towards_cell[now])
+            factors[now, :3].mul_(dc_now.unsqueeze(1))
+            factors[now, 3].mul_(here)
+            dc_now.mul_(forget[now])
+            later = gates[begin : begin + count]
+        return later
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, plan = inputs
+        hidden = _gru_forward(*tensors, plan)
+        ctx.save_for_backward(*tensors, hidden)
+        ctx.plan = plan
+        return hidden
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, hidden = ctx.saved_tensors
+        done = _GRUBackward(tensors, (hidden,), grads, ctx.plan, ctx.needs_input_grad)
+        return (*done.run(), None)
+
+
+def _gru_forward(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, b_hn: Tensor, h0: Tensor, plan: StepPlan
+) -> Tensor:
+    size = w_hh.shape[1]
+    out = x.new_empty(len(x), size)
+    pieces = plan.pieces(_piece_rows(3 * size))
+    rows = max((len(piece.rows) for piece in pieces), default=0)
+    gates, scratch = x.new_empty(rows, 3 * size), x.new_empty(plan.num_segments, size)
+    memory = x.new_empty(2, rows, size)
+    w_rz, w_n = w_hh.split([2 * size, size])
+    state = h0.index_select(0, plan.order)
+    for number, piece in enumerate(pieces):
+        hidden = memory[number % 2]
+        opened = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
+        end = 0
+        for count in piece.counts:
+            begin, end = end, end + count
+            step, before = opened[begin:end], state[:count]
+            step[:, : 2 * size].addmm_(before, w_rz.t())
+            inner = torch.addmm(b_hn, before, w_n.t(), out=scratch[:count])
+            pointwise.gru_state(step, inner, before, state := hidden[begin:end])
+        out.index_copy_(0, piece.rows, _top(hidden, piece))
+    return out
+
+
+class _GRUBackward(_Backward):
+    gates = 3
+
+    def run(self) -> tuple[Tensor | None, ...]:
+        """The gradients of x, w_ih, w_hh, the bias, b_hn and h0."""
+        later, direct = self.memory[:0], self.memory[:0, : self.size]
+        for piece in reversed(self.pieces):
+            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
+            gates, inner = self._open(piece, x, hidden)
+            factors, towards_new, update = pointwise.gru_factors_(gates, inner, hidden)
+            dh = self.arriving_hidden(piece)
+            count = piece.counts[0]
+            self._steps(piece, (factors, update, dh), (later, direct))
+            later, direct = gates[:count].clone(), update[:count]
+            self._add_states(gates, hidden)
+            torch.mul(towards_new, dh, out=gates[:, 2 * self.size :])
+            self.add_inputs(piece, x, gates)
+        of_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
+        return (*self.sums[:5], of_state)
+
+    def _open(self, piece: Piece, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
+        gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
+        gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
+        inner = torch.addmm(self.inputs[4], hidden, w_n.t())
+        pointwise.gru_gates_(gates, inner)
+        return gates, inner
+
+    def _steps(
+        self,
+        piece: Piece,
+        of_piece: tuple[Tensor, Tensor, Tensor],
+        carried: tuple[Tensor, Tensor],
+    ) -> None:
+        """Turn the factors of a piece into gradients of its gates, in place.
+
+        ``dh`` becomes whole on the way, and ``update`` what h hands on directly.
+        """
+        factors, update, dh = of_piece
+        later, direct = carried
+        end = len(piece.rows)
+        for count in reversed(piece.counts):
+            now, end = slice(end - count, end), end - count
+            here = dh[now]
+            here[: len(later)].add_(direct).addmm_(later, self.w_hh)
+            factors[now].mul_(here.unsqueeze(1))
+            later, direct = factors[now].flatten(1), update[now].mul_(here)
+
+    def _add_states(self, towards: Tensor, hidden: Tensor) -> None:
+        """Add a piece's share to the gradients of w_hh and b_hn."""
+        _, _, of_w_hh, _, of_b_hn = self.sums[:5]
+        if of_w_hh is not None:
+            of_w_hh.addmm_(towards.t(), hidden)
+        if of_b_hn is not None:
+            of_b_hn.addmv_(towards[:, 2 * self.size :].t(), self.ones[: len(towards)])
+
+
+def _piece_rows(width: int) -> int:
+    return max(MIN_ROWS, CELLS // width)
+
+
+def _top(memory: Tensor, piece: Piece) -> Tensor:
+    return memory[: len(piece.rows)]

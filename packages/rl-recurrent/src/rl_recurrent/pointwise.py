@@ -1,0 +1,158 @@
+"""What the gates do, row by row: forward in place, and the factors of the backward pass.
+
+Of a step that has gone by, every partial derivative is known before the gradients are: a backward
+pass is a product of these factors with what arrives, and can compute them for all rows at once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def lstm_gates_(gates: Tensor) -> Tensor:
+    """Apply sigmoid to i, f and o and tanh to g, in place.
+
+    Args:
+        gates: sums of inputs, states and biases, ``[n, 4H]``, gates i, f, g, o.
+
+    Returns:
+        The same tensor.
+
+    Example:
+        >>> lstm_gates_(torch.zeros(1, 4))
+        tensor([[0.5000, 0.5000, 0.0000, 0.5000]])
+    """
+    size = gates.shape[1] // 4
+    gates[:, : 2 * size].sigmoid_()
+    gates[:, 2 * size : 3 * size].tanh_()
+    gates[:, 3 * size :].sigmoid_()
+    return gates
+
+
+def lstm_states(gates: Tensor, before: Tensor, out: tuple[Tensor, Tensor], scratch: Tensor) -> None:
+    """Step the states: c = f * c' + i * g, h = o * tanh(c).
+
+    Args:
+        gates: the open gates ``[n, 4H]``.
+        before: c', ``[n, H]``.
+        out: where h and c go, ``[n, H]`` each.
+        scratch: memory ``[n, H]``.
+
+    Example:
+        >>> h, c = torch.empty(1, 1), torch.empty(1, 1)
+        >>> gates = torch.tensor([[0.5, 0.5, 1.0, 0.5]])
+        >>> lstm_states(gates, torch.ones(1, 1), (h, c), torch.empty(1, 1))
+        >>> c
+        tensor([[1.]])
+    """
+    i, f, g, o = gates.chunk(4, 1)
+    hidden, cell = out
+    torch.mul(f, before, out=cell).addcmul_(i, g)
+    torch.mul(o, torch.tanh(cell, out=scratch), out=hidden)
+
+
+def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Replace the open gates by the factors of their gradients, in place.
+
+    With dc = dc_next + dh * A: da = dc * (g i (1-i), c' f (1-f), i (1-g²)) for i, f, g, and
+    da_o = dh * tanh(c) o (1-o); dc' = dc * f.
+
+    Args:
+        gates: the open gates ``[n, 4H]``; they become the factors.
+        before: c', ``[n, H]``; it is overwritten.
+        cell: c, ``[n, H]``; it is overwritten.
+
+    Returns:
+        The factors ``[n, 4, H]``, A = o (1 - tanh(c)²) and f, ``[n, H]`` each.
+
+    Example:
+        >>> gates = torch.tensor([[0.5, 0.5, 0.0, 0.5]])
+        >>> factors, towards_cell, forget = lstm_factors_(gates, torch.ones(1, 1), torch.zeros(1, 1))
+        >>> factors.flatten(), towards_cell
+        (tensor([0.0000, 0.2500, 0.5000, 0.0000]), tensor([[0.5000]]))
+    """
+    factors = gates.view(len(gates), 4, -1)
+    i, f, g, o = factors.unbind(1)
+    forget, tau = f.clone(), cell.tanh_()
+    shown = o * tau
+    towards_cell = torch.addcmul(o, shown, tau, value=-1)
+    torch.addcmul(shown, shown, o, value=-1, out=o)
+    added, kept = i * g, before.mul_(f)
+    slope = torch.addcmul(i, added, g, value=-1)
+    torch.addcmul(added, added, i, value=-1, out=i)
+    torch.addcmul(kept, kept, f, value=-1, out=f)
+    g.copy_(slope)
+    return factors, towards_cell, forget
+
+
+def gru_state(gates: Tensor, inner: Tensor, before: Tensor, out: Tensor) -> None:
+    """Step the state: n = tanh(n_x + r * q), h = n + z * (h' - n); the gates open in place.
+
+    Args:
+        gates: sums for r and z, and the part of n that comes from the input, ``[n, 3H]``.
+        inner: q, the part of n that comes from the state, ``[n, H]``.
+        before: h', ``[n, H]``.
+        out: where h goes, ``[n, H]``.
+
+    Example:
+        >>> out = torch.empty(1, 1)
+        >>> gru_state(torch.zeros(1, 3), torch.zeros(1, 1), torch.ones(1, 1), out)
+        >>> out
+        tensor([[0.5000]])
+    """
+    _, update, new = gru_gates_(gates, inner)
+    torch.lerp(new, before, update, out=out)
+
+
+def gru_gates_(gates: Tensor, inner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Open the gates of a GRU, in place.
+
+    Args:
+        gates: as in `gru_state`, ``[n, 3H]``.
+        inner: q, ``[n, H]``.
+
+    Returns:
+        r, z and n, ``[n, H]`` each, views of the gates.
+
+    Example:
+        >>> gru_gates_(torch.zeros(1, 3), torch.zeros(1, 1))
+        (tensor([[0.5000]]), tensor([[0.5000]]), tensor([[0.]]))
+    """
+    size = inner.shape[1]
+    gates[:, : 2 * size].sigmoid_()
+    reset, update, new = gates.split(size, 1)
+    new.addcmul_(reset, inner).tanh_()
+    return reset, update, new
+
+
+def gru_factors_(gates: Tensor, inner: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Replace the open gates by the factors of their gradients, in place.
+
+    da_n = dh * C with C = (1-z) (1-n²), da_z = dh * (h'-n) z (1-z), da_r = dh * C q r (1-r); what
+    the state sees of n is da_n * r; dh' = dh * z + da W_hh.
+
+    Args:
+        gates: the open gates ``[n, 3H]``; they become the factors of r, z and n * r.
+        inner: q, ``[n, H]``; it is overwritten.
+        before: h', ``[n, H]``.
+
+    Returns:
+        The factors ``[n, 3, H]``, C and z, ``[n, H]`` each.
+
+    Example:
+        >>> gates = torch.tensor([[0.5, 0.5, 0.0]])
+        >>> factors, new, update = gru_factors_(gates, torch.ones(1, 1), torch.ones(1, 1))
+        >>> factors.flatten(), new
+        (tensor([0.1250, 0.2500, 0.2500]), tensor([[0.5000]]))
+    """
+    factors = gates.view(len(gates), 3, -1)
+    r, z, n = factors.unbind(1)
+    update = z.clone()
+    opposite = 1 - update
+    torch.mul(before - n, opposite, out=z).mul_(update)
+    towards_new = opposite.addcmul_(opposite, n.mul_(n), value=-1)
+    torch.mul(towards_new, r, out=n)
+    inner.mul_(n)  # C q r
+    torch.addcmul(inner, inner, r, value=-1, out=r)
+    return factors, towards_new, update

@@ -1,0 +1,47 @@
+"""How a recurrence is computed, where that does not change what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRECISIONS = ("auto", "ieee", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a recurrence is computed.
+
+    Attributes:
+        backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.
+        precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
+            ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
+        save: what ``triton`` keeps for backward: ``"state"``, or ``"gates"`` to compute less.
+        max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
+            depend on the data; None to look at the data.
+
+    Raises:
+        ValueError: one of them is unknown.
+
+    Example:
+        >>> Settings(backend="pack").precision
+        'auto'
+    """
+
+    backend: str = "auto"
+    precision: str = "auto"
+    save: str = "state"
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        known = {
+            "backend": ("auto", "pad", "pack", "scan", "triton"),
+            "precision": PRECISIONS,
+            "save": ("state", "gates"),
+        }
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                msg = f"{name} must be one of {', '.join(values)}: got {getattr(self, name)!r}."
+                raise ValueError(msg)
+        if self.max_length is not None and self.max_length < 1:
+            msg = f"max_length must be at least 1: got {self.max_length}."
+            raise ValueError(msg)

@@ -1,0 +1,127 @@
+"""Segments laid out by time: which rows are computed together, and in pieces of what size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some successive steps of all segments that are long enough.
+
+    Attributes:
+        rows: row of each cell, step after step, int64 ``[R]``, counted over real rows.
+        counts: how many segments take part in each step, descending.
+        is_first: whether the first step is that of the segments themselves.
+
+    Example:
+        >>> Piece(torch.tensor([0, 2]), [2], True).counts
+        [2]
+    """
+
+    rows: Tensor
+    counts: list[int]
+    is_first: bool
+
+
+class StepPlan:
+    """The steps of a batch: at step t, the rows t of every segment longer than t.
+
+    Columns are the segments from the longest to the shortest, so that those of a step are the
+    first ones of the step before.
+
+    Args:
+        segments: of a batch. Their lengths are copied to the host once.
+
+    Example:
+        >>> plan = StepPlan(Segments.from_lengths(torch.tensor([1, 3])))
+        >>> plan.counts, plan.rows
+        ([2, 1, 1], tensor([1, 0, 2, 3]))
+    """
+
+    def __init__(self, segments: Segments) -> None:
+        self.order = segments.order
+        self.firsts = segments.offsets[:-1]
+        lengths = segments.lengths[self.order]
+        descending = lengths.cpu().numpy()
+        longest = int(descending[0]) if len(descending) else 0
+        ends = np.searchsorted(descending[::-1], np.arange(longest), side="right")
+        counts = len(descending) - ends
+        self.counts: list[int] = counts.tolist()
+        device = lengths.device
+        steps = torch.from_numpy(np.repeat(np.arange(longest), counts)).to(device)
+        begins = np.repeat(np.cumsum(counts) - counts, counts)
+        columns = torch.from_numpy(np.arange(len(begins)) - begins).to(device)
+        self.rows = self.firsts[self.order][columns] + steps
+        self._pieces: dict[int, list[Piece]] = {}
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments."""
+        return self.order.shape[0]
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """Column of each segment, int64 ``[S]``."""
+        columns = torch.arange(self.num_segments, device=self.order.device)
+        return torch.empty_like(self.order).index_copy_(0, self.order, columns)
+
+    def pieces(self, min_rows: int) -> list[Piece]:
+        """Cut time into pieces, each large enough for a good matrix product.
+
+        Args:
+            min_rows: rows of a piece, at least; the last may have fewer.
+
+        Returns:
+            The pieces in order of time.
+
+        Example:
+            >>> plan = StepPlan(Segments.from_lengths(torch.tensor([1, 3])))
+            >>> [piece.counts for piece in plan.pieces(2)]
+            [[2], [1, 1]]
+        """
+        if min_rows not in self._pieces:
+            self._pieces[min_rows] = self._cut(min_rows)
+        return self._pieces[min_rows]
+
+    def _cut(self, min_rows: int) -> list[Piece]:
+        found: list[Piece] = []
+        counts: list[int] = []
+        begin = end = 0
+        for step, count in enumerate(self.counts):
+            counts.append(count)
+            end += count
+            if end - begin >= min_rows or step + 1 == len(self.counts):
+                found.append(Piece(self.rows[begin:end], counts, not found))
+                counts, begin = [], end
+        return found
+
+
+def step_plan(segments: Segments) -> StepPlan:
+    """Lay segments out by time; the result is kept as long as they live.
+
+    Args:
+        segments: of a batch.
+
+    Returns:
+        The plan.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([1, 3]))
+        >>> step_plan(segments) is step_plan(segments)
+        True
+    """
+    if segments not in _plans:
+        _plans[segments] = StepPlan(segments)
+    return _plans[segments]
+
+
+_plans: WeakKeyDictionary[Segments, StepPlan] = WeakKeyDictionary()

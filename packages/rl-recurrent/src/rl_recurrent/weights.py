@@ -1,0 +1,97 @@
+"""Parameters of one layer in one direction, as a recurrence over rows needs them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of one layer in one direction, in the layout of ``torch.nn``.
+
+    G is 4 for an LSTM (gates i, f, g, o), 3 for a GRU (r, z, n); P is the width of the hidden
+    state, H of the cells. They differ in an LSTM with a projection only.
+
+    Attributes:
+        w_ih: ``[G * H, I]``.
+        w_hh: ``[G * H, P]``.
+        b_ih: ``[G * H]``, or None without biases.
+        b_hh: ``[G * H]``, or None without biases.
+        w_hr: ``[P, H]``, the projection of an LSTM; None without one.
+
+    Example:
+        >>> LayerWeights(torch.zeros(12, 5), torch.zeros(12, 3)).w_hr is None
+        True
+    """
+
+    w_ih: Tensor
+    w_hh: Tensor
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+    w_hr: Tensor | None = None
+
+
+class RowWeights(NamedTuple):
+    """What the recurrence of one layer over rows is computed with.
+
+    Attributes:
+        w_ih: ``[G * H, I]``.
+        w_hh: ``[G * H, H]``.
+        bias: ``[G * H]``: all that can be added before the recurrence.
+        b_hn: ``[H]``, of a GRU only: the bias that its reset gate multiplies.
+
+    Example:
+        >>> lstm_row_weights(LayerWeights(torch.zeros(12, 5), torch.zeros(12, 3))).bias.shape
+        torch.Size([12])
+    """
+
+    w_ih: Tensor
+    w_hh: Tensor
+    bias: Tensor
+    b_hn: Tensor | None = None
+
+
+def lstm_row_weights(layer: LayerWeights) -> RowWeights:
+    """Add the two biases of an LSTM up, since both are added to the same sum.
+
+    Args:
+        layer: the parameters of the layer.
+
+    Returns:
+        The weights of its recurrence.
+
+    Example:
+        >>> one = torch.ones(12)
+        >>> made = lstm_row_weights(LayerWeights(torch.zeros(12, 5), torch.zeros(12, 3), one, one))
+        >>> made.bias[0]
+        tensor(2.)
+    """
+    if layer.b_ih is None or layer.b_hh is None:
+        return RowWeights(layer.w_ih, layer.w_hh, layer.w_hh.new_zeros(layer.w_hh.shape[0]))
+    return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
+
+
+def gru_row_weights(layer: LayerWeights) -> RowWeights:
+    """Add the biases of a GRU up, but the one under its reset gate.
+
+    Args:
+        layer: the parameters of the layer.
+
+    Returns:
+        The weights of its recurrence.
+
+    Example:
+        >>> one = torch.ones(9)
+        >>> made = gru_row_weights(LayerWeights(torch.zeros(9, 5), torch.zeros(9, 3), one, one))
+        >>> made.bias[[0, 3, 6]], made.b_hn[0]
+        (tensor([2., 2., 1.]), tensor(1.))
+    """
+    size = layer.w_hh.shape[1]
+    if layer.b_ih is None or layer.b_hh is None:
+        bias, b_hn = layer.w_hh.new_zeros(3 * size), layer.w_hh.new_zeros(size)
+    else:
+        reset_update, b_hn = layer.b_hh.split([2 * size, size])
+        bias = layer.b_ih + torch.nn.functional.pad(reset_update, (0, size))
+    return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
