@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,20 +53,15 @@ def split_trajectories(
     segments = _segments(tensordict, trajectory_key, done_key)
     flat = tensors(tensordict)
     flat.pop(keys.MASK, None)
-    mask_key = _mask_key(prefix)
-    if mask_key in flat:
-        msg = f"{mask_key} is a leaf of the batch: give another prefix for the mask."
+    if _mask_key(prefix) in flat:
+        msg = f"{_mask_key(prefix)} is a leaf of the batch: give another prefix for the mask."
         raise ValueError(msg)
     if as_nested:
         jagged = {key: segments.nest(value) for key, value in flat.items()}
         return build(nest(jagged), torch.Size([len(segments)]), device=tensordict.device)
     numbered = {keys.TRAJ_IDS, as_tuple(trajectory_key or keys.TRAJ_IDS)}
-    padded = {
-        key: segments.pad(value, keys.PADDING_ID if key in numbered else 0)
-        for key, value in flat.items()
-    }
-    padded[mask_key] = segments.pad_mask
-    return _padded(padded, segments.pad_mask.shape, tensordict.device)
+    padded = {key: segments.pad(leaf, _fill(key, numbered)) for key, leaf in flat.items()}
+    return _with_mask(padded, segments, prefix, tensordict.device)
 
 
 def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:
@@ -130,8 +124,9 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         msg = f"row {row} of the mask has a real step behind padding: call join_trajectories."
         raise ValueError(msg)
     segments = Segments.from_lengths(lengths)
-    joined = join_trajectories(tensordict, prefix=prefix)
-    return _map(joined, segments.nest, torch.Size([len(segments)]))
+    joined = tensors(join_trajectories(tensordict, prefix=prefix))
+    jagged = {key: segments.nest(value) for key, value in joined.items()}
+    return build(nest(jagged), torch.Size([len(segments)]), device=tensordict.device)
 
 
 def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:
@@ -160,12 +155,9 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         raise ValueError(msg)
     jagged: Any = next(iter(flat.values()))
     segments = Segments.from_lengths(jagged.offsets().diff())
-    padded = {
-        key: segments.pad(value.values(), keys.PADDING_ID if key == keys.TRAJ_IDS else 0)
-        for key, value in flat.items()
-    }
-    padded[_mask_key(prefix)] = segments.pad_mask
-    return _padded(padded, segments.pad_mask.shape, tensordict.device)
+    numbered: set[tuple[str, ...]] = {keys.TRAJ_IDS}
+    padded = {key: segments.pad(leaf.values(), _fill(key, numbered)) for key, leaf in flat.items()}
+    return _with_mask(padded, segments, prefix, tensordict.device)
 
 
 def _segments(
@@ -217,14 +209,16 @@ def _is_jagged(flat: Leaves) -> bool:
     return bool(flat) and all(value.is_nested for value in flat.values())
 
 
-def _padded(leaves: Leaves, shape: torch.Size, device: torch.device | None) -> TensorDict:
-    return build(nest(leaves), shape, [None, keys.TIME], device)
+def _fill(key: tuple[str, ...], numbered: set[tuple[str, ...]]) -> int:
+    return keys.PADDING_ID if key in numbered else 0
+
+
+def _with_mask(
+    padded: Leaves, segments: Segments, prefix: NestedKey | None, device: torch.device | None
+) -> TensorDict:
+    padded[_mask_key(prefix)] = segments.pad_mask
+    return build(nest(padded), segments.pad_mask.shape, [None, keys.TIME], device)
 
 
 def _mask_key(prefix: NestedKey | None) -> tuple[str, ...]:
     return (*as_tuple(keys.COLLECTOR if prefix is None else prefix), "mask")
-
-
-def _map(batch: TensorDictBase, change: Callable[[Tensor], Tensor], size: torch.Size) -> TensorDict:
-    changed = {key: change(value) for key, value in tensors(batch).items()}
-    return build(nest(changed), size, device=batch.device)

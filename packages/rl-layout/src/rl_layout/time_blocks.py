@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,9 +107,18 @@ def _cuts(lengths: np.ndarray, max_waste: float) -> list[tuple[int, int, int]]:
     real = np.concatenate([[0], np.cumsum(active)])  # real cells before each step
     found, first = [], 0
     while first < longest:
-        cells = active[first] * np.arange(1, longest - first + 1)
-        waste = 1 - (real[first + 1 :] - real[first]) / cells  # grows with the block
-        stop = first + int(np.searchsorted(waste, max_waste + 1e-9, side="right"))
+        stop = _stop(real, active, first, max_waste)
         found.append((first, stop, int(active[first])))
         first = stop
     return found
+
+
+def _stop(real: np.ndarray, active: np.ndarray, first: int, max_waste: float) -> int:
+    """The end of the longest block from a step on; its waste grows with it."""
+
+    def waste(stop: int) -> float:
+        return 1 - float(real[stop] - real[first]) / (int(active[first]) * (stop - first))
+
+    ends = range(first + 1, len(real))
+    # rounding must not end a block that wastes nothing
+    return first + bisect_right(ends, max_waste + 1e-9, key=waste)
