@@ -45,6 +45,50 @@ def test_the_fast_path_plays_what_the_slow_one_does(number, break_when_any_done)
     assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
 
 
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_fast_path_waits_for_all_rows_as_the_slow_one_does(number):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        waits = {"break_when_any_done": False, "break_when_all_done": True}
+        batches.append(env.rollout(41, policy(), **waits))
+        batches.append(env.rollout(41, policy(), break_when_any_done=False))
+    for one, other in zip(batches[:2], batches[2:], strict=True):
+        assert (one == other).all()
+    assert batches[0]["next", "done"][..., -1, :].any()
+    assert batches[0]["next", "done"].any(-2).all()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_fast_path_goes_on_from_a_root_as_the_slow_one_does(number):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        first = env.rollout(9, policy(), break_when_any_done=False)
+        root = env.maybe_reset(env._advance(first[..., -1]))
+        given = root.clone()
+        going_on = {"auto_reset": False, "break_when_any_done": False}
+        batches.append(env.rollout(30, policy(), tensordict=root, **going_on))
+        assert (root == given).all()
+    assert (batches[0] == batches[1]).all()
+    assert set(batches[0].keys(True, True)) == set(batches[1].keys(True, True))
+
+
+def test_a_root_with_more_than_the_environment_shows_takes_the_slow_path():
+    env = GymEnv("CartPole-v1")
+    root = env.reset()
+    assert can_play(env, Request(3), root)
+    root["goal"] = torch.ones(2)
+    assert not can_play(env, Request(3), root)
+    assert env.rollout(1, auto_reset=False, tensordict=root)["goal"].tolist() == [[1, 1]]
+    with pytest.raises(ValueError, match="expected batch size"):
+        env.rollout(1, auto_reset=False, tensordict=root.unsqueeze(0))
+
+
 def test_random_actions_lie_in_their_spec():
     env = GymEnv("Pendulum-v1")
     batch = env.rollout(7)

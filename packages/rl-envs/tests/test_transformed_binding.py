@@ -63,19 +63,80 @@ def policy():
     )
 
 
+ORDERS = [(name, first) for name in CHANGES for first in (True, False) if name != "select"]
+
+
 @pytest.mark.parametrize("number", [0, 3])
-@pytest.mark.parametrize("name", CHANGES)
-def test_columns_hold_what_tensordicts_would(name, number):
+@pytest.mark.parametrize(("name", "first"), [*ORDERS, ("select", False)])
+def test_columns_hold_what_tensordicts_would(name, number, first):
     batches = []
     for fast in (True, False):
         env = GymEnv("CartPole-v1")
         if number:
             env = SerialEnv(number, lambda: GymEnv("CartPole-v1", max_episode_steps=11))
-        env = TransformedEnv(env, Compose(CHANGES[name](), memory()))
+        changes = [memory(), CHANGES[name]()]
+        env = TransformedEnv(env, Compose(*(changes if first else reversed(changes))))
         env.native_rows = fast
         env.set_seed(5)
         batches.append(env.rollout(41, policy(), break_when_any_done=False))
     one, other = batches
+    assert one.names == other.names
     assert set(one.keys(True, True)) == set(other.keys(True, True))
     assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
     assert one["hidden"].unique().numel() > 10
+
+
+class Late(Shift):
+    online = False
+
+    def rows(self, batch, last=None):
+        return self.forward(batch)
+
+
+def test_what_can_wait_is_computed_on_finished_rows():
+    env = TransformedEnv(
+        GymEnv("CartPole-v1"), Compose(InitTracker(), StepCounter(), RewardSum(), Late(["reward"]))
+    )
+    stepping, finishing = env.split([("observation",)])
+    assert [type(one) for one in stepping.transforms] == [InitTracker]
+    assert [type(one) for one in finishing] == [StepCounter, RewardSum, Late]
+    assert env.split([("observation",)])[0] is stepping
+    batch = env.rollout(30, break_when_any_done=False)
+    assert (batch["next", "reward"] == 11).all()  # shifted once
+    assert torch.equal(batch["next", "episode_reward"].long(), batch["step_count"] + 1)
+
+
+@pytest.mark.parametrize("in_keys", [None, [("step_count",)], [("observation",)]])
+def test_nothing_waits_that_a_policy_may_read(in_keys):
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), Late(["observation"])))
+    stepping, finishing = env.split(in_keys)
+    assert stepping is env
+    assert len(finishing) == 0
+
+
+def test_a_transform_that_is_told_to_wait_waits():
+    env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
+    assert env.split([])[0] is env.split([])[0] is not env.base_env
+    env.transforms[0].online = False
+    assert env.split([])[0] is env.base_env
+    batch = env.rollout(60, break_when_any_done=False)
+    assert torch.equal(batch["is_init"][1:], batch["next", "done"][:-1])
+
+
+def test_a_root_goes_on_with_its_own_counts():
+    batches = []
+    for fast in (True, False):
+        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
+        env.native_rows = fast
+        env.set_seed(5)
+        first = env.rollout(4, policy=_right)
+        root = env.maybe_reset(env._advance(first[-1]))
+        batches.append(env.rollout(25, _right, auto_reset=False, tensordict=root))
+    one, other = batches
+    assert one["step_count"][0].item() == 4
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+def _right(root):
+    return root.set("action", torch.tensor([False, True]))

@@ -6,7 +6,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tensordict.nn import TensorDictModule
 
-from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, GymVectorEnv, SerialEnv
 from rl_envs.testing import check_conformance
 
 MODES = list(AutoresetMode)
@@ -119,17 +119,6 @@ def test_a_policy_acts_on_every_row_of_a_native_vector():
     policy = TensorDictModule(lambda seen: (seen[:, 2] > 0).long(), ["observation"], ["action"])
     batch = env.rollout(150, policy, break_when_any_done=False)
     assert torch.equal(batch["action"], (batch["observation"][..., 2] > 0).long())
-
-
-def test_a_native_vector_says_what_it_cannot_do():
-    env = native()
-    root = env.reset()
-    root["_reset"] = torch.tensor([[True], [False], [False]])
-    with pytest.raises(RuntimeError, match="resets single rows only while the others step"):
-        env.reset(root)
-    for wrap in (TransformedEnv, lambda inner: SerialEnv(1, lambda: inner)):
-        with pytest.raises(ValueError, match="neither transformed nor batched"):
-            wrap(env)
 
 
 def test_arguments_are_checked():

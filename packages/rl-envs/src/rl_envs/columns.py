@@ -121,11 +121,24 @@ class Columns:
             longer = self.tensors[key]
             longer.narrow(time, 0, column.shape[time]).copy_(column)
 
-    def batch(self, num_steps: int) -> TensorDict:
+    def step(self, t: int) -> TensorDict:
+        """Hand out one step.
+
+        Args:
+            t: which.
+
+        Returns:
+            Copies of the leaves, `[*B]`.
+        """
+        leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
+        return build(nest(leaves), self.batch_size)
+
+    def batch(self, num_steps: int, *, copy: bool = True) -> TensorDict:
         """Hand out the first steps.
 
         Args:
             num_steps: how many.
+            copy: leave the room behind them, where there is some, out of the memory.
 
         Returns:
             The leaves as a batch `[*B, T]`, its last dimension named `"time"`.
@@ -133,6 +146,7 @@ class Columns:
         time = len(self.batch_size)
         leaves = self.tensors
         if num_steps < self.num_steps:
-            leaves = {key: col.narrow(time, 0, num_steps).clone() for key, col in leaves.items()}
+            leaves = {key: col.narrow(time, 0, num_steps) for key, col in leaves.items()}
+            leaves = {key: col.clone() for key, col in leaves.items()} if copy else leaves
         sizes = torch.Size((*self.batch_size, num_steps))
         return build(nest(leaves), sizes, [*[None] * time, keys.TIME])

@@ -237,11 +237,12 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
             max_steps: most steps to play, at least 1.
             policy: adds the action to a root; random actions where None.
             callback: called with the environment and each finished step.
-            auto_reset: reset the environment first.
+            auto_reset: reset the environment first. Otherwise go on from `tensordict`, or, where
+                an environment `resets_by_stepping`, from where the last rollout has ended.
             break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset
                 and the rollout goes on.
-            break_when_all_done: stop when all rows are done at once; done rows are not reset.
-                Needs `break_when_any_done=False`.
+            break_when_all_done: stop as soon as every row has been done once; rows that were done
+                earlier are reset and go on. Needs `break_when_any_done=False`.
             tensordict: the root to start from; needed where `auto_reset` is False.
             set_truncated: mark the last step as truncated, unless it is terminated.
 
@@ -261,15 +262,21 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         """
         guards.check_open(self)
         request = rollout.Request(
-            max_steps, policy, callback, break_when_any_done, break_when_all_done, set_truncated
+            max_steps,
+            policy,
+            callback,
+            break_when_any_done,
+            break_when_all_done,
+            set_truncated,
+            goes_on=not auto_reset,
         )
-        if not auto_reset and tensordict is None:
-            msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
-            raise RuntimeError(msg)
+        if not auto_reset:
+            guards.check_start(self, tensordict)
         with torch.no_grad():
-            if auto_reset and tensordict is None and row_rollout.can_play(self, request):
-                return self._finished(row_rollout.play(self, request))
-            root = self.reset(tensordict) if auto_reset else tensordict
+            root = self.reset(tensordict) if auto_reset and tensordict is not None else tensordict
+            if row_rollout.can_play(self, request, root):
+                return row_rollout.play(self, request, root)
+            root = self.reset() if root is None else root
             return self._finished(rollout.play(self, root, request))
 
     # random actions, seeds, data without a step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -10,8 +11,10 @@ from tensordict import TensorDictBase
 
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding, RowBinding
+from rl_envs.leftover import Leftover
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
+from rl_transforms import Compose
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
@@ -24,6 +27,7 @@ class EnvRows:
         native_rows: whether it writes rows itself; otherwise they go through tensordicts.
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
+        leftover: steps behind the end of the last rollout of such an environment, or None.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -33,6 +37,27 @@ class EnvRows:
 
     native_rows: bool = False
     resets_by_stepping: bool = False
+    leftover: Leftover | None = None
+
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
+        """Tell what must run at every step from what can be computed on finished rows.
+
+        Args:
+            in_keys: what the policy reads; None where that is not known.
+
+        Returns:
+            The environment to bind or to step, and the transforms to call `rows` of when its rows
+            are finished, reset rows left out.
+
+        Example:
+            >>> from rl_transforms import RewardSum
+            >>> from rl_envs import TransformedEnv
+            >>> from rl_envs.testing import CountingEnv
+            >>> env, finishing = TransformedEnv(CountingEnv(), RewardSum()).split([])
+            >>> type(env).__name__, len(finishing)
+            ('CountingEnv', 1)
+        """
+        return cast("EnvBase", self), Compose()
 
     def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows.

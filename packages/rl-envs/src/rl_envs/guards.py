@@ -9,11 +9,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.arrays import Array
 from rl_envs.done import Prefix, complete_done
 from rl_envs.env_specs import Leaves
 from rl_envs.partial_reset import fitted
 from rl_layout import keys
 from rl_specs import TensorSpec
+from rl_transforms import StepCounter, Transform
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
@@ -57,6 +59,43 @@ def check_started(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
+def check_start(env: EnvBase, root: TensorDictBase | None) -> None:
+    """Refuse a rollout without a reset that has nothing to go on from.
+
+    Args:
+        env: any environment.
+        root: what to start from, or None.
+
+    Raises:
+        RuntimeError: there is no root; or there is one, and the environment keeps its own.
+        ValueError: the root has another batch size.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_start(env, env.reset())
+    """
+    if not env.resets_by_stepping:
+        if root is None:
+            msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
+            raise RuntimeError(msg)
+        check_started(env)
+        check_batch(env, root)
+        return
+    if root is not None:
+        msg = (
+            f"this {type(env).__name__} goes on from where its last rollout has ended: leave "
+            f"tensordict out."
+        )
+        raise RuntimeError(msg)
+    if env.leftover is None:
+        msg = (
+            f"this {type(env).__name__} has nothing to go on from: it goes on behind a rollout "
+            f"only, not behind a reset or a step. Start with auto_reset=True."
+        )
+        raise RuntimeError(msg)
+
+
 def check_masks(env: EnvBase) -> None:
     """Refuse an environment that cannot reset single rows, where others rely on that.
 
@@ -72,10 +111,55 @@ def check_masks(env: EnvBase) -> None:
     """
     if env.resets_by_stepping:
         msg = (
-            f"this {type(env).__name__} resets rows only while others step, so it can be neither "
-            f"transformed nor batched: use vectorization_mode='sync' or 'async'."
+            f"this {type(env).__name__} resets rows only while others step, so it cannot be "
+            f"batched: raise its num_envs, or use vectorization_mode='sync' or 'async'."
         )
         raise ValueError(msg)
+
+
+def check_limits(transforms: Iterable[Transform]) -> None:
+    """Refuse limits of transforms where the environment alone can end its rows.
+
+    Args:
+        transforms: what stands around an environment that resets rows only while others step.
+
+    Raises:
+        ValueError: one of them truncates.
+
+    Example:
+        >>> from rl_transforms import StepCounter
+        >>> check_limits([StepCounter()])
+    """
+    for one in transforms:
+        if isinstance(one, StepCounter) and one.max_steps is not None:
+            msg = (
+                f"StepCounter(max_steps={one.max_steps}) ends rows that a vector environment of "
+                f"its own cannot reset: pass max_episode_steps={one.max_steps} to GymVectorEnv."
+            )
+            raise ValueError(msg)
+
+
+def check_ends(over: Array, truly: Array) -> None:
+    """Refuse rows that a transform has ended, where the environment alone can end them.
+
+    Args:
+        over: bool `[B]`, rows that are done.
+        truly: bool `[B]`, those that the environment has ended.
+
+    Raises:
+        RuntimeError: there is another one.
+
+    Example:
+        >>> import numpy as np
+        >>> check_ends(np.array([True, False]), np.array([True, True]))
+    """
+    if (over & ~truly).any():
+        rows = (over & ~truly).nonzero()[0].tolist()
+        msg = (
+            f"a transform ended rows {rows}, which go on: a vector environment of its own cannot "
+            f"reset them. Use a limit of the environment, or vectorization_mode='sync'."
+        )
+        raise RuntimeError(msg)
 
 
 def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from rl_envs.done import Prefix, ends
 from rl_layout import keys
@@ -25,8 +26,9 @@ class Request:
         policy: adds the action to a root, or None for random actions.
         callback: called with the environment and each finished step, or None.
         break_when_any_done: stop as soon as a row is done.
-        break_when_all_done: stop when all rows are done, and reset none before.
+        break_when_all_done: stop as soon as every row has been done once.
         set_truncated: mark the last step as truncated, unless it is terminated.
+        goes_on: begin with what the rollout before has left over.
 
     Example:
         >>> Request(max_steps=5).break_when_any_done
@@ -39,6 +41,7 @@ class Request:
     break_when_any_done: bool = True
     break_when_all_done: bool = False
     set_truncated: bool = False
+    goes_on: bool = False
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
@@ -68,19 +71,19 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     """
     policy = env.rand_action if request.policy is None else request.policy
     groups, steps = env.done_groups, []
+    ended: list[Tensor] = []
     # a policy writes to it, and it may be the caller's; roots that follow name no device
     root = root.copy().clear_device_()
-    for _ in range(request.max_steps):
+    while True:
         acted = policy(root)
         step = env.step(root if acted is None else acted)
         steps.append(step)
         if request.callback is not None:
             request.callback(env, step)
-        if _breaks(step, groups, request):
+        ended = _ended(step, groups, ended)
+        if len(steps) == request.max_steps or _breaks(ended, request):
             break
-        root = env._advance(step)
-        if not request.break_when_any_done and not request.break_when_all_done:
-            root = env.maybe_reset(root)
+        root = env.maybe_reset(env._advance(step))
     if request.set_truncated:
         steps[-1] = truncate(steps[-1], groups)
     batch = TensorDict.maybe_dense_stack(steps, len(env.batch_size))
@@ -88,13 +91,16 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     return batch
 
 
-def _breaks(step: TensorDictBase, groups: list[Prefix], request: Request) -> bool:
-    if not (request.break_when_any_done or request.break_when_all_done):
-        return False
-    over = ends(step.get(keys.NEXT), groups).values()
+def _ended(step: TensorDictBase, groups: list[Prefix], before: list[Tensor]) -> list[Tensor]:
+    """Which rows of each group that decides have been done, once at least."""
+    now = list(ends(step.get(keys.NEXT), groups).values())
+    return [one | other for one, other in zip(before, now, strict=True)] if before else now
+
+
+def _breaks(ended: list[Tensor], request: Request) -> bool:
     if request.break_when_any_done:
-        return any(bool(flag.any()) for flag in over)
-    return all(bool(flag.all()) for flag in over)
+        return any(bool(flag.any()) for flag in ended)
+    return request.break_when_all_done and all(bool(flag.all()) for flag in ended)
 
 
 def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:

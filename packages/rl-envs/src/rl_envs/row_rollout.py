@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +11,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs import guards
-from rl_envs.arrays import Array
 from rl_envs.columns import Columns, Key
-from rl_envs.policy_plan import policy_plan
+from rl_envs.leftover import Leftover
+from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollout import Request
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 
 
-def can_play(env: EnvBase, request: Request) -> bool:
+def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> bool:
     """Tell whether a rollout can write its batch in place.
 
     Args:
         env: any environment.
         request: what to play.
+        root: where to start from; a reset where None.
 
     Returns:
         False where it must go through tensordicts.
@@ -40,15 +41,30 @@ def can_play(env: EnvBase, request: Request) -> bool:
         >>> can_play(CountingEnv(), Request(5))
         False
     """
-    return env.native_rows and request.callback is None and not request.break_when_all_done
+    if env.resets_by_stepping:
+        return root is None
+    return env.native_rows and request.callback is None and _is_plain(env, root)
 
 
-def play(env: EnvBase, request: Request) -> TensorDictBase:
-    """Reset an environment and play steps in place.
+def _is_plain(env: EnvBase, root: TensorDictBase | None) -> bool:
+    """Whether a root holds what a reset writes, and nothing that would be lost."""
+    if root is None:
+        return True
+    shown = dict((*env._observation_leaves, *env._done_leaves))
+    held = dict(keys.leaves(root))
+    return held.keys() == shown.keys() and all(
+        (held[key].shape, held[key].dtype) == (spec.shape, spec.dtype)
+        for key, spec in shown.items()
+    )
+
+
+def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
+    """Play steps in place, and finish the batch.
 
     Args:
         env: an environment that writes rows itself.
         request: what to play.
+        root: `[*B]`, where to start from; where None, a reset or what was left over.
 
     Returns:
         The steps `[*B, T]`, as `rl_envs.rollout.play` returns them.
@@ -64,12 +80,21 @@ def play(env: EnvBase, request: Request) -> TensorDictBase:
         ['time']
     """
     guards.check_open(env)
-    rollout = RowRollout(env, request)
-    batch = rollout.play()
+    plan = None if request.policy is None else policy_plan(request.policy)
+    # sums and counts that a root brings along go on from step to step only
+    reads = None if root is not None else [] if plan is None else plan.in_keys
+    stepping, finishing = env.split(reads)
+    leftover = env.leftover if request.goes_on else None
+    rollout = RowRollout(stepping, request, plan)
+    batch = rollout.play(root, leftover)
+    env._is_started = True
     if env.check_values:
-        _check(env, batch)
+        _check(stepping, batch)
     if request.set_truncated:
         _truncate_last(batch, len(env.batch_size))
+    batch = finishing.rows(batch, None if leftover is None else leftover.last)
+    if rollout.leftover is not None:
+        env.leftover = replace(rollout.leftover, last=batch[..., -1].clone())
     return batch
 
 
@@ -79,6 +104,11 @@ class RowRollout:
     Args:
         env: an environment that writes rows itself.
         request: what to play.
+        plan: of the policy; random actions where None.
+
+    Attributes:
+        columns: the batch, as far as it is played.
+        leftover: what a vector that resets while it steps has played beyond the batch.
 
     Example:
         >>> from rl_envs import GymEnv
@@ -86,69 +116,135 @@ class RowRollout:
         torch.Size([3])
     """
 
-    def __init__(self, env: EnvBase, request: Request) -> None:
-        self.env, self.request = env, request
-        room = request.max_steps
-        if request.break_when_any_done:
-            room = min(room, FIRST_STEPS)
-        self.columns = Columns(env.batch_size, room, time_first=env.resets_by_stepping)
+    def __init__(self, env: EnvBase, request: Request, plan: PolicyPlan | None = None) -> None:
+        self.env, self.request, self.plan = env, request, plan
+        self.leftover: Leftover | None = None
+        self._is_ragged = env.resets_by_stepping
+        self._breaks = request.break_when_any_done or request.break_when_all_done
+        self._goal = request.max_steps  # T, as far as it is known
+        self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row
+        self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
+        self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
         root = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
         self.columns.add_leaves(list(root))
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
-        self.plan = None if request.policy is None else policy_plan(request.policy)
-        self._given: set[Key] = set()
-        self._missing: Array | None = None  # steps that each row lacks, where they differ
-        if env.resets_by_stepping:
+        self._written = {key for key, _ in env._action_leaves}
+        if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
-            self._missing = np.full(env.batch_size, request.max_steps)
         shown = (*env._observation_leaves, *env._done_leaves)
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
-        if self.plan is not None and self.plan.in_keys is not None:
-            self._read = [key for key in self.plan.in_keys if key in self.columns.tensors]
+        if plan is not None and plan.in_keys is not None:
+            self._read = [key for key in plan.in_keys if key in self.columns.tensors]
 
-    def play(self) -> TensorDictBase:
+    def play(
+        self, root: TensorDictBase | None = None, leftover: Leftover | None = None
+    ) -> TensorDictBase:
         """Play to the end.
+
+        Args:
+            root: `[*B]`, where to start from instead of a reset.
+            leftover: steps that are there already, instead of a reset.
 
         Returns:
             The batch `[*B, T]`.
         """
+        first = t = 0 if leftover is None else self._resume(leftover)
+        is_over = self._is_over(t)
         binding = self._bound()
-        binding.start()
-        self._draw(0)
-        for t in itertools.count():
+        if root is not None:
+            for key, value in keys.leaves(root):
+                self.columns.write(0, key, value)
+        elif leftover is None:
+            binding.start()
+        self._draw(t)
+        while not is_over:
+            if t + 1 == self.columns.num_steps and self._needs_room(t):
+                binding = self._grown()
             if self.plan is not None:
-                self._act(t)
-                if t == 0:
+                self._act(t, is_first=t == first)
+                if t == first:
                     binding.receive(self._given)
             over = binding.step(t)
-            if self._is_full(t) or (over and self.request.break_when_any_done):
-                break
-            if t + 1 == self.columns.num_steps:
-                self.columns.grow(self._more_room(t + 1))
-                binding = self._bound()
-                binding.receive(self._given)
-                self._draw(t + 1)
-            binding.advance(t)
-        batch = self.columns.batch(t + 1)
-        return batch if self._missing is None else real_steps(batch, self.request.max_steps)
+            t += 1
+            self._note(t, over)
+            is_over = self._is_over(t)
+            if self._is_ragged or not is_over:  # the root behind the batch is kept, or played from
+                binding.advance(t - 1)
+            if self.request.callback is not None:
+                self.request.callback(self.env, self.columns.step(t - 1))
+        return self._batch(t)
 
-    def _more_room(self, num_steps: int) -> int:
-        if self._missing is None:
-            return min(2 * num_steps, self.request.max_steps)
-        return num_steps + num_steps // 4 + 8  # rows that were only reset are few
+    def _resume(self, leftover: Leftover) -> int:
+        """Begin with what is there already."""
+        if leftover.num_steps + 1 > self.columns.num_steps:
+            self.columns.grow(leftover.num_steps + 1)
+        leftover.put_into(self.columns)
+        if leftover.num_steps:
+            self._written = set(leftover.written)
+        for t in range(leftover.num_steps):
+            self._note(t + 1, over=True)
+        return leftover.num_steps
 
-    def _is_full(self, t: int) -> bool:
+    def _room(self) -> int:
+        most = min(self._goal, FIRST_STEPS) if self._breaks else self._goal
+        # rows that were only reset are few; and the root behind the last step has a column
+        return most + most // 16 + 9 if self._is_ragged else most
+
+    def _needs_room(self, t: int) -> bool:
+        """Whether there is a root behind column t to be written."""
+        return self._is_ragged or t + 1 < self._goal
+
+    def _grown(self) -> Binding:
+        old = self.columns.num_steps
+        more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal)
+        self.columns.grow(more)
+        self._draw(old)
+        binding = self._bound()
+        binding.receive(self._given)
+        return binding
+
+    def _note(self, num_played: int, over: bool) -> None:
+        """Count the real steps of the last column, and note which rows it ended."""
+        real = None
+        if self._is_ragged:
+            real = self.columns.arrays[keys.MASK][:, num_played - 1]
+            self._lengths += real
+        if not (over and self._breaks):
+            return
+        if real is None:
+            self._lengths[...] = num_played
+        done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
+        ended = done[num_played - 1].reshape(self._lengths.shape) & (self._first_ends == 0)
+        ended = ended if real is None else ended & real
+        self._first_ends[ended] = self._lengths[ended]
+        ends = self._first_ends[self._first_ends > 0]
+        if self.request.break_when_any_done and ends.size:
+            self._goal = min(self._goal, int(ends.min()))
+        elif ends.size == self._first_ends.size:
+            self._goal = min(self._goal, int(ends.max()))
+
+    def _is_over(self, num_played: int) -> bool:
         """Tell whether every row has all its steps."""
-        if self._missing is None:
-            return t + 1 == self.request.max_steps
-        self._missing -= self.columns.arrays[keys.MASK][:, t]
-        return t + 1 >= self.request.max_steps and bool((self._missing <= 0).all())
+        if self._is_ragged:
+            return num_played >= self._goal and bool((self._lengths >= self._goal).all())
+        return num_played >= self._goal
+
+    def _batch(self, num_played: int) -> TensorDictBase:
+        if not self._is_ragged:
+            return self.columns.batch(num_played)
+        self.leftover = Leftover.of(self.columns, self._written, num_played, self._goal)
+        return real_steps(self.columns.batch(num_played, copy=False), self._goal)
 
     def _bound(self) -> Binding:
         arrays = self.columns.arrays
         root = {key: array for key, array in arrays.items() if key[0] != keys.NEXT}
         after = {key[1:]: array for key, array in arrays.items() if key[0] == keys.NEXT}
         return self.env.bind(root, after)
+
+    @property
+    def _given(self) -> set[Key]:
+        """What the policy writes under `"next"`."""
+        return {key[1:] for key in self._written if key[0] == keys.NEXT}
 
     def _draw(self, start: int) -> None:
         """Draw the random actions of the room that is left, all at once."""
@@ -159,21 +255,28 @@ class RowRollout:
             drawn = spec.rand((left,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, left).copy_(drawn)
 
-    def _act(self, t: int) -> None:
+    def _act(self, t: int, *, is_first: bool) -> None:
         assert self.plan is not None
         values = self.columns.at(t, self._read)
         made = self.plan(values, self.env.batch_size)
-        if t == 0:
-            self._receive(made)
+        if is_first:
+            self._receive(made, resumes=t > 0)
         write = self.columns.write
         for key, value in made.items():
             write(t, key, value)
 
-    def _receive(self, made: dict[Key, Tensor]) -> None:
+    def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
         guards.check_action(self.env, build(nest(made), self.env.batch_size))
         rows = len(self.env.batch_size)
-        self._given = {key[1:] for key in made if key[0] == keys.NEXT}
+        if resumes and made.keys() != self._written:
+            differing = sorted(str(keys.as_key(key)) for key in made.keys() ^ self._written)
+            msg = (
+                f"the policy of the rollout before and this one differ in {differing}, and steps "
+                f"of that one are left: go on with it, or reset first."
+            )
+            raise ValueError(msg)
+        self._written = set(made)
         for key, value in made.items():
             if value.shape[:rows] != self.env.batch_size:
                 msg = (

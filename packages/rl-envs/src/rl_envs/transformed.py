@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -11,6 +11,7 @@ from rl_envs import guards
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
+from rl_envs.leftover import Leftover
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.transformed_binding import TransformedBinding, pass_step
 from rl_layout import keys
@@ -49,7 +50,6 @@ class TransformedEnv(EnvBase):
     transforms: Compose
 
     def __init__(self, base_env: EnvBase, transform: Change | None = None) -> None:
-        guards.check_masks(base_env)
         given: list[Change] = [] if transform is None else [transform]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]
@@ -61,6 +61,8 @@ class TransformedEnv(EnvBase):
         self.batch_locked = base_env.batch_locked
         self.check_values = base_env.check_values
         self.native_rows = base_env.native_rows
+        self.resets_by_stepping = base_env.resets_by_stepping
+        self._split: tuple[Any, EnvBase, Compose] | None = None
         # an environment that goes on without a reset lacks what the transforms write at one
         self._is_started = started and not given
         self.transforms = Compose(*_unpacked(given))
@@ -128,6 +130,38 @@ class TransformedEnv(EnvBase):
         self.transforms.check_place(place)
         self.base_env.check_place(place)
 
+    @property
+    def leftover(self) -> Leftover | None:
+        """Steps behind the end of the last rollout, where the environment inside has such."""
+        return self.base_env.leftover
+
+    @leftover.setter
+    def leftover(self, leftover: Leftover | None) -> None:
+        self.base_env.leftover = leftover
+
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
+        """Tell what must run at every step from what can be computed on finished rows.
+
+        A policy of unknown keys may read all that the environment shows.
+        """
+        waiting = Compose(*[one for one in self.transforms if one.rows_only])
+        if in_keys is None:
+            return self, waiting
+        inner, finishing = self._parts()
+        gone = {key for key, _ in self._observation_leaves}
+        gone -= {key for key, _ in inner._observation_leaves}
+        gone |= {keys.as_tuple(k) for one in finishing if not one.rows_only for k in one.out_keys}
+        return (self, waiting) if gone & set(in_keys) else (inner, finishing)
+
+    def _parts(self) -> tuple[EnvBase, Compose]:
+        """The environment behind the transforms that must step, and the others."""
+        now = [(id(one), one.online, one.rows_only) for one in self.transforms]
+        if self._split is None or self._split[0] != now:
+            stepping, finishing = self.transforms.split()
+            inner = TransformedEnv(self.base_env, stepping) if len(stepping) else self.base_env
+            self._split = now, inner, finishing
+        return self._split[1:]
+
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
         return TransformedBinding(self, root, after)
@@ -136,6 +170,8 @@ class TransformedEnv(EnvBase):
         """Derive the specs, in the order that transforms rely on."""
         change, base = self.transforms, self.base_env
         change.check_place("environment")
+        if base.resets_by_stepping:
+            guards.check_limits(change)
         self.done_spec = change.transform_done_spec(base.full_done_spec)
         self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
         self.observation_spec = change.transform_observation_spec(base.observation_spec)

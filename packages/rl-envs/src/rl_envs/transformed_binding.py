@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs import guards
 from rl_envs.arrays import Array, Rows
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
@@ -104,6 +105,12 @@ class TransformedBinding:
             if key in root and key in after and self._raw_root.get(key) is not root[key]
         ]
         inside = {**self._raw_root, **self._actions}
+        # where rows are reset while others step: which are steps, and what those show that are not
+        self._real: Array | None = None
+        self._fresh: dict[Key, Array] = {}
+        if base.resets_by_stepping:
+            sizes = (*self._rows, self._num_steps)
+            inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
         self._binding = base.bind(inside, self._raw_after)
         self._results = list(self._raw_after)
 
@@ -137,24 +144,45 @@ class TransformedBinding:
         if self._inverts:
             self._invert(root, t)
         self._binding.step(t)
+        truly = None if self._real is None else self._kept(self._real, t)
         raw = self._at(self._raw["after"], t, self._results)
         given = self._at(self._out["after"], t, self._given) if self._given else None
         after = pass_step(self.env.transforms, root, raw, given)
         self._write(self._after, after, raw, t, None)
-        return bool(self._column(self._after["done",], t).any())
+        done = self._column(self._after["done",], t)
+        if truly is not None:
+            guards.check_ends(done.reshape(self._rows), truly)
+        return bool(done.any())
+
+    def _kept(self, real: Array, t: int) -> Array:
+        """Which rows the environment ended; and keep what those show that were only reset."""
+        fresh = ~real[..., t]
+        self._fresh = {}
+        if fresh.any():
+            columns = {key: self._raw_after[key] for key, _ in self.base._observation_leaves}
+            self._fresh = {key: self._column(col, t)[fresh] for key, col in columns.items()}
+        truly: Array = self._column(self._raw_after["done",], t).reshape(self._rows).copy()
+        return truly
 
     def advance(self, t: int) -> None:
-        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
-        done = self._column(self._after["done",], t)
-        over = bool(done.any())
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset.
+
+        Where rows are reset while others step, those start that were only reset in column t.
+        """
         self._binding.advance(t)
         for key in self._carried:
             self._column(self._root[key], t + 1)[...] = self._column(self._after[key], t)
-        if over:
-            mask = done.reshape(self._rows)
-            root = self._at(self._raw["root"], t + 1, self._raw["root"])
-            fresh = self.env.transforms.reset(root, torch.from_numpy(mask.copy()))
-            self._write(self._root, fresh, root, t + 1, mask)
+        if self._real is None:
+            mask = self._column(self._after["done",], t).reshape(self._rows)
+        else:
+            mask = ~self._real[..., t]
+        if not mask.any():
+            return
+        for key, rows in self._fresh.items():
+            self._column(self._raw_root[key], t + 1)[mask] = rows
+        root = self._at(self._raw["root"], t + 1, self._raw["root"])
+        fresh = self.env.transforms.reset(root, torch.from_numpy(mask.copy()))
+        self._write(self._root, fresh, root, t + 1, mask)
 
     def _invert(self, root: TensorDictBase, t: int) -> None:
         inner = self.env.transforms.inv(root)

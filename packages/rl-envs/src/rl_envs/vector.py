@@ -38,8 +38,11 @@ class GymVectorEnv(EnvBase):
 
     Vector environments of their own (`vectorization_mode="vector_entry_point"`) reset a row only
     while the others step. A rollout of them goes on until every row has all its steps, and leaves
-    out the rows in which Gymnasium has reset; the steps that a row then has too many are dropped.
-    They cannot reset single rows otherwise, be transformed, or be put into another batch.
+    out the rows in which Gymnasium has reset. The steps that a row then has too many are kept: a
+    rollout with `auto_reset=False` (and without a root) begins with them. A callback sees the steps
+    of all rows, with `("collector", "mask")` False in those that were only reset.
+    They cannot reset single rows by hand, be put into another batch, or save their state; they
+    have one seed for all rows, the first of the chain.
 
     Args:
         env: an id that `gymnasium.make_vec` knows, or a vector environment already made.
@@ -136,6 +139,7 @@ class GymVectorEnv(EnvBase):
 
     def step_into(self, root: Rows, after: Rows) -> None:
         """Take one step, from numpy rows into numpy rows."""
+        self._refuse_over()
         reward, terminated, truncated, info = self._take(root)
         for key, path, write in self._writers:
             if key in after:
@@ -162,6 +166,7 @@ class GymVectorEnv(EnvBase):
         if self.is_closed:
             msg = "this GymVectorEnv is closed: make a new one."
             raise RuntimeError(msg)
+        self.leftover = None
         if which is None:
             seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
             self._shown, _ = self.env.reset(seed=seeds)
@@ -169,8 +174,7 @@ class GymVectorEnv(EnvBase):
         elif self.resets_by_stepping:
             msg = (
                 f"{type(self.env.unwrapped).__name__} resets single rows only while the others "
-                f"step: call rollout without a root or a callback, or use "
-                f"vectorization_mode='sync'."
+                f"step: use rollout, without a root, or bind; or vectorization_mode='sync'."
             )
             raise RuntimeError(msg)
         elif not self._keeps_final:
@@ -182,15 +186,23 @@ class GymVectorEnv(EnvBase):
         self._is_started = True
         self._over = self._over & ~(True if which is None else which)
 
+    def _refuse_over(self) -> None:
+        if self._over.any():
+            rows = np.flatnonzero(self._over).tolist()
+            msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
+            if self.resets_by_stepping:
+                msg = (
+                    f"rows {rows} of this GymVectorEnv are over, and its next step would only "
+                    f"reset them: call reset() for all rows, or use rollout or bind."
+                )
+            raise RuntimeError(msg)
+
     def _take(self, root: Rows) -> tuple[Array, Array, Array, Any]:
         if not self._is_started or self.is_closed:
             what = "closed: make a new one" if self.is_closed else "not reset yet: call reset()"
             msg = f"this GymVectorEnv is {what}."
             raise RuntimeError(msg)
-        if not self.resets_by_stepping and self._over.any():
-            rows = np.flatnonzero(self._over).tolist()
-            msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
-            raise RuntimeError(msg)
+        self.leftover = None  # whoever steps by hand leaves it behind
         actions = {key: read(root[key]) for key, read in self._readers}
         tree: Any = actions
         action = next(iter(actions.values())) if self._one_action else nest(tree)

@@ -1,0 +1,374 @@
+"""Vectors that reset a row while the others step, against the same rows one by one."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
+from rl_envs import GymEnv, GymVectorEnv, RandomPolicy, SerialEnv, TransformedEnv, wire_policy
+from rl_envs.testing import CountingEnv
+from rl_specs import Unbounded
+from rl_transforms import (
+    Compose,
+    DTypeCastTransform,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    TensorDictPrimer,
+    Transform,
+)
+
+SEEN = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+LENGTHS = [[3, 1, 4], [2], [5, 1, 1], [7, 2]]
+
+
+class Row(gymnasium.Env):
+    """Shows (row, episode, step); episodes have the given lengths, every second one truncates."""
+
+    observation_space, action_space = SEEN, spaces.Discrete(2)
+
+    def __init__(self, row, lengths):
+        self.row, self.lengths, self.episode = row, lengths, -1
+
+    def seen(self):
+        return np.array([self.row, self.episode, self.count], np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.episode, self.count = self.episode + 1, 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.count += 1
+        over = self.count == self.lengths[self.episode % len(self.lengths)]
+        ends = (over, False) if self.episode % 2 else (False, over)
+        return self.seen(), float(self.count + action), *ends, {}
+
+
+class Rows(VectorEnv):
+    """The same rows as a vector with next-step autoreset, and nothing else to reset by."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, lengths):
+        self.rows = [Row(i, one) for i, one in enumerate(lengths)]
+        self.num_envs = len(lengths)
+        self.single_observation_space, self.single_action_space = SEEN, spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.over = np.zeros(self.num_envs, bool)
+        return np.stack([row.reset()[0] for row in self.rows]), {}
+
+    def step(self, actions):
+        found = [
+            (row.reset()[0], 0.0, False, False) if over else row.step(action)[:4]
+            for row, over, action in zip(self.rows, self.over, actions, strict=True)
+        ]
+        seen, reward, terminated, truncated = (np.array(part) for part in zip(*found, strict=True))
+        self.over = terminated | truncated
+        return seen.astype(np.float32), reward, terminated, truncated, {}
+
+
+def native(lengths=LENGTHS):
+    return GymVectorEnv(Rows(lengths))
+
+
+def one_by_one(lengths=LENGTHS):
+    makers = [lambda i=i, one=one: GymEnv(Row(i, one)) for i, one in enumerate(lengths)]
+    return SerialEnv(len(lengths), makers)
+
+
+class Shift(Transform):
+    def apply_leaf(self, value):
+        return value * 2 + 10
+
+    def leaf_spec(self, spec):
+        return Unbounded(spec.shape, dtype=spec.dtype)
+
+
+def memory():
+    return TensorDictPrimer(hidden=Unbounded((2,)), expand_specs=True, default_value=2.0)
+
+
+CHANGES = {
+    "none": Compose,
+    "trackers": lambda: Compose(InitTracker(), StepCounter(), RewardSum()),
+    "trackers that step": lambda: Compose(RewardSum(), StepCounter(), InitTracker()),
+    "in place": lambda: Compose(Shift(["observation"]), RewardSum()),
+    "new key": lambda: Compose(Shift(["observation"], ["shifted"]), InitTracker()),
+    "cast": lambda: Compose(DTypeCastTransform(torch.float32, torch.float64, ["observation"])),
+}
+
+
+def policy():
+    """A state that remembers all since it was last primed, and acts by it."""
+
+    def step(seen, hidden):
+        return torch.tanh(0.3 * hidden + 0.1 * seen[..., 1:].float())
+
+    def act(hidden):
+        return nn.functional.one_hot((hidden[..., 0] > 0.5).long(), 2).bool()
+
+    return TensorDictSequential(
+        TensorDictModule(step, ["observation", "hidden"], [("next", "hidden")]),
+        TensorDictModule(act, [("next", "hidden")], ["action"]),
+    )
+
+
+def assert_same(one, other):
+    assert one.shape == other.shape
+    assert one.names == other.names
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    for key in one.keys(True, True):
+        assert torch.equal(one[key], other[key]), key
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_transforms_and_recurrent_states_are_those_of_rows_one_by_one(name, opaque):
+    batches = []
+    for base in (native(), one_by_one()):
+        env = TransformedEnv(base, Compose(CHANGES[name](), memory()))
+        act = policy()
+        batches.append(env.rollout(23, act.forward if opaque else act, break_when_any_done=False))
+    assert_same(*batches)
+    assert batches[0]["next", "done"].sum(1).min() >= 4
+    assert (batches[0]["hidden"] == 2).any()
+
+
+def test_a_policy_wires_a_native_vector():
+    class Memory(nn.Module):
+        in_keys, out_keys = ["observation", "hidden", "is_init"], ["action", ("next", "hidden")]
+
+        def make_tensordict_primer(self):
+            return TensorDictPrimer(hidden=Unbounded((1,)), expand_specs=True)
+
+        def forward(self, root):
+            root["next", "hidden"] = torch.where(root["is_init"], 0, root["hidden"]) + 1
+            return root.set("action", torch.eye(2)[[0, 1, 1, 0]].bool())
+
+    recurrent = Memory()
+    env = wire_policy(native(), recurrent)
+    assert wire_policy(env, recurrent) is env
+    batch = env.rollout(11, recurrent, break_when_any_done=False)
+    assert torch.equal(batch["hidden"].squeeze(-1), batch["observation"][..., 2])
+    assert torch.equal(batch["is_init"].squeeze(-1), batch["observation"][..., 2] == 0)
+
+
+def test_a_policy_that_reads_a_count_gets_it_at_every_step():
+    act = TensorDictModule(
+        lambda count: nn.functional.one_hot(count.squeeze(-1) % 2, 2).bool(),
+        ["step_count"],
+        ["action"],
+    )
+    batches = [
+        TransformedEnv(base, StepCounter()).rollout(9, act, break_when_any_done=False)
+        for base in (native(), one_by_one())
+    ]
+    assert_same(*batches)
+    assert torch.equal(batches[0]["action"][..., 1:].long(), batches[0]["step_count"] % 2)
+
+
+@pytest.mark.parametrize("changes", ["none", "trackers", "in place"])
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=1, max_size=4),
+    parts=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+@settings(max_examples=20, deadline=None)
+def test_successive_rollouts_lose_no_step_and_repeat_none(changes, lengths, parts):
+    env = TransformedEnv(native(lengths), Compose(memory(), CHANGES[changes]()))
+    act = policy()
+    batches = [env.rollout(parts[0], act, break_when_any_done=False)]
+    for part in parts[1:]:
+        batches.append(env.rollout(part, act, break_when_any_done=False, auto_reset=False))
+        assert env.leftover is not None
+    whole = TransformedEnv(one_by_one(lengths), Compose(memory(), CHANGES[changes]()))
+    assert_same(torch.cat(batches, 1), whole.rollout(sum(parts), act, break_when_any_done=False))
+
+
+def test_the_first_done_row_ends_a_rollout_that_goes_on_too():
+    env = native()
+    first = env.rollout(30)
+    assert first.shape == (4, 2)
+    assert first["next", "done"].squeeze(-1)[:, -1].tolist() == [False, True, False, False]
+    then = env.rollout(30, auto_reset=False)
+    assert then.shape == (4, 1)
+    assert then["next", "done"].flatten().tolist() == [True, False, False, False]
+    assert then["observation"][:, 0, 2].tolist() == [2, 0, 2, 2]
+
+
+def test_a_rollout_may_end_inside_what_was_left_over():
+    env = native([[1], [40]])
+    env.rollout(20, break_when_any_done=False)  # row 1 is 20 steps ahead by then
+    assert env.leftover.num_steps == 19
+    then = env.rollout(3, break_when_any_done=False, auto_reset=False)
+    assert then["observation"][1, :, 2].tolist() == [20, 21, 22]
+    assert then["observation"][0, :, 1].tolist() == [20, 21, 22]
+    done = env.rollout(30, auto_reset=False)
+    assert done.shape == (2, 1)
+    assert done["observation"][:, 0].tolist() == [[0, 23, 0], [1, 0, 23]]
+
+
+def test_a_done_row_among_what_was_left_over_ends_the_next_rollout():
+    env = native([[1, 1, 1, 1, 9], [5]])
+    env.rollout(4, break_when_any_done=False)
+    assert env.leftover.num_steps == 3  # a last step, a reset and a first step of row 1
+    then = env.rollout(30, auto_reset=False)
+    assert then["observation"][:, :, 1:].tolist() == [[[4, 0]], [[0, 4]]]
+    assert env.rollout(1, auto_reset=False)["observation"][1].tolist() == [[1, 1, 0]]
+
+
+@pytest.mark.parametrize("make", [native, one_by_one])
+def test_a_rollout_can_wait_until_every_row_was_done_once(make):
+    batch = make().rollout(30, break_when_any_done=False, break_when_all_done=True)
+    assert batch.shape == (4, 7)
+    assert batch["next", "done"].squeeze(-1).any(1).all()
+    assert batch["next", "done"][3].flatten().tolist() == [False] * 6 + [True]
+
+
+def test_a_callback_sees_which_rows_are_steps():
+    steps = []
+    native([[1], [3]]).rollout(
+        4, None, lambda env, step: steps.append(step), break_when_any_done=False
+    )
+    real = torch.stack([step["collector", "mask"] for step in steps], 1)
+    assert real.tolist() == [[True, False] * 3 + [True], [True] * 3 + [False] + [True] * 3]
+    assert steps[1]["next", "observation"][0].tolist() == [0, 1, 0]  # what the reset showed
+
+
+def test_what_was_left_over_goes_with_a_reset_and_a_step():
+    env = native()
+    with pytest.raises(RuntimeError, match="nothing to go on from"):
+        env.rollout(3, auto_reset=False)
+    env.rollout(5, break_when_any_done=False)
+    root = env.reset()
+    with pytest.raises(RuntimeError, match="nothing to go on from"):
+        env.rollout(3, auto_reset=False)
+    with pytest.raises(RuntimeError, match="leave tensordict out"):
+        env.rollout(3, auto_reset=False, tensordict=root)
+
+
+def test_what_was_left_over_is_not_mixed_with_other_keys():
+    env = native([[1], [9]])
+    env.rollout(3, break_when_any_done=False)
+    scored = TensorDictSequential(
+        TensorDictModule(lambda seen: seen.sum(-1), ["observation"], ["score"]),
+        TensorDictModule(lambda seen: torch.eye(2).bool(), ["observation"], ["action"]),
+    )
+    with pytest.raises(ValueError, match=r"differ in \['score'\]"):
+        env.rollout(9, scored, break_when_any_done=False, auto_reset=False)
+    env = native([[1], [9]])
+    env.rollout(3, break_when_any_done=False)
+    with pytest.raises(ValueError, match=r"differ in .*is_init"):
+        TransformedEnv(env, InitTracker()).rollout(2, auto_reset=False)
+
+
+def test_with_nothing_left_over_another_policy_may_go_on():
+    env = native([[4], [4]])
+    env.rollout(3)
+    scored = TensorDictSequential(
+        TensorDictModule(lambda seen: seen.sum(-1), ["observation"], ["score"]),
+        TensorDictModule(lambda seen: torch.eye(2).bool(), ["observation"], ["action"]),
+    )
+    batch = env.rollout(2, scored, break_when_any_done=False, auto_reset=False)
+    assert batch["score"].tolist() == [[3, 1], [4, 2]]
+
+
+def test_bindings_of_successive_batches_go_on():
+    """What a collector does: columns with one more for the root, carried into the next ones."""
+    env = TransformedEnv(native(), Compose(CHANGES["trackers"](), memory()))
+    act = policy()
+    want = TransformedEnv(one_by_one(), Compose(CHANGES["trackers"](), memory())).rollout(
+        20, act, break_when_any_done=False
+    )
+    found, columns = [], None
+    for _ in range(5):
+        columns = _collect(env, act, columns, 7, found)
+    for row in range(4):
+        mine = [one for rows in found for one in rows[row]][:20]
+        for key in ("observation", "hidden", "is_init", "step_count", "episode_reward"):
+            assert torch.equal(torch.stack([one[key] for one in mine]), want[row, :20][key]), key
+
+
+def _collect(env, act, carried, num_steps, found):
+    def columns(leaves, number):
+        return {key: spec.zero().numpy()[:, None].repeat(number, 1) for key, spec in leaves}
+
+    shown = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
+    root, after = columns(shown, num_steps + 1), columns(env._after_leaves, num_steps)
+    root["collector", "mask"] = np.zeros((4, num_steps + 1), bool)
+    binding = env.bind(root, after)
+    if carried is None:
+        binding.start()
+    else:
+        for key, column in carried.items():
+            root[key][:, 0] = column[:, -1]
+    binding.receive({("hidden",)})
+    rows = [[] for _ in range(4)]
+    for t in range(num_steps):
+        step = {key: torch.from_numpy(column[:, t].copy()) for key, column in root.items()}
+        hidden = torch.tanh(0.3 * step["hidden",] + 0.1 * step["observation",][..., 1:])
+        after["hidden",][:, t] = hidden
+        root["action",][:, t] = nn.functional.one_hot((hidden[..., 0] > 0.5).long(), 2).bool()
+        binding.step(t)
+        binding.advance(t)
+        for row in np.flatnonzero(root["collector", "mask"][:, t]):
+            rows[row].append({key[0]: leaf[row] for key, leaf in step.items() if len(key) == 1})
+    found.append(rows)
+    return root
+
+
+def test_limits_of_transforms_are_refused():
+    with pytest.raises(ValueError, match=r"pass max_episode_steps=5 to GymVectorEnv"):
+        TransformedEnv(native(), StepCounter(5))
+
+    def cut(step):
+        if "reward" in step:
+            step["done"] = step["truncated"] = torch.ones(4, 1, dtype=torch.bool)
+        return step
+
+    with pytest.raises(RuntimeError, match=r"a transform ended rows \[0, 1, 2, 3\]"):
+        TransformedEnv(native(), cut).rollout(3)
+
+
+def test_a_reset_row_is_no_step_by_hand_either():
+    env = native()
+    step = env.rand_step(env.reset())
+    step = env.rand_step(env._advance(step))
+    with pytest.raises(RuntimeError, match=r"rows \[1\] .* would only reset them"):
+        env.rand_step(env._advance(step))
+    with pytest.raises(RuntimeError, match="resets single rows only while the others step"):
+        env.maybe_reset(env._advance(step))
+    assert env.reset()["observation"][:, 2].tolist() == [0, 0, 0, 0]
+
+
+def test_a_native_vector_cannot_be_batched_or_saved():
+    env = native()
+    for inner in (env, TransformedEnv(env)):
+        with pytest.raises(ValueError, match="cannot be batched"):
+            SerialEnv(1, lambda inner=inner: inner)
+    with pytest.raises(NotImplementedError, match="GymVectorEnv cannot save its state"):
+        TransformedEnv(env).state_dict()
+
+
+def test_a_native_vector_has_one_seed():
+    batches = []
+    for _ in range(2):
+        env = GymVectorEnv("CartPole-v1", 3, vectorization_mode="vector_entry_point")
+        env.set_seed(4)
+        torch.manual_seed(1)
+        batches.append(env.rollout(30, break_when_any_done=False))
+    assert_same(*batches)
+    assert len(batches[0]["observation"][:, 0].unique(dim=0)) == 3
+
+
+def test_an_environment_that_goes_on_by_its_root_needs_one():
+    env = CountingEnv()
+    assert env.leftover is None
+    with pytest.raises(RuntimeError, match=r"pass tensordict=env\.reset\(\)"):
+        env.rollout(3, RandomPolicy(env.action_spec), auto_reset=False)
