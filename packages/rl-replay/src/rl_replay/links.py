@@ -1,0 +1,337 @@
+"""Who continues whom: found when rows are written, kept as one distance for each row.
+
+Row j continues row i if both are real, their ids are equal, j's step is one more, j is no first
+step and i is no boundary. Where ids or steps are missing, rows adjacent along time in one call
+continue each other; between calls only if the observations say so bit for bit. Every row has at
+most one successor, so chains never branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_replay.extent import Extent
+from rl_replay.marker_keys import MarkerKeys
+from rl_replay.marks import Marks
+from rl_slabs import Span
+
+Step = tuple[int, ...]
+"""What a row is called by its markers: every id that it has, then its step."""
+
+# up to here a loop over open ends is quicker than sorting them
+_FEW = 48
+
+
+class Found(NamedTuple):
+    """The links of rows about to be written.
+
+    Attributes:
+        back: For each row the distance in numbers to the one that it continues, 0 without one;
+            int32 `[n]`.
+        opened: Ids, step and number of the rows that none of them continues yet.
+        taken: Ids and step of older rows that are continued now.
+        tail: What the next call needs, where rows are not numbered by ids and steps.
+    """
+
+    back: NDArray[np.int32]
+    opened: dict[Step, int]
+    taken: list[Step]
+    tail: Tail | None = None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The last rows of a call, one of each run.
+
+    Attributes:
+        marks: Their markers.
+        following: Their next observations, bytes `[stride, bytes]` for each pair of keys.
+    """
+
+    marks: Marks
+    following: tuple[NDArray[np.uint8], ...]
+
+
+class Links:
+    """The distances of all rows, and the rows that wait to be continued.
+
+    Finding changes nothing, so that a write can still be refused; `write` takes it over.
+
+    Args:
+        capacity: Rows of the ring.
+        keys: Which columns mark.
+        back: Where the distances live, int32 `[capacity]`; private memory unless given.
+
+    Attributes:
+        back: For each position the distance in numbers to the row that its row continues, 0
+            without one; int32 `[capacity]`.
+        pending: The number of each row that nobody continues yet, by its ids and step; only where
+            rows have both.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_slabs import RowSchema
+        >>> batch = trajectories([3, 2])
+        >>> links = Links(10, MarkerKeys.of(RowSchema.from_tensordict(batch)))
+        >>> links.find(batch, Extent.of((5,), 0), range(5)).back.tolist()
+        [0, 1, 1, 0, 1]
+    """
+
+    def __init__(
+        self, capacity: int, keys: MarkerKeys, *, back: NDArray[np.int32] | None = None
+    ) -> None:
+        self.capacity = capacity
+        self.keys = keys
+        self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
+        self.pending: dict[Step, int] = {}
+        self._tail: Tail | None = None
+        self._pruned_at = 64
+
+    def find(self, cells: TensorDictBase, extent: Extent, numbers: range) -> Found:
+        """The rows that those about to be written continue.
+
+        Args:
+            cells: The rows `[n]`.
+            extent: How they lie.
+            numbers: Their row numbers.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> keys = MarkerKeys(ids=(("collector", "traj_ids"),), step=("collector", "traj_step"))
+            >>> links, batch = Links(10, keys), trajectories([4])
+            >>> def put(rows, numbers):
+            ...     found = links.find(rows, Extent.of((len(rows),), 0), numbers)
+            ...     links.write(Span(slice(numbers.start, numbers.stop), numbers), found)
+            >>> put(batch[:2], range(2)), put(batch[2:], range(2, 4))
+            (None, None)
+            >>> links.back.tolist()
+            [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+        """
+        marks, stride = Marks.of(cells, self.keys), extent.stride
+        back = np.zeros(extent.count, dtype=np.int32)
+        earlier, later = slice(0, -stride), slice(stride, None)
+        if extent.count > stride:
+            joined = marks.joined(earlier, later)
+            inside = extent.inside()
+            if inside is not None:
+                joined &= inside
+            np.multiply(joined, np.int32(stride), out=back[later], casting="unsafe")
+        if self.keys.numbered:
+            return self._by_number(marks, back, numbers)
+        pairs = self.keys.observations
+        if not pairs:
+            return Found(back, {}, [])
+        if self._tail is not None and self._tail.marks.count == stride <= extent.count:
+            back[:stride] = stride * self._goes_on(self._tail, cells, marks, stride)
+        following = tuple(_bytes(cells.get(after)[-stride:]).copy() for _, after in pairs)
+        return Found(back, {}, [], Tail(_some(marks, slice(-stride, None)), following))
+
+    def find_one(self, get: Callable[[Any], Any], number: int) -> Found:
+        """`find` for one row with ids and steps, got by key as anything with `item()`.
+
+        Example:
+            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
+            >>> row = {"episode": np.array(4), "step": np.array(0)}
+            >>> links.find_one(row.__getitem__, 0).opened
+            {(4, 0): 0}
+        """
+        keys = self.keys
+        here = (*(int(get(key).item()) for key in keys.ids), int(get(keys.step).item()))
+        if keys.mask is not None and not get(keys.mask).item():
+            return Found(_NONE, {}, [])
+        back, taken = _NONE, []
+        if keys.init is None or not get(keys.init).item():
+            before = (*here[:-1], here[-1] - 1)
+            found = self._waiting(before, number + 1)
+            if found is not None:
+                back, taken = np.array([number - found], dtype=np.int32), [before]
+        ended = any(get(key).any() for key in keys.ends)
+        if ended and (keys.far is None or int(get(keys.far).item()) == 1):
+            return Found(back, {}, taken)
+        return Found(back, {here: number}, taken)
+
+    def write(self, span: Span, found: Found) -> None:
+        """Take over the links of rows that were written.
+
+        Args:
+            span: Where they lie, and their numbers.
+            found: What `find` found for them.
+        """
+        rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
+        self.back[rows] = found.back
+        self._tail = found.tail
+        for step in found.taken:
+            self.pending.pop(step, None)
+        self.pending.update(found.opened)
+        if len(self.pending) > 2 * self._pruned_at:
+            self._prune(span.numbers.stop - self.capacity)
+
+    def forget(self) -> None:
+        """Let nothing that was written so far be continued."""
+        self.pending.clear()
+        self._tail = None
+
+    def revise(self, marks: Marks, first: int) -> None:
+        """Find the links of all live rows again, after their markers changed or were loaded.
+
+        Links that the markers still allow stay. Rows with ids and steps find their predecessor
+        wherever it lies.
+
+        Args:
+            marks: The markers of all live rows, the oldest first.
+            first: The number of the oldest one.
+        """
+        numbers = np.arange(first, first + marks.count)
+        positions = numbers % self.capacity
+        distance = self.back[positions].astype(np.int64)
+        row = np.flatnonzero((distance > 0) & (np.arange(marks.count) >= distance))
+        row = row[marks.joined(row - distance[row], row)]
+        back = np.zeros(marks.count, dtype=np.int32)
+        back[row] = distance[row]
+        self.forget()
+        if self.keys.numbered:
+            found = self._by_number(marks, back, range(first, first + marks.count))
+            back, self.pending = found.back, found.opened
+        self.back[positions] = back
+
+    def _by_number(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> Found:
+        """Complete `back` for rows that name their predecessor, looking at older ones too."""
+        rows = np.flatnonzero(back)
+        has_next = np.zeros(marks.count, dtype=np.bool_)
+        has_next[rows - back[rows]] = True
+        heads = np.flatnonzero(marks.after_others() & (back == 0))
+        tails = np.flatnonzero(marks.before_others() & ~has_next)
+        if len(heads) + len(tails) <= _FEW:
+            return self._walk(marks, back, (heads, tails), numbers)
+        return self._sort(marks, back, (heads, tails), numbers)
+
+    def _walk(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+        numbers: range,
+    ) -> Found:
+        """Match the open ends of few chains one after another."""
+        opened: dict[Step, int] = {}
+        taken: list[Step] = []
+        heads, tails = set(ends[0].tolist()), set(ends[1].tolist())
+        order = sorted(heads | tails)
+        names = [column[order].tolist() for column in (*marks.ids, _steps(marks))]
+        for row, *ids, step in zip(order, *names, strict=True):
+            number = numbers[row]
+            before = (*ids, step - 1)
+            if row in heads:
+                found = opened.pop(before, None)
+                if found is None and before not in taken:
+                    found = self._waiting(before, numbers.stop)
+                    taken += [] if found is None else [before]
+                if found is not None:
+                    back[row] = number - found
+            if row in tails:
+                opened[*ids, step] = number
+        return Found(back, opened, taken)
+
+    def _sort(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+        numbers: range,
+    ) -> Found:
+        """Match the open ends of many chains by one sort.
+
+        Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
+        """
+        heads, tails = ends
+        row = np.concatenate([heads, tails])
+        is_tail = np.arange(len(row)) >= len(heads)
+        names = [column[row] for column in marks.ids] + [_steps(marks)[row] - ~is_tail]
+        order = np.lexsort((2 * row + is_tail, *names))
+        row, is_tail, names = row[order], is_tail[order], [name[order] for name in names]
+        same = np.zeros(len(row), dtype=np.bool_)
+        same[1:] = np.logical_and.reduce([name[1:] == name[:-1] for name in names])
+        inner = np.flatnonzero(same[1:] & is_tail[:-1] & ~is_tail[1:])
+        back[row[inner + 1]] = row[inner + 1] - row[inner]
+
+        def steps_of(places: NDArray[np.int64]) -> Iterator[Step]:
+            return zip(*(name[places].tolist() for name in names), strict=True)
+
+        asks = np.flatnonzero(~same & ~is_tail) if self.pending else _NO_ROWS
+        taken: list[Step] = []
+        for step, late in zip(steps_of(asks), row[asks].tolist(), strict=True):
+            found = self._waiting(step, numbers.stop)
+            if found is not None:
+                back[late] = numbers[late] - found
+                taken.append(step)
+        last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
+        late_numbers = (row[last] + numbers.start).tolist()
+        return Found(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
+
+    def _waiting(self, step: Step, end: int) -> int | None:
+        """The row that waits to be continued at a step, if it outlives the rows up to `end`."""
+        number = self.pending.get(step)
+        return number if number is not None and number >= end - self.capacity else None
+
+    def _goes_on(
+        self, tail: Tail, cells: TensorDictBase, marks: Marks, stride: int
+    ) -> NDArray[np.bool_]:
+        """For each first row of a call whether it continues the last one of the call before."""
+        both = _concatenated(tail.marks, _some(marks, slice(0, stride)))
+        joined = both.joined(slice(0, stride), slice(stride, None))
+        for (key, _), following in zip(self.keys.observations, tail.following, strict=True):
+            joined &= (_bytes(cells.get(key)[:stride]) == following).all(1)
+        return joined
+
+    def _prune(self, first: int) -> None:
+        self.pending = {step: n for step, n in self.pending.items() if n >= first}
+        self._pruned_at = max(64, len(self.pending))
+
+
+_NONE = np.zeros(1, dtype=np.int32)
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+def _steps(marks: Marks) -> NDArray[Any]:
+    if marks.step is None:
+        raise TypeError("rows without steps cannot be matched by them: use Marks.joined.")
+    return marks.step
+
+
+def _bytes(leaf: torch.Tensor) -> NDArray[np.uint8]:
+    """Rows `[n, ...]` bit for bit, `[n, bytes]`."""
+    count = leaf.shape[0]
+    flat = leaf.detach().resolve_conj().resolve_neg().reshape(count, leaf[0].numel())
+    array: NDArray[np.uint8] = flat.contiguous().view(torch.uint8).cpu().numpy()
+    return array
+
+
+def _some(marks: Marks, rows: slice) -> Marks:
+    def cut(column: NDArray[Any] | None) -> Any:
+        return None if column is None else column[rows].copy()
+
+    count = len(range(marks.count)[rows])
+    ids = tuple(cut(column) for column in marks.ids)
+    return Marks(count, ids, cut(marks.step), cut(marks.init), cut(marks.boundary), cut(marks.real))
+
+
+def _concatenated(first: Marks, second: Marks) -> Marks:
+    def joined(pair: Iterable[NDArray[Any] | None]) -> Any:
+        columns = [column for column in pair if column is not None]
+        return np.concatenate(columns) if len(columns) == 2 else None
+
+    return Marks(
+        first.count + second.count,
+        tuple(joined(pair) for pair in zip(first.ids, second.ids, strict=True)),
+        joined((first.step, second.step)),
+        joined((first.init, second.init)),
+        joined((first.boundary, second.boundary)),
+        joined((first.real, second.real)),
+    )

@@ -1,0 +1,111 @@
+"""Which columns of a storage say where its trajectories begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_slabs import RowSchema
+
+TRAJECTORY_KEYS: tuple[NestedKey, ...] = (keys.TRAJ_IDS, "episode")
+"""Where ids are looked for, in this order."""
+
+END_KEYS: tuple[NestedKey, ...] = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+DONE_LIKE = frozenset({*keys.DONE_KEYS, keys.REWARD})
+
+
+@dataclass(frozen=True)
+class MarkerKeys:
+    """The markers among the columns of a storage. A marker that it lacks says nothing.
+
+    Attributes:
+        ids: Columns that must be equal in two rows for one to continue the other.
+        step: The position in the trajectory.
+        init: The flag of first steps.
+        ends: Flags of last steps; any one of them ends a trajectory.
+        far: How far away the next observation of n-step rows is.
+        mask: Which rows are real.
+        observations: Pairs of a root key and its next key: where ids or steps are missing, equal
+            bits of all of them prove that one row continues another.
+
+    Example:
+        >>> import torch
+        >>> flag = (torch.bool, (1,))
+        >>> schema = RowSchema({("next", "done"): flag, "episode": (torch.int64, ())})
+        >>> found = MarkerKeys.of(schema)
+        >>> found.ids, found.ends, found.step
+        (('episode',), (('next', 'done'),), None)
+    """
+
+    ids: tuple[NestedKey, ...] = ()
+    step: NestedKey | None = None
+    init: NestedKey | None = None
+    ends: tuple[NestedKey, ...] = ()
+    far: NestedKey | None = None
+    mask: NestedKey | None = None
+    observations: tuple[tuple[NestedKey, NestedKey], ...] = ()
+
+    @classmethod
+    def of(cls, schema: RowSchema) -> Self:
+        """The markers that the contract names, as far as a schema has them.
+
+        Example:
+            >>> import torch
+            >>> leaf = (torch.float32, (3,))
+            >>> MarkerKeys.of(RowSchema({"a": leaf, ("next", "a"): leaf})).observations
+            (('a', ('next', 'a')),)
+        """
+
+        def here(key: NestedKey) -> NestedKey | None:
+            return key if key in schema else None
+
+        return cls(
+            ids=next(((key,) for key in TRAJECTORY_KEYS if key in schema), ()),
+            step=here(keys.TRAJ_STEP),
+            init=here(keys.IS_INIT),
+            ends=tuple(key for key in END_KEYS if key in schema),
+            far=here(keys.STEPS_TO_NEXT_OBS),
+            mask=here(keys.MASK),
+            observations=tuple(_pairs(schema)),
+        )
+
+    @property
+    def columns(self) -> tuple[NestedKey, ...]:
+        """Every column that marks, observations not among them."""
+        single = (self.step, self.init, self.far, self.mask)
+        return (*self.ids, *self.ends, *(key for key in single if key is not None))
+
+    @property
+    def numbered(self) -> bool:
+        """Whether ids and steps are both there, so that a row names the one it continues."""
+        return bool(self.ids) and self.step is not None
+
+    def with_explicit(self, ids: Iterable[NestedKey], ends: Iterable[NestedKey]) -> Self:
+        """The same markers and some that a user names, which cut as well.
+
+        Example:
+            >>> MarkerKeys(ids=("episode",)).with_explicit(["game"], [("next", "life_lost")]).ends
+            (('next', 'life_lost'),)
+        """
+        return replace(
+            self,
+            ids=tuple(dict.fromkeys((*self.ids, *map(_short, ids)))),
+            ends=tuple(dict.fromkeys((*self.ends, *map(_short, ends)))),
+        )
+
+
+def _short(key: NestedKey) -> NestedKey:
+    return as_key(as_tuple(key))
+
+
+def _pairs(schema: RowSchema) -> Iterable[tuple[NestedKey, NestedKey]]:
+    for field in schema.fields:
+        after = (keys.NEXT, *field.path)
+        if field.path[0] == keys.NEXT or field.path[-1] in DONE_LIKE or after not in schema:
+            continue
+        following = schema[after]
+        if (following.dtype, following.shape) == (field.dtype, field.shape):
+            yield field.key, after

@@ -1,0 +1,167 @@
+"""What the markers of some rows say, as plain numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_layout.keys import NestedKey
+from rl_replay.marker_keys import MarkerKeys
+
+Rows = slice | NDArray[np.int64]
+Get = Callable[[NestedKey], NDArray[Any] | None]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The markers of n rows; None where the rows lack one.
+
+    Attributes:
+        count: How many rows.
+        ids: Columns of ids, each `[n]`.
+        step: int64 `[n]`.
+        init: bool `[n]`, first steps.
+        boundary: bool `[n]`, last steps: ended, on n-step rows only one step away from it.
+        real: bool `[n]`.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_slabs import RowSchema
+        >>> batch = trajectories([2, 1])
+        >>> marks = Marks.of(batch, MarkerKeys.of(RowSchema.from_tensordict(batch)))
+        >>> marks.joined(slice(0, 2), slice(1, 3))
+        array([ True, False])
+    """
+
+    count: int
+    ids: tuple[NDArray[Any], ...]
+    step: NDArray[Any] | None
+    init: NDArray[np.bool_] | None
+    boundary: NDArray[np.bool_] | None
+    real: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
+        """The markers of rows `[n]`; one that is not among their leaves is passed over.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> Marks.of(trajectories([2, 1]), MarkerKeys(step=("collector", "traj_step"))).step
+            array([0, 1, 0])
+        """
+        return cls.read(lambda key: as_numpy(cells.get(key, None)), keys, len(cells))
+
+    @classmethod
+    def read(cls, get: Get, keys: MarkerKeys, count: int) -> Self:
+        """The markers of `count` rows whose columns `[count, ...]` are got by key.
+
+        Example:
+            >>> Marks.read({"episode": np.array([4, 4])}.get, MarkerKeys(ids=("episode",)), 2).ids
+            (array([4, 4]),)
+        """
+        ids = [column for key in keys.ids if (column := get(key)) is not None]
+        step = None if keys.step is None else get(keys.step)
+        return cls(
+            count=count,
+            ids=tuple(_single(column, count) for column in ids),
+            step=None if step is None else _single(step, count),
+            init=_flags(get, keys.init, count),
+            boundary=_boundary(get, keys, count),
+            real=_flags(get, keys.mask, count),
+        )
+
+    def joined(self, earlier: Rows, later: Rows) -> NDArray[np.bool_]:
+        """For pairs of rows whether no marker cuts between them.
+
+        Args:
+            earlier: The rows that come first, int64 `[P]` or a slice of P rows.
+            later: The rows one step later, as many.
+
+        Returns:
+            bool `[P]`.
+
+        Example:
+            >>> Marks.read({"episode": np.array([4, 4, 5])}.get, MarkerKeys(ids=("episode",)), 3
+            ...     ).joined(slice(0, 2), slice(1, 3))
+            array([ True, False])
+        """
+        places = np.broadcast_to(np.True_, self.count)
+        joined = np.ones(len(places[earlier]), dtype=np.bool_)
+        for column in self.ids:
+            joined &= column[earlier] == column[later]
+        if self.step is not None:
+            joined &= self.step[later] == self.step[earlier] + 1
+        if self.init is not None:
+            joined &= ~self.init[later]
+        if self.boundary is not None:
+            joined &= ~self.boundary[earlier]
+        if self.real is not None:
+            joined &= self.real[earlier] & self.real[later]
+        return joined
+
+    def before_others(self) -> NDArray[np.bool_]:
+        """Rows that another one may continue: real and no last step, bool `[n]`.
+
+        Example:
+            >>> Marks(2, (), None, None, np.array([True, False]), None).before_others()
+            array([False,  True])
+        """
+        found = np.ones(self.count, dtype=np.bool_)
+        if self.boundary is not None:
+            found &= ~self.boundary
+        return found if self.real is None else found & self.real
+
+    def after_others(self) -> NDArray[np.bool_]:
+        """Rows that may continue another one: real and no first step, bool `[n]`.
+
+        Example:
+            >>> Marks(2, (), None, np.array([True, False]), None, None).after_others()
+            array([False,  True])
+        """
+        found = np.ones(self.count, dtype=np.bool_)
+        if self.init is not None:
+            found &= ~self.init
+        return found if self.real is None else found & self.real
+
+
+def as_numpy(leaf: Any) -> NDArray[Any] | None:
+    """A leaf as numpy sees it, wherever it lies; None for what is no tensor.
+
+    Example:
+        >>> as_numpy(torch.ones(2)), as_numpy(None)
+        (array([1., 1.], dtype=float32), None)
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    array: NDArray[Any] = leaf.detach().cpu().numpy()
+    return array
+
+
+def _single(column: NDArray[Any], count: int) -> NDArray[Any]:
+    return column if column.ndim == 1 else column.reshape(count, -1)[:, 0]
+
+
+def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | None:
+    column = None if key is None else get(key)
+    if column is None:
+        return None
+    flags = column if column.dtype == np.bool_ else column != 0
+    flat = flags.reshape(count, -1)
+    return flat[:, 0] if flat.shape[1] == 1 else flat.any(1)
+
+
+def _boundary(get: Get, keys: MarkerKeys, count: int) -> NDArray[np.bool_] | None:
+    ends = [flags for key in keys.ends if (flags := _flags(get, key, count)) is not None]
+    if not ends:
+        return None
+    ended: NDArray[np.bool_] = np.logical_or.reduce(ends)
+    far = None if keys.far is None else get(keys.far)
+    if far is not None:
+        ended = np.logical_and(ended, _single(far, count) == 1)
+    return ended

@@ -1,0 +1,248 @@
+"""Which rows are written next, and which can be read: the ring of one process."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_slabs import Span, Window
+
+
+class Ring(Protocol):
+    """What a storage asks about its rows; `PrivateRing` answers it for one process.
+
+    A row's number is its count in the life of its lane and never used again; its position is
+    where it lies, used again and again.
+    """
+
+    capacity: int
+
+    @property
+    def written(self) -> int:
+        """Rows ever published, those of all lanes together."""
+        ...
+
+    def reserve(self, count: int) -> Span:
+        """Rows to write next, which nobody reads from now on."""
+        ...
+
+    def publish(self, count: int) -> None:
+        """Let the rows of the span be read."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the span back untouched: none of its rows was written."""
+        ...
+
+    def window(self) -> Window:
+        """The numbers that can be read now."""
+        ...
+
+    def positions(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Where the rows of some numbers lie, or lay; int64 of the same shape."""
+        ...
+
+    def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
+        """The number of the row at each position, -1 where none can be read."""
+        ...
+
+    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which numbers still stand, bool of the same shape."""
+        ...
+
+    def empty(self) -> None:
+        """Drop every row that is published."""
+        ...
+
+    def restore(self, published: int, floor: int) -> None:
+        """Stand as a ring did whose rows were loaded."""
+        ...
+
+
+class PrivateRing:
+    """A ring that the threads of one process share under their buffer's lock.
+
+    Args:
+        capacity: Rows that it holds.
+        after: A number that was used already; the first row gets a later one, at position 0.
+
+    Attributes:
+        capacity: Rows that it holds.
+        published: The number of the next row.
+        floor: The first row that `empty` did not drop.
+
+    Example:
+        >>> ring = PrivateRing(5)
+        >>> ring.reserve(3).rows
+        slice(0, 3, None)
+        >>> ring.publish(3)
+        >>> ring.window()
+        Window(first=(0,), counts=(3,))
+    """
+
+    def __init__(self, capacity: int, *, after: int = -1) -> None:
+        self.capacity = capacity
+        self.published = self.floor = self._reserved = self._skipped = 0
+        self._begin_after(after)
+
+    @property
+    def written(self) -> int:
+        """Rows ever published."""
+        return self.published - self._skipped
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest row that can be read."""
+        return max(self._reserved - self.capacity, self.floor)
+
+    def __len__(self) -> int:
+        return max(self.published - self.first, 0)
+
+    def reserve(self, count: int) -> Span:
+        """Rows to write next, which nobody reads from now on.
+
+        Args:
+            count: How many, at most the capacity.
+
+        Returns:
+            Their positions, a slice or, where the ring closes in between, int64 `[count]`; and
+            their numbers.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.reserve(4), ring.publish(4)
+            (Span(rows=slice(0, 4, None), numbers=range(0, 4)), None)
+            >>> ring.reserve(2)
+            Span(rows=tensor([4, 0]), numbers=range(4, 6))
+        """
+        first = self.published
+        self._reserved = first + count
+        start = first % self.capacity
+        numbers = range(first, first + count)
+        if start + count <= self.capacity:
+            return Span(slice(start, start + count), numbers)
+        return Span(torch.arange(start, start + count) % self.capacity, numbers)
+
+    def publish(self, count: int) -> None:
+        """Let the rows of the span be read.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.reserve(2), ring.publish(2), len(ring)
+            (Span(rows=slice(0, 2, None), numbers=range(0, 2)), None, 2)
+        """
+        self.published += count
+
+    def cancel(self) -> None:
+        """Give the span back untouched: none of its rows was written.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(5, 0)
+            >>> ring.reserve(2), ring.cancel(), len(ring)
+            (Span(rows=slice(0, 2, None), numbers=range(5, 7)), None, 5)
+        """
+        self._reserved = self.published
+
+    def window(self) -> Window:
+        """The numbers that can be read now.
+
+        Example:
+            >>> len(PrivateRing(5).window())
+            0
+        """
+        first = self.first
+        return Window((first,), (max(self.published - first, 0),))
+
+    def positions(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Where the rows of some numbers lie, or lay.
+
+        Args:
+            numbers: Of rows that were published, int64, any shape.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(published=8, floor=0)
+            >>> ring.positions(torch.tensor([3, 7]))
+            tensor([3, 2])
+        """
+        if self.published <= self.capacity:
+            return numbers
+        return _through_numpy(numbers, lambda found: found % self.capacity)
+
+    def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
+        """The number of the row at each position, -1 where none can be read.
+
+        Args:
+            positions: int64 in `[0, capacity)`, any shape.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(published=7, floor=3)
+            >>> ring.numbers_at(torch.arange(5))
+            tensor([ 5,  6, -1,  3,  4])
+        """
+
+        def newest(found: NDArray[np.int64]) -> NDArray[np.int64]:
+            last = self.published - 1
+            numbers = last - (last - found) % self.capacity
+            return np.where(numbers >= self.first, numbers, -1)
+
+        return _through_numpy(positions, newest)
+
+    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which numbers still stand.
+
+        Args:
+            numbers: int64, any shape.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(published=7, floor=3)
+            >>> ring.accept(torch.tensor([2, 3, 6, 7]))
+            tensor([False,  True,  True, False])
+        """
+        first, end = self.first, self.published
+        return _through_numpy(numbers, lambda found: (found >= first) & (found < end))
+
+    def empty(self) -> None:
+        """Drop every row that is published; the next one is at position 0, with a new number.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(published=7, floor=0)
+            >>> ring.empty(), len(ring), ring.reserve(2)
+            (None, 0, Span(rows=slice(0, 2, None), numbers=range(10, 12)))
+        """
+        self._begin_after(self.published - 1)
+
+    def restore(self, published: int, floor: int) -> None:
+        """Stand as a ring did whose rows were loaded.
+
+        Args:
+            published: Rows ever published.
+            floor: The first row that was not dropped.
+
+        Example:
+            >>> ring = PrivateRing(5)
+            >>> ring.restore(published=8, floor=0)
+            >>> ring.window()
+            Window(first=(3,), counts=(5,))
+        """
+        self.published = self._reserved = published
+        self.floor, self._skipped = floor, 0
+
+    def _begin_after(self, number: int) -> None:
+        begin = -(-(number + 1) // self.capacity) * self.capacity
+        self._skipped += begin - self.published
+        self.published = self.floor = self._reserved = begin
+
+
+def _through_numpy(numbers: torch.Tensor, compute: Any) -> torch.Tensor:
+    # numpy takes a third of torch's time on a few hundred numbers
+    if numbers.is_cpu:
+        return torch.from_numpy(np.asarray(compute(numbers.numpy())))
+    return torch.from_numpy(np.asarray(compute(numbers.cpu().numpy()))).to(numbers.device)
