@@ -101,10 +101,10 @@ def test_an_overwritten_row_is_continued_by_nobody() -> None:
     rows = trajectories([9], EndKind.CUT)
     ring = LinkedRing(5, rows)
     ring.extend(rows[:2])
-    ring.extend(trajectories([4], first_id=40))
-    assert ring.extend(rows[2:3]) == [5]  # row 1 is overwritten only by the next write
+    ring.extend(trajectories([3], first_id=40))
+    assert ring.extend(rows[2:3]) == [4]  # row 1 is overwritten only by the next write
     ring.extend(trajectories([4], first_id=50))
-    ring.extend(rows[3:4])
+    assert ring.extend(rows[3:4]) == [0]  # at the place of row 2
     assert ring.live_links() == ring.expected()
 
 

@@ -163,5 +163,5 @@ def _boundary(get: Get, keys: MarkerKeys, count: int) -> NDArray[np.bool_] | Non
     ended: NDArray[np.bool_] = np.logical_or.reduce(ends)
     far = None if keys.far is None else get(keys.far)
     if far is not None:
-        ended = np.logical_and(ended, _single(far, count) == 1)
+        np.logical_and(ended, _single(far, count) == 1, out=ended)
     return ended
