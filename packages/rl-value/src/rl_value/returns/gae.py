@@ -1,0 +1,64 @@
+"""Generalised advantages."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rl_value.returns.linear_scan import linear_scan
+from rl_value.returns.steps import (
+    check_flags,
+    check_fraction,
+    check_steps,
+    decay_of,
+    zeroed,
+)
+
+
+def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    done: Tensor,
+    *,
+    gamma: float | Tensor,
+    lmbda: float | Tensor,
+    time_dim: int = -2,
+) -> tuple[Tensor, Tensor]:
+    """Compute generalised advantages and the value targets that go with them.
+
+    δₜ = rₜ + γ V(s'ₜ) - V(sₜ), with V(s'ₜ) = 0 where the step terminated, and
+    Aₜ = δₜ + γ λ Aₜ₊₁, with Aₜ₊₁ = 0 where nothing follows. The target is Aₜ + V(sₜ).
+    (Schulman et al., arXiv:1506.02438.)
+
+    Args:
+        reward: float ``[*B, T, C]``.
+        value: value of each step's state, the same shape.
+        next_value: value of each step's own next state, the same shape.
+        terminated: bool, the same shape or 1 last.
+        done: bool, the steps behind which nothing flows; the last one is, marked or not.
+        gamma: discount in [0, 1], or one per step.
+        lmbda: 0 for one step, 1 for the whole trajectory, or one per step.
+        time_dim: dimension of time.
+
+    Returns:
+        Advantage and target, ``[*B, T, C]`` each.
+
+    Raises:
+        TypeError: a dtype is wrong.
+        ValueError: a shape is, or a factor lies outside [0, 1].
+
+    Example:
+        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+        >>> advantage, target = gae(one, one, one * 8, no, no, gamma=0.5, lmbda=0.5)
+        >>> advantage.flatten().tolist(), target.flatten().tolist()
+        ([5.0, 4.0], [6.0, 5.0])
+    """
+    check_steps(reward, value=value, next_value=next_value)
+    check_flags(reward, terminated=terminated, done=done)
+    check_fraction("gamma", gamma, reward.shape)
+    check_fraction("lmbda", lmbda, reward.shape)
+    delta = reward + gamma * zeroed(next_value, terminated) - value
+    decay = decay_of(gamma, lmbda, done | terminated, reward)
+    advantage = linear_scan(decay, delta, time_dim=time_dim)
+    return advantage, advantage + value

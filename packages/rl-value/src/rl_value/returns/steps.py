@@ -1,0 +1,188 @@
+"""What the functions of this package take: steps along time, checked at the edge."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def time_of(values: Tensor, time_dim: int) -> int:
+    """Find the dimension of time, from the front.
+
+    Args:
+        values: ``[*B, T, C]``, or ``[T]``.
+        time_dim: where time is said to be.
+
+    Returns:
+        Its number; 0 for ``[T]``, whatever is said.
+
+    Raises:
+        ValueError: there is no such dimension.
+
+    Example:
+        >>> time_of(torch.zeros(2, 3, 1), -2), time_of(torch.zeros(3), -2)
+        (1, 0)
+    """
+    if values.ndim == 1:
+        return 0
+    if not -values.ndim <= time_dim < values.ndim:
+        msg = (
+            f"time_dim={time_dim}: there is no such dimension in {list(values.shape)}. "
+            f"Pass {-values.ndim} to {values.ndim - 1}; rewards [*B, T, C] have time in -2."
+        )
+        raise ValueError(msg)
+    return time_dim % values.ndim
+
+
+def check_steps(reward: Tensor, **others: Tensor) -> None:
+    """Hold every float array of one call to the shape of the reward.
+
+    Args:
+        reward: float32 or float64 ``[*B, T, C]``.
+        others: arrays that must have its shape and kind, by name.
+
+    Raises:
+        TypeError: an array is neither float32 nor float64.
+        ValueError: a shape differs.
+
+    Example:
+        >>> check_steps(torch.zeros(3, 1), value=torch.zeros(3, 1))
+    """
+    for name, value in (("reward", reward), *others.items()):
+        if value.dtype not in FLOATS:
+            msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
+            raise TypeError(msg)
+        if value.shape != reward.shape:
+            msg = (
+                f"{name}: expected the shape of the reward, {list(reward.shape)}, "
+                f"got {list(value.shape)}. All steps have one shape [*B, T, C]."
+            )
+            raise ValueError(msg)
+
+
+def check_flags(reward: Tensor, **flags: Tensor) -> None:
+    """Hold every flag of one call to booleans that fit the reward.
+
+    Args:
+        reward: ``[*B, T, C]``.
+        flags: bool of the same shape, or with a last dimension of size 1, by name.
+
+    Raises:
+        TypeError: a flag is not boolean.
+        ValueError: a shape differs.
+
+    Example:
+        >>> check_flags(torch.zeros(3, 2), done=torch.zeros(3, 1, dtype=torch.bool))
+    """
+    for name, flag in flags.items():
+        if flag.dtype != torch.bool:
+            msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
+            raise TypeError(msg)
+        if flag.shape != reward.shape and flag.shape != (*reward.shape[:-1], 1):
+            msg = (
+                f"{name}: expected {list(reward.shape)} like the reward, or 1 in the last "
+                f"dimension, got {list(flag.shape)}. Call reshape or unsqueeze(-1)."
+            )
+            raise ValueError(msg)
+
+
+def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = None) -> None:
+    """Hold a discount or a mixing factor to [0, 1].
+
+    Args:
+        name: what it is, for the message.
+        value: a number, or a tensor with one per step.
+        shape: what a tensor must broadcast to.
+
+    Raises:
+        ValueError: it lies outside, or does not broadcast.
+
+    Example:
+        >>> check_fraction("gamma", 0.99)
+    """
+    if torch.compiler.is_compiling() and isinstance(value, Tensor):
+        return
+    low, high = (
+        (float(value.min()), float(value.max())) if isinstance(value, Tensor) else (value, value)
+    )
+    if not (low >= 0 and high <= 1):
+        got = f"{value}" if low == high else f"values from {low} to {high}"
+        msg = f"{name}: expected a number in [0, 1], or one per step, got {got}."
+        raise ValueError(msg)
+    if shape is not None and isinstance(value, Tensor):
+        pairs = zip(reversed(value.shape), reversed(shape), strict=False)
+        if value.ndim > len(shape) or any(small not in (1, large) for small, large in pairs):
+            got = f"got {list(value.shape)}"
+            msg = f"{name}: expected a shape that broadcasts to {list(shape)}, {got}."
+            raise ValueError(msg)
+
+
+def cut_behind(done: Tensor, time_dim: int) -> Tensor:
+    """Mark the steps behind which nothing flows: done ones, and the last ones of time.
+
+    Args:
+        done: bool ``[*B, T, C]``.
+        time_dim: dimension of time.
+
+    Returns:
+        bool of the same shape, in memory of its own.
+
+    Example:
+        >>> cut_behind(torch.tensor([[True], [False], [False]]), -2).flatten().tolist()
+        [True, False, True]
+    """
+    cut = done.clone()
+    if cut.numel():
+        cut.select(time_of(done, time_dim), -1).fill_(True)
+    return cut
+
+
+def zeroed(values: Tensor, flag: Tensor) -> Tensor:
+    """Put zeros where a flag is set, whatever was there.
+
+    Args:
+        values: float ``[..., C]``.
+        flag: bool, of the same shape or 1 last.
+
+    Returns:
+        ``[..., C]`` in memory of its own.
+
+    Example:
+        >>> zeroed(torch.tensor([1.0, float("nan")]), torch.tensor([False, True]))
+        tensor([1., 0.])
+    """
+    plain = values.device.type == "cpu" and values.shape == flag.shape
+    if values.requires_grad or torch.compiler.is_compiling() or not plain:
+        return values.masked_fill(flag, 0)
+    made = values.clone(memory_format=torch.contiguous_format)
+    rows, where = np.from_dlpack(made.view(-1)), np.from_dlpack(flag.reshape(-1))
+    np.copyto(rows, 0, where=where)  # several times faster than torch
+    return made
+
+
+def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: Tensor) -> Tensor:
+    """Multiply the factors of a recurrence, with zeros where it is cut.
+
+    Args:
+        gamma: discount, a number or one per step.
+        lmbda: mixing factor, likewise.
+        cut: bool ``[*B, T, C]``, or 1 last.
+        reward: ``[*B, T, C]``, which gives shape and dtype.
+
+    Returns:
+        ``[*B, T, C]``.
+
+    Example:
+        >>> cut = torch.tensor([[False], [True]])
+        >>> decay_of(0.5, 0.5, cut, torch.ones(2, 1)).flatten()
+        tensor([0.2500, 0.0000])
+    """
+    factor = gamma * lmbda
+    if isinstance(factor, Tensor):
+        wide = factor.to(reward.dtype).expand(reward.shape)
+    else:
+        wide = torch.full_like(reward, factor, requires_grad=False)
+    return zeroed(wide, cut)
