@@ -1,0 +1,243 @@
+"""Recurrent networks as functions: a batch and its segments in, outputs and states out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.choose import Choice, Work, explain_backend
+from rl_recurrent.network import Network
+from rl_recurrent.settings import Settings
+from rl_recurrent.stack import Run, States, chosen
+from rl_recurrent.weights import LayerWeights
+
+DEFAULT = Settings()
+
+
+def lstm(
+    x: Tensor,
+    segments: Segments,
+    states: tuple[Tensor, Tensor] | None,
+    network: Network,
+    settings: Settings = DEFAULT,
+    *,
+    every_state: bool = False,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run an LSTM over every segment of a batch.
+
+    i, f, o = σ(a_i), σ(a_f), σ(a_o), g = tanh(a_g) with a = W_ih x + b_ih + W_hh h' + b_hh;
+    c = f c' + i g; h = o tanh(c), or its projection. A segment starts from its own state.
+
+    Args:
+        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
+        segments: where the trajectories of the batch begin and end.
+        states: h ``[S, L, P]`` and c ``[S, L, H]`` that each segment starts from, L counting
+            layers times directions; zeros if None.
+        network: the parameters, as ``Network.of(torch.nn.LSTM(...))``.
+        settings: the backend and its options.
+        every_state: give the states after every row, not at segment ends alone.
+
+    Returns:
+        Outputs ``[*B, T, O]``, zero on padding, and h and c at segment ends, ``[S, L, ...]``, or
+        after every real row, ``[M, L, ...]``.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit; a backend cannot give what is wanted.
+        RuntimeError: the backend cannot run here.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> network = Network.of(torch.nn.LSTM(3, 5))
+        >>> out, (h, c) = lstm(torch.randn(6, 3), segments, None, network)
+        >>> torch.equal(h[:, 0], out[[1, 5]]), c.shape
+        (True, torch.Size([2, 1, 5]))
+    """
+    out, (h, c) = unroll(x, segments, states, network, settings, every_state=every_state)
+    return out, (h, c)
+
+
+def gru(
+    x: Tensor,
+    segments: Segments,
+    state: Tensor | None,
+    network: Network,
+    settings: Settings = DEFAULT,
+    *,
+    every_state: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Run a GRU over every segment of a batch.
+
+    r, z = σ(a_r + q_r), σ(a_z + q_z), n = tanh(a_n + r q_n) with a = W_ih x + b_ih and
+    q = W_hh h' + b_hh; h = (1 - z) n + z h'. A segment starts from its own state.
+
+    Args:
+        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
+        segments: where the trajectories of the batch begin and end.
+        state: h ``[S, L, H]`` that each segment starts from, L counting layers times directions;
+            zeros if None.
+        network: the parameters, as ``Network.of(torch.nn.GRU(...))``.
+        settings: the backend and its options.
+        every_state: give the states after every row, not at segment ends alone.
+
+    Returns:
+        Outputs ``[*B, T, O]``, zero on padding, and h at segment ends, ``[S, L, H]``, or after
+        every real row, ``[M, L, H]``.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit.
+        RuntimeError: the backend cannot run here.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> out, h = gru(torch.randn(6, 3), segments, None, Network.of(torch.nn.GRU(3, 5)))
+        >>> torch.equal(h[:, 0], out[[1, 5]])
+        True
+    """
+    states = None if state is None else (state,)
+    out, (h,) = unroll(x, segments, states, network, settings, every_state=every_state)
+    return out, h
+
+
+def unroll(
+    x: Tensor,
+    segments: Segments,
+    states: States | None,
+    network: Network,
+    settings: Settings = DEFAULT,
+    *,
+    every_state: bool = False,
+) -> tuple[Tensor, States]:
+    """Run a network of either cell over every segment of a batch.
+
+    Args:
+        x: inputs ``[*B, T, I]``.
+        segments: where the trajectories of the batch begin and end.
+        states: one or two states ``[S, L, H]`` that segments start from; zeros if None.
+        network: the parameters.
+        settings: the backend and its options.
+        every_state: give the states after every row, not at segment ends alone.
+
+    Returns:
+        Outputs ``[*B, T, O]``, and the states, ``[S, L, H]`` or ``[M, L, H]`` each.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit; a backend cannot give what is wanted.
+        RuntimeError: the backend cannot run here.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> len(unroll(torch.randn(6, 3), segments, None, Network.of(torch.nn.LSTM(3, 5)))[1])
+        2
+    """
+    check_input(x, segments.batch_shape, network)
+    if states is None:
+        states = tuple(x.new_zeros(len(segments), *shape) for shape in network.state_shapes)
+    check_states(states, (len(segments),), network)
+    choice = choice_for(x, segments, network, settings, every_state=every_state)
+    run = Run(network, segments, chosen(settings, choice.backend), every_state)
+    with torch.autocast(x.device.type, enabled=False):
+        out, after = _in_float(run, segments.gather(x), states)
+    return segments.scatter(out), after
+
+
+def choice_for(
+    x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
+) -> Choice:
+    """Say which backend runs.
+
+    Args:
+        x: inputs.
+        segments: of the batch.
+        network: the parameters.
+        settings: the backend that was asked for.
+        every_state: whether states are wanted after every row.
+
+    Returns:
+        The choice.
+
+    Raises:
+        RuntimeError: the backend that was asked for cannot run here.
+        ValueError: it cannot give what is wanted.
+
+    Example:
+        >>> segments, network = Segments.from_lengths(torch.tensor([6])), torch.nn.GRU(3, 5)
+        >>> given = torch.randn(6, 3), segments, Network.of(network), DEFAULT
+        >>> choice_for(*given, every_state=False).backend
+        'pack'
+    """
+    work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
+    return explain_backend(work, segments, settings)
+
+
+def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
+    """Refuse inputs that do not fit the batch or the parameters.
+
+    Args:
+        x: inputs.
+        batch_shape: ``[*B, T]``.
+        network: the parameters.
+
+    Raises:
+        ValueError: the shape, dtype or device is another.
+
+    Example:
+        >>> check_input(torch.zeros(6, 4), torch.Size([6]), Network.of(torch.nn.GRU(3, 5)))
+        Traceback (most recent call last):
+        ValueError: expected inputs of shape [6, 3]: got [6, 4].
+    """
+    weight = network.layers[0].w_ih
+    expected = [*batch_shape, weight.shape[1]]
+    if list(x.shape) != expected:
+        msg = f"expected inputs of shape {expected}: got {list(x.shape)}."
+        raise ValueError(msg)
+    if (x.dtype, x.device) != (weight.dtype, weight.device):
+        msg = (
+            f"expected inputs in {weight.dtype} on {weight.device}, as the parameters are: "
+            f"got {x.dtype} on {x.device}."
+        )
+        raise ValueError(msg)
+
+
+def check_states(states: States, batch: tuple[int, ...], network: Network) -> None:
+    """Refuse states that do not fit.
+
+    Args:
+        states: h, and c of an LSTM.
+        batch: what stands before layers and width.
+        network: the parameters.
+
+    Raises:
+        ValueError: there are more or fewer, or the shape, dtype or device is another.
+
+    Example:
+        >>> check_states((torch.zeros(2, 5),), (2,), Network.of(torch.nn.GRU(3, 5)))
+        Traceback (most recent call last):
+        ValueError: expected the state h of shape [2, 1, 5]: got [2, 5].
+    """
+    weight, shapes = network.layers[0].w_ih, network.state_shapes
+    if len(states) != len(shapes):
+        msg = f"expected {len(shapes)} states: got {len(states)}."
+        raise ValueError(msg)
+    for name, state, shape in zip("hc", states, shapes, strict=False):
+        if list(state.shape) != [*batch, *shape]:
+            msg = f"expected the state {name} of shape {[*batch, *shape]}: got {list(state.shape)}."
+            raise ValueError(msg)
+        if (state.dtype, state.device) != (weight.dtype, weight.device):
+            msg = (
+                f"expected the state {name} in {weight.dtype} on {weight.device}: "
+                f"got {state.dtype} on {state.device}."
+            )
+            raise ValueError(msg)
+
+
+def _in_float(run: Run, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """Compute 16-bit networks in float32, and round what comes out."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        return run.rows(x, states)
+    network = run.network
+    layers = tuple(LayerWeights(*(w if w is None else w.float() for w in each)) for each in network.layers)
+    wide = Network(network.cell, layers, network.bidirectional, network.dropout)
+    again = Run(wide, run.segments, run.settings, run.every_state)
+    out, after = again.rows(x.float(), tuple(state.float() for state in states))
+    return out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
