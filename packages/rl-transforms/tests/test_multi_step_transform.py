@@ -66,6 +66,38 @@ def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
         assert len(ahead.held if ahead.held is not None else ()) == int(waits.sum())
 
 
+@settings(max_examples=15)
+@given(deliveries(), st.integers(17, 30))
+def test_a_reach_beyond_every_trajectory_is_its_whole_rest(pieces, n_steps):
+    ahead = MultiStepTransform(n_steps, 0.9)
+    passed = [ahead.inv(piece) for piece in pieces] + [ahead.flush()]
+    passed = torch.cat([rows for rows in passed if rows is not None])
+    whole = by_step(torch.cat(pieces))
+    same(by_step(passed), reference.multi_step(whole, 0.9, n_steps))
+
+
+@pytest.mark.parametrize("n_steps", [3, 20])
+def test_an_infinite_reward_stays_in_its_trajectory(n_steps):
+    rows = trajectories([2, 25])
+    rows[keys.NEXT_REWARD][1] = float("inf")
+    made = MultiStepTransform(n_steps, 0.9).inv(torch.cat([rows[2:], rows[:2]]))
+    assert made[keys.NEXT_REWARD].isfinite().flatten().tolist() == [True] * 25 + [False] * 2
+
+
+def test_rewards_of_several_agents_are_summed_each():
+    rows = trajectories([5, 4], EndKind.CUT)
+    rows["next", "agents", "reward"] = torch.randn(9, 3, 1, dtype=torch.float64)
+    names = ["reward", ("agents", "reward")]
+    whole = multi_step(rows, 0.9, 3, names)
+    ahead = MultiStepTransform(3, 0.9, reward_keys=names)
+    ahead.inv(rows[:4])
+    ahead.inv(rows[4:])
+    last = ahead.flush()
+    chosen = [3, 4, 7, 8]
+    assert last[keys.TRAJ_STEP].tolist() == [3, 4, 2, 3]
+    same(last, whole[chosen])
+
+
 def test_rows_keep_the_order_in_which_they_came():
     batch = environments(3, 5, [9], [EndKind.TERMINATED])
     made = MultiStepTransform(2, 0.9).inv(batch.transpose(0, 1))
@@ -139,9 +171,29 @@ def test_deltas_are_rebuilt_before_rows_are_extended():
 def test_bad_input_is_refused():
     ahead, rows = MultiStepTransform(3, 0.9), trajectories([6])
     ahead.inv(rows[:2])
-    with pytest.raises(ValueError, match=r"differ in keys .*action"):
+    with pytest.raises(ValueError, match=r"differ from those .*action"):
         ahead.inv(rows[2:].exclude("action"))
     with pytest.raises(ValueError, match="n_steps"):
         MultiStepTransform(0, 0.9)
     with pytest.raises(ValueError, match="cannot sit in"):
         ahead.check_place("environment")
+
+
+def test_markers_of_a_wrong_dtype_or_shape_are_refused():
+    rows = trajectories([6])
+    with pytest.raises(TypeError, match=r"is_init.*expected torch.bool, got torch.uint8"):
+        MultiStepTransform(3, 0.9).inv(rows.clone().set("is_init", rows["is_init"].byte()))
+    wrong = rows.clone().set(keys.TRAJ_STEP, rows[keys.TRAJ_STEP][:, None])
+    with pytest.raises(ValueError, match=r"traj_step.*expected shape \[6\], got \[6, 1\]"):
+        MultiStepTransform(3, 0.9).inv(wrong)
+
+
+def test_other_shapes_and_dtypes_than_those_held_back_are_refused():
+    rows, ahead = trajectories([6]), MultiStepTransform(3, 0.9)
+    ahead.inv(rows[:2])
+    with pytest.raises(ValueError, match=r"observation.*float32.*float64"):
+        ahead.inv(rows[2:].clone().set("observation", rows["observation"][2:].double()))
+    wider = torch.zeros(4, 3)
+    with pytest.raises(ValueError, match=r"observation.*\[2\].*\[3\]"):
+        ahead.inv(rows[2:].clone().set("observation", wider))
+    same(ahead.inv(rows[2:]), multi_step(rows, 0.9, 3))  # a refusal loses nothing

@@ -9,10 +9,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
-from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key, sibling
+from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, sibling
 from rl_layout.tensordict_fast import tensors
-from rl_transforms.entries import missing, with_entries, without_entries
+from rl_transforms.entries import with_entries
+from rl_transforms.multi_step_checks import check_groups, check_horizon, check_rows
 from rl_transforms.transform import Transform
+
+MANY = 64  # steps from which it pays to ask for the longest segment
 
 
 class MultiStep(Transform):
@@ -119,29 +122,26 @@ def reaching(
     target: Tensor,
     steps: Tensor,
     sums: Mapping[NestedKey, Tensor],
-    kept: Tensor | None = None,
 ) -> TensorDictBase:
     """Write n-step rows, given what each of them reaches.
 
     Args:
         batch: TED rows of N in all, ``[*B, T]``.
-        target: int64 ``[K]``, the row whose next observation and flags each row takes.
-        steps: int64 ``[K]``, how far away that observation is.
-        sums: rewards ``[K, ...]``, by their key without ``"next"``.
-        kept: int64 ``[K]``, rows of a flat batch to write; None for all of them, K = N.
+        target: int64 ``[N]``, the row whose next observation and flags each row takes.
+        steps: int64 ``[N]``, how far away that observation is.
+        sums: rewards ``[N, ...]``, by their key without ``"next"``.
 
     Returns:
-        The n-step rows, ``[*B, T]`` or ``[K]``.
+        The n-step rows ``[*B, T]``.
 
     Example:
         >>> from rl_layout.testing import trajectories
-        >>> two = torch.tensor([2])
-        >>> sums = {"reward": torch.tensor([[3.0]])}
-        >>> rows = reaching(trajectories([3]), torch.tensor([1]), two, sums, torch.tensor([0]))
-        >>> rows["observation"][0, 1], rows["next", "observation"][0, 1]
-        (tensor(0.), tensor(2.))
+        >>> target, steps = torch.tensor([1, 1]), torch.tensor([2, 1])
+        >>> rows = reaching(trajectories([2]), target, steps, {"reward": torch.ones(2, 1)})
+        >>> rows["next", "observation"][:, 1]
+        tensor([2., 2.])
     """
-    shape = batch.batch_size if kept is None else kept.shape
+    shape = batch.batch_size
 
     def take(leaf: Tensor, rows: Tensor) -> Tensor:
         flat = leaf.reshape(-1, *leaf.shape[batch.ndim :])
@@ -155,14 +155,12 @@ def reaching(
         reward = batch[next_key(name)]
         changes[next_key(name)] = summed.reshape(*shape, *summed.shape[1:])
         original = next_key(sibling(name, f"original_{as_tuple(name)[-1]}"))
-        changes[original] = reward if kept is None else take(reward, kept)
+        changes[original] = reward
     changes[keys.STEPS_TO_NEXT_OBS] = steps.reshape(*shape, 1)
     lost = batch.get(keys.NEXT_MISSING, None)
     if lost is not None:
         changes[keys.NEXT_MISSING] = take(lost, target)
-    if kept is None:
-        return with_entries(batch, changes)
-    return with_entries(without_entries(batch, [keys.NEXT])[kept], changes)
+    return with_entries(batch, changes)
 
 
 def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) -> Tensor:
@@ -185,39 +183,38 @@ def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) ->
         >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0, 8.0]), last, 0.5, 2)
         tensor([2., 4., 4., 8.])
     """
-    inside = last - torch.arange(len(last), device=last.device)  # rows that follow in the segment
-    longest = int(inside.max()) + 1 if len(last) else 0
-    wanted = min(n_steps, longest)
-    total, block, size = torch.zeros_like(reward), reward, 1
-    while wanted:
-        if wanted & 1:
-            total = block + gamma**size * _ahead(total, inside, size)
-        wanted >>= 1
-        if wanted:
-            block = block + gamma**size * _ahead(block, inside, size)
-        size *= 2
-    return total
+    return sums_ahead(reward, last - torch.arange(len(last), device=last.device), gamma, n_steps)
 
 
-def check_horizon(gamma: float, n_steps: int) -> None:
-    """Refuse a discount or a number of steps out of range.
+def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Tensor:
+    """Add up n discounted rewards from each row on, as `discounted_sums` does.
 
     Args:
+        reward: floating-point ``[N, ...]``.
+        inside: int64 ``[N]``, how many rows of its segment follow each row.
         gamma: discount of a step.
-        n_steps: how far to reach.
+        n_steps: how many rewards at most, at least 1.
 
-    Raises:
-        ValueError: the discount is not above 0 and at most 1, or the steps are fewer than 1.
+    Returns:
+        ``[N, ...]``.
 
     Example:
-        >>> check_horizon(0.99, 3)
+        >>> sums_ahead(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 0]), 0.5, 2)
+        tensor([2., 2., 4.])
     """
-    if not 0 < gamma <= 1:
-        msg = f"gamma: expected a discount above 0 and at most 1, got {gamma}."
-        raise ValueError(msg)
-    if n_steps < 1:
-        msg = f"n_steps: expected at least 1, got {n_steps}."
-        raise ValueError(msg)
+    wanted = min(n_steps, len(inside))
+    if wanted > MANY and len(inside):
+        wanted = min(wanted, int(inside.max()) + 1)
+    total: Tensor | None = None
+    block, size = reward, 1
+    while wanted:
+        if wanted & 1:
+            total = block if total is None else _plus_ahead(block, total, inside, size, gamma)
+        wanted >>= 1
+        if wanted:
+            block = _plus_ahead(block, block, inside, size, gamma)
+        size *= 2
+    return reward.clone() if total is None or total is reward else total
 
 
 def last_rows(segments: Segments) -> Tensor:
@@ -257,78 +254,12 @@ def row_ends(segments: Segments) -> Tensor:
     return ends.index_fill_(0, segments.lasts, True)
 
 
-def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
-    """Refuse rows that cannot be extended, and read their rewards.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]``.
-        reward_keys: rewards, by their keys without ``"next"``.
-
-    Returns:
-        The rewards ``[N, ...]`` by key.
-
-    Raises:
-        KeyError: ``"next"`` or a reward is missing.
-        TypeError: a reward is not floating-point.
-        ValueError: the rows have several steps already, or their next observations are deltas.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> check_rows(trajectories([2]), ["reward"])["reward"].flatten()
-        tensor([1., 2.])
-    """
-    if batch.get(keys.NEXT, None) is None:
-        raise missing("multi_step", keys.NEXT, batch)
-    if batch.get(keys.STEPS_TO_NEXT_OBS, None) is not None:
-        msg = f"the rows have {keys.STEPS_TO_NEXT_OBS} already: n-step rows cannot be extended."
-        raise ValueError(msg)
-    if batch.get(keys.DELTA, None) is not None:
-        msg = (
-            f"next observations lie under {keys.DELTA} as deltas of one step: rebuild them "
-            "first, by NextObservationDelta ahead of this transform."
-        )
-        raise ValueError(msg)
-    return {key: _reward(batch, key) for key in reward_keys}
-
-
-def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
-    """Refuse a group that ends where its environment goes on: it needs horizons of its own.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]``.
-        ends: bool ``[N]``, the last row of each segment.
-
-    Raises:
-        ValueError: a nested done flag is set elsewhere.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> check_groups(trajectories([2]), torch.tensor([False, True]))
-    """
-    for key, flag in leaves(batch[keys.NEXT]):
-        if len(key) == 1 or key[-1] not in keys.DONE_KEYS:
-            continue
-        if (flag.reshape(len(ends), -1).any(1) & ~ends).any():
-            msg = (
-                f"{next_key(key)!r} ends where its trajectory goes on: n-step rows of a nested "
-                "group that ends on its own are not supported. Use n_steps=1."
-            )
-            raise ValueError(msg)
-
-
-def _ahead(values: Tensor, inside: Tensor, distance: int) -> Tensor:
-    """Values so many rows ahead ``[N, ...]``; 0 where the segment has ended by then."""
-    ahead = torch.zeros_like(values)
-    ahead[:-distance] = values[distance:]
-    beyond = (inside < distance).reshape(-1, *[1] * (values.ndim - 1))
-    return ahead.masked_fill_(beyond, 0)
-
-
-def _reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
-    reward: Tensor | None = batch.get(next_key(key), None)
-    if reward is None:
-        raise missing("multi_step", next_key(key), batch)
-    if not reward.is_floating_point():
-        msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
-        raise TypeError(msg)
-    return reward.reshape(-1, *reward.shape[batch.ndim :])
+def _plus_ahead(
+    values: Tensor, ahead: Tensor, inside: Tensor, distance: int, gamma: float
+) -> Tensor:
+    """Values ``[N, ...]`` plus discounted ones so many rows ahead, in the same segment."""
+    within = (inside[:-distance] >= distance).reshape(-1, *[1] * (values.ndim - 1))
+    added = values.clone()
+    # a choice and not a product: behind the end there may lie an infinite reward
+    added[:-distance].add_(ahead[distance:].where(within, 0), alpha=gamma**distance)
+    return added

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 
-from rl_layout import EndKind, Segments, keys
-from rl_layout.keys import NestedKey, leaves
-from rl_layout.markers import FIELDS
-from rl_transforms.multi_step import (
-    check_groups,
+from rl_layout import keys
+from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arrivals import Arrivals
+from rl_transforms.far_rows import Horizon
+from rl_transforms.flat_rows import FlatRows
+from rl_transforms.held_columns import HeldColumns
+from rl_transforms.multi_step import multi_step
+from rl_transforms.multi_step_checks import (
+    check_group_flags,
     check_horizon,
-    check_rows,
-    discounted_sums,
-    last_rows,
-    multi_step,
-    reaching,
-    row_ends,
+    flat_reward,
+    refuse_far_rows,
 )
 from rl_transforms.transform import Transform
 
@@ -34,22 +34,28 @@ class MultiStepTransform(Transform):
     order. What is passed on keeps the order in which it came, is flat and has no padding. Rows
     that lack ids or steps are never held back: they reach as far as the call that brought them.
 
+    With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
+    Environments end at different times, so to keep it rectangular the last n - 1 steps of every
+    environment are held back, ended or not. Producers are told apart by the high 31 bits of their
+    ids; row b of a call goes on from row b of the same producer's call before.
+
     Args:
         n_steps: how far to reach, at least 1.
         gamma: discount of a step, above 0 and at most 1.
         reward_keys: rewards to add up; ``["reward"]`` by default.
-
-    Attributes:
-        held: rows that are held back ``[K]``, None where none is.
+        columns: pass rows on as ``[*B, T]``.
 
     Raises:
         ValueError: a number is out of range.
 
     Example:
-        >>> from rl_layout.testing import EndKind, trajectories
+        >>> from rl_layout.testing import EndKind, environments, trajectories
         >>> ahead, rows = MultiStepTransform(3, 0.9), trajectories([5], EndKind.CUT)
         >>> len(ahead.inv(rows)), len(ahead.held), len(ahead.flush()), ahead.held
         (3, 2, 2, None)
+        >>> batch = environments(4, 7, [3], [EndKind.TERMINATED])
+        >>> MultiStepTransform(3, 0.9, columns=True).inv(batch).batch_size
+        torch.Size([4, 5])
     """
 
     online = False
@@ -57,13 +63,26 @@ class MultiStepTransform(Transform):
     places = frozenset({"buffer"})
 
     def __init__(
-        self, n_steps: int, gamma: float, *, reward_keys: Sequence[NestedKey] | None = None
+        self,
+        n_steps: int,
+        gamma: float,
+        *,
+        reward_keys: Sequence[NestedKey] | None = None,
+        columns: bool = False,
     ) -> None:
         super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
         check_horizon(gamma, n_steps)
         self.n_steps = n_steps
         self.gamma = gamma
-        self.held: TensorDictBase | None = None
+        self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
+        self._columns = HeldColumns() if columns else None
+        self._held: FlatRows | None = None
+
+    @property
+    def held(self) -> TensorDictBase | None:
+        """Rows that are held back, ``[K]`` or ``[*B, T]``; None where none is."""
+        held = self._held if self._columns is None else self._columns.all()
+        return None if held is None else held.batch()
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Leave samples as they are: what is stored has its n steps."""
@@ -76,114 +95,116 @@ class MultiStepTransform(Transform):
             batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
 
         Returns:
-            n-step rows ``[K]``, or None where none is complete yet. `multi_step` says what they
-            hold.
+            n-step rows ``[K]``, or ``[*B, T]`` with `columns`; None where none is complete yet.
+            `multi_step` says what they hold.
 
         Raises:
             KeyError: a reward or every marker is missing.
-            TypeError: a reward is not floating-point.
-            ValueError: the rows cannot be extended (see `multi_step`), or have other keys than
-                those held back.
+            TypeError: a reward is not floating-point, or a leaf is no tensor.
+            ValueError: the rows cannot be extended (see `multi_step`), or they have other keys,
+                shapes or dtypes than those held back; or with `columns`, there is padding or
+                another number of environments.
         """
-        ids = batch.get(keys.TRAJ_IDS, None)
-        if ids is None or batch.get(keys.TRAJ_STEP, None) is None:
+        if self._columns is not None:
+            time = _time(batch)
+            rows = batch if time is None else batch.transpose(time, -1)
+            made = self._by_column(rows, self._columns)
+            return made if made is None or time is None else made.transpose(time, -1)
+        fresh = FlatRows.of(batch)
+        if not _has_ids(fresh):
             return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
-        fresh = _real_rows(batch, ids)
+        if self._held is None:
+            self._check(batch, fresh)
+        fresh = fresh.real().flat()
         if not len(fresh):
             return None
-        came = fresh if self.held is None else _joined(self.held, fresh)
-        made, waiting = self._extended(came)
-        self.held = came[waiting.nonzero()[:, 0]] if waiting.any() else None
-        return made
+        return self._passed(fresh if self._held is None else self._held.followed_by(fresh))
 
     def flush(self) -> TensorDictBase | None:
         """Pass on what is held back, as if every trajectory were cut here.
 
         Returns:
-            n-step rows ``[K]`` that reach as far as there are rows; None where none is held.
+            n-step rows ``[K]``, or ``[*B, T]`` with `columns`, that reach as far as there are
+            rows; None where none is held.
         """
-        if self.held is None:
+        if self._columns is not None:
+            blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
+            made = [far for rows in blocks if (far := self._far(rows, 0)) is not None]
+            return torch.cat(made, -1) if made else None
+        if self._held is None:
             return None
-        rows, self.held = self.held, None
-        return self._extended(rows, wait=False)[0]
+        rows, self._held = self._held, None
+        return self._passed(rows, wait=False)
 
-    def _extended(
-        self, rows: TensorDictBase, wait: bool = True
-    ) -> tuple[TensorDictBase | None, Tensor]:
-        """The n-step rows of those that are complete, None without any; and which are not."""
-        rewards = check_rows(rows, self.in_keys)
-        # only markers and rewards are sorted; the other leaves are moved once, at the end
-        order = torch.argsort(rows[keys.TRAJ_IDS], stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        segments = Segments.of(_markers(rows)[order])
-        check_groups(rows, row_ends(segments)[place])
-        last = last_rows(segments)
-        left = last - torch.arange(len(last), device=last.device) + 1
-        short = is_open(segments, rows[keys.TRAJ_IDS][order]) & (left < self.n_steps)
-        waiting = short[place] if wait else torch.zeros_like(short)
-        kept = (~waiting).nonzero()[:, 0]
-        if not len(kept):
-            return None, waiting
-        sums = {
-            key: discounted_sums(flat[order], last, self.gamma, self.n_steps)[place[kept]]
-            for key, flat in rewards.items()
-        }
-        steps = left.clamp(max=self.n_steps)[place[kept]]
-        return reaching(rows, order[place[kept] + steps - 1], steps, sums, kept), waiting
+    def _passed(self, rows: FlatRows, wait: bool = True) -> TensorDictBase | None:
+        """The n-step rows of those that are complete, None without any; the others are held."""
+        stand = Arrivals.of(rows.leaves)
+        check_group_flags(rows.leaves, stand.left == 1)
+        short = stand.is_open & (stand.left < self.n_steps) & wait
+        waiting, kept = np.flatnonzero(short), np.flatnonzero(~short)
+        made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
+        self._held = rows.take(rows.index(waiting)) if len(waiting) else None
+        return made
+
+    def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
+        """The n-step rows of all but the last steps of every environment, which are held."""
+        fresh = FlatRows.of(batch)
+        if not _has_ids(fresh):
+            return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        if not columns.blocks:
+            self._check(batch, fresh)
+        who, rows = columns.joined(fresh)
+        made = self._far(rows, self.n_steps - 1)
+        columns.keep(who, rows, self.n_steps - 1)
+        if made is not None and batch._has_names():
+            made.names = batch.names
+        return made
+
+    def _far(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
+        """The n-step rows of ``[*B, T]`` but for the last steps, None without any."""
+        width = rows.shape[-1]
+        if width <= waiting:
+            return None
+        stand = Arrivals.of(rows.leaves)
+        check_group_flags(rows.leaves, stand.left == 1)
+        kept = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
+        return self._horizon.of(rows, stand, kept, width - waiting).batch()
+
+    def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:
+        far = any(key[:2] == keys.DELTA for key in fresh.leaves)
+        refuse_far_rows(keys.STEPS_TO_NEXT_OBS in fresh.leaves, far)
+        fresh.check_markers()
+        for key in self.in_keys:
+            found = fresh.leaves.get(next_key(key))
+            if found is None or not found.is_floating_point():
+                flat_reward(batch, key)  # which says what is wrong
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what is held back, as `state_dict` wants it."""
-        if self.held is None:
+        if self._columns is not None:
+            return {"held": self._columns.state(), "count": 0}
+        held = self.held
+        if held is None:
             return {"held": None, "count": 0}
-        return {"held": self.held.to_dict(), "count": len(self.held)}
+        return {"held": held.to_dict(), "count": len(held)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Hold back what `get_extra_state` returned."""
         held = state["held"]
-        self.held = None if held is None else TensorDict(held, [state["count"]])
+        if self._columns is not None:
+            self._columns.load(held)
+        elif held is None:
+            self._held = None
+        else:
+            self._held = FlatRows.of(TensorDict(held, [state["count"]]))
 
 
-def _real_rows(batch: TensorDictBase, ids: Tensor) -> TensorDictBase:
-    flat = batch.reshape(-1)
-    mask = batch.get(keys.MASK, None)
-    real = ids.reshape(-1) != keys.PADDING_ID
-    if mask is not None:
-        real = real & mask.reshape(-1)
-    rows: TensorDictBase = flat if bool(real.all()) else flat[real]
-    # a name would not survive joining rows of other calls
-    return rows.exclude(keys.MASK)
+def _has_ids(rows: FlatRows) -> bool:
+    return keys.TRAJ_IDS in rows.leaves and keys.TRAJ_STEP in rows.leaves
 
 
-def _joined(held: TensorDictBase, fresh: TensorDictBase) -> TensorDictBase:
-    there, here = ({key for key, _ in leaves(rows)} for rows in (held, fresh))
-    if there != here:
-        msg = f"the rows differ in keys from those held back: {sorted(there ^ here)}. Call flush."
-        raise ValueError(msg)
-    joined: TensorDictBase = torch.cat([held, fresh])
-    return joined
-
-
-def _markers(rows: TensorDictBase) -> TensorDictBase:
-    return rows.select(*(key for key, _, _ in FIELDS.values()), strict=False)
-
-
-def is_open(segments: Segments, ids: Tensor) -> Tensor:
-    """Say which rows belong to a trajectory that may go on.
-
-    Args:
-        segments: of N rows that are sorted by id.
-        ids: int64 ``[N]``.
-
-    Returns:
-        bool ``[N]``: rows of the last segment of an id, where that does not end with done.
-
-    Example:
-        >>> segments = Segments.from_ids(torch.tensor([4, 4, 4]), torch.tensor([0, 2, 3]))
-        >>> is_open(segments, torch.tensor([4, 4, 4]))
-        tensor([False,  True,  True])
-    """
-    lasts = segments.lasts
-    newest = torch.ones_like(lasts, dtype=torch.bool)
-    newest[:-1] = ids[lasts[:-1]] != ids[lasts[1:]]
-    return segments.spread(newest & (segments.kinds == EndKind.CUT))
+def _time(batch: TensorDictBase) -> int | None:
+    """Where time lies, if not last."""
+    named = batch._has_names() and keys.TIME in batch.names
+    time: int = batch.names.index(keys.TIME) if named else batch.ndim - 1
+    return None if time == batch.ndim - 1 else time

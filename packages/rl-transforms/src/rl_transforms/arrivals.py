@@ -1,0 +1,118 @@
+"""Rows of many trajectories in the order in which they came, put together by their markers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout import keys
+
+Array: TypeAlias = np.ndarray[Any, Any]
+FLAGS: tuple[tuple[str, ...], ...] = (
+    (keys.IS_INIT,),
+    keys.NEXT_DONE,
+    keys.NEXT_TERMINATED,
+    keys.NEXT_TRUNCATED,
+)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Where each row stands among the rows of its trajectory.
+
+    Rows are sorted by trajectory as whole runs, since neighbours mostly came together: the work
+    of sorting grows with the number of runs, not of rows. All of it happens on the host, where an
+    operation on a few rows costs a fraction of one of torch's; the markers are copied there once.
+
+    Attributes:
+        order: int64 ``[N]``, the rows sorted by trajectory, those of one as they came.
+        place: int64 ``[N]``, where each row stands in that order.
+        left: int64 ``[N]``, how many rows its segment has from it on, itself included.
+        is_open: bool ``[N]``, whether its segment is the newest of a trajectory that may go on.
+
+    Example:
+        >>> ids, steps = torch.tensor([4, 9, 9, 4]), torch.tensor([0, 0, 1, 1])
+        >>> rows = Arrivals.of(
+        ...     {("collector", "traj_ids"): ids, ("collector", "traj_step"): steps}
+        ... )
+        >>> rows.left.tolist(), rows.order.tolist()
+        ([2, 2, 1, 1], [0, 3, 1, 2])
+    """
+
+    order: Array
+    place: Array
+    left: Array
+    is_open: Array
+
+    @classmethod
+    def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> Arrivals:
+        """Put rows together.
+
+        Args:
+            rows: leaves ``[N]`` by their keys, ids and steps among them, in the order in which the
+                rows came.
+
+        Returns:
+            Where the rows stand.
+        """
+        ids, steps, is_init, ends = _markers(rows)
+        follows = _follows(ids, steps, is_init, ends)
+        lasts = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], as they came
+        lengths = lasts.copy()
+        lengths[0] += 1
+        lengths[1:] -= lasts[:-1]
+        starts = lasts - lengths + 1
+        sort = np.argsort(ids[starts], kind="stable")
+        final, is_open = _segments(ids, steps, is_init, ends, starts[sort], lasts[sort])
+        stops = lengths[sort].cumsum()  # where each run stops in the sorted order
+        runs = np.empty((3, len(starts)), dtype=np.int64)
+        runs[:, sort] = stops - lengths[sort] - starts[sort], stops[final], is_open
+        shift, end, goes_on = np.repeat(runs, lengths, axis=1)
+        place = shift + np.arange(len(ids))
+        order = np.empty_like(place)
+        order[place] = np.arange(len(ids))
+        return cls(order, place, end - place, goes_on.astype(bool))
+
+
+def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Array, Array]:
+    """Ids, steps, first steps and boundaries ``[N]``, in host memory of their own."""
+    ids, count = rows[keys.TRAJ_IDS], len(rows[keys.TRAJ_IDS])
+    numbers = torch.cat([ids, rows[keys.TRAJ_STEP]]).cpu().numpy()
+    flags = [rows[key] for key in FLAGS if key in rows]
+    if not flags:
+        no = np.zeros(count, dtype=bool)
+        return numbers[:count], numbers[count:], no, no
+    found = torch.cat(flags).cpu().numpy().reshape(-1, count)
+    first = FLAGS[0] in rows
+    is_init: Array = found[0] if first else np.zeros(count, dtype=bool)
+    ends: Array = np.logical_or.reduce(found[int(first) :])
+    return numbers[:count], numbers[count:], is_init, ends
+
+
+def _follows(ids: Array, steps: Array, is_init: Array, ends: Array) -> Array:
+    """Whether each row continues the one before it: bool ``[N - 1]``."""
+    same = (ids[1:] == ids[:-1]) & (steps[1:] == steps[:-1] + 1)
+    follows: Array = same & ~is_init[1:] & ~ends[:-1]
+    return follows
+
+
+def _segments(
+    ids: Array, steps: Array, is_init: Array, ends: Array, starts: Array, lasts: Array
+) -> tuple[Array, Array]:
+    """The last run of each run's segment, and whether the trajectory may go on behind that.
+
+    Runs ``[R]`` are sorted by trajectory.
+    """
+    same = ids[starts[1:]] == ids[starts[:-1]]
+    joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)
+    joins &= ~is_init[starts[1:]] & ~ends[lasts[:-1]]
+    seams = np.flatnonzero(~joins)
+    final = np.append(seams, len(lasts) - 1)[np.searchsorted(seams, np.arange(len(lasts)))]
+    may_go_on = ~ends[lasts]
+    may_go_on[:-1] &= ~same
+    return final, may_go_on[final]

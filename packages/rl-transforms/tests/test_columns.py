@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_layout import keys
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_transforms import MultiStepTransform, multi_step
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED]
+
+
+def same(one, other):
+    names = set(one.keys(True, True))
+    assert names == set(other.keys(True, True))
+    for name in names:
+        torch.testing.assert_close(one[name], other[name], msg=str(name))
+
+
+def columns(n_steps):
+    return MultiStepTransform(n_steps, 0.9, columns=True)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    st.integers(1, 6),
+)
+def test_columns_are_those_of_the_whole_batch_however_it_comes(lengths, widths, n_steps):
+    batch = environments(3, sum(widths), lengths, KINDS)
+    ahead, passed = columns(n_steps), []
+    for piece in batch.split(widths, 1):
+        made = ahead.inv(piece)
+        passed += [] if made is None else [made]
+        assert ahead.held is None or ahead.held.batch_size[-1] <= n_steps - 1
+    last = ahead.flush()
+    passed += [] if last is None else [last]
+    same(torch.cat([one.clone() for one in passed], 1), multi_step(batch, 0.9, n_steps))
+    assert ahead.flush() is None
+
+
+def test_environments_that_end_at_other_times_stay_rectangular():
+    batch = environments(4, 10, [2, 3, 5], KINDS)
+    ahead = columns(3)
+    assert ahead.inv(batch[:, :2]) is None
+    assert ahead.inv(batch[:, 2:7]).batch_size == (4, 5)
+    assert ahead.inv(batch[:, 7:]).batch_size == (4, 3)
+    assert ahead.held.batch_size == (4, 2)
+
+
+def test_time_may_come_first_where_it_is_named():
+    batch = environments(4, 7, [3], KINDS)
+    first = columns(3).inv(batch.transpose(0, 1))
+    assert first.batch_size == (5, 4)
+    assert first.names == ["time", None]
+    same(first.transpose(0, 1).clone(), columns(3).inv(batch).clone())
+
+
+def test_several_batch_dimensions_are_kept():
+    batch = environments(6, 7, [3, 4], KINDS).reshape(2, 3, 7)
+    made = columns(2).inv(batch)
+    assert made.batch_size == (2, 3, 6)
+    same(made.clone(), multi_step(batch, 0.9, 2)[:, :, :6])
+
+
+def test_producers_are_told_apart():
+    one = environments(3, 8, [5], KINDS)
+    other = one.clone()
+    other[keys.TRAJ_IDS] += 1 << 32
+    ahead, alone = columns(3), columns(3)
+    for t in (0, 4):
+        made = ahead.inv(one[:, t : t + 4])
+        ahead.inv(other[:, t : t + 4])
+        same(made.clone(), alone.inv(one[:, t : t + 4]).clone())
+    assert ahead.held.batch_size == (3, 4)
+    assert ahead.flush().batch_size == (3, 4)
+
+
+def test_what_is_held_back_is_state():
+    batch, one, other = environments(3, 8, [5], KINDS), columns(3), columns(3)
+    one.inv(batch[:, :4])
+    other.load_state_dict(one.state_dict())
+    same(other.inv(batch[:, 4:]).clone(), one.inv(batch[:, 4:]).clone())
+
+
+def test_what_is_held_back_is_a_copy():
+    batch, ahead = environments(3, 8, [5], KINDS), columns(3)
+    mine = batch[:, :4].clone()
+    ahead.inv(mine)
+    mine["observation"].zero_()
+    same(ahead.inv(batch[:, 4:]).clone(), multi_step(batch, 0.9, 3)[:, 2:6])
+
+
+def test_rows_that_do_not_fit_are_refused():
+    batch, ahead = environments(3, 8, [5], KINDS), columns(3)
+    ahead.inv(batch[:, :4])
+    with pytest.raises(ValueError, match=r"expected \[3\] environments.*got \[2\]"):
+        ahead.inv(batch[:2, 4:])
+    with pytest.raises(ValueError, match=r"one row for each environment: got \[6\]"):
+        ahead.inv(trajectories([6]))
+    padded = batch[:, 4:].clone().set(keys.MASK, torch.ones(3, 4, dtype=torch.bool))
+    assert ahead.inv(padded) is not None  # a mask that leaves nothing out
+    padded[keys.MASK][1, 3] = False
+    with pytest.raises(ValueError, match="1 of 12 rows are padding"):
+        ahead.inv(padded)
+    with pytest.raises(ValueError, match=r"observation.*float32.*float64"):
+        ahead.inv(batch[:, 4:].clone().set("observation", batch["observation"][:, 4:].double()))
+
+
+def test_without_ids_nothing_is_held_back():
+    batch = environments(3, 8, [5], KINDS).exclude(keys.TRAJ_IDS)
+    ahead = columns(3)
+    same(ahead.inv(batch), multi_step(batch, 0.9, 3))
+    assert ahead.held is None
