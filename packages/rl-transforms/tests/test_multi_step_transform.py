@@ -161,7 +161,7 @@ def test_samples_pass_as_they_are():
 def test_deltas_are_rebuilt_before_rows_are_extended():
     rows = trajectories([6])
     small = NextObservationDelta(["observation"]).rows(rows)
-    both = Compose(MultiStepTransform(3, 0.9), NextObservationDelta(side="write"))
+    both = Compose(MultiStepTransform(3, 0.9), NextObservationDelta(side="rebuild"))
     same(both.inv(small), MultiStepTransform(3, 0.9).inv(rows))
     assert both.side == "write"
     with pytest.raises(ValueError, match="NextObservationDelta ahead of"):

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_specs import Composite, Unbounded
-from rl_transforms import Compose, MultiStep, NextObservationDelta
+from rl_transforms import (
+    Compose,
+    MultiStep,
+    MultiStepTransform,
+    NextObservationDelta,
+    multi_step,
+)
 
 NEXT_OBS = ("next", "observation")
 DELTA = ("next", "delta", "observation")
@@ -71,13 +77,79 @@ def test_the_dtype_that_comes_back_is_the_roots_or_the_callers():
     assert "delta" not in NextObservationDelta()(small)["next"]
 
 
-def test_the_write_side_rebuilds_what_is_stored():
-    batch = trajectories([3])
-    small = NextObservationDelta(["observation"]).rows(batch)
-    write = NextObservationDelta(side="write")
-    assert torch.equal(write.inv(small)[NEXT_OBS], batch[NEXT_OBS])
-    assert write(small) is small
-    assert NextObservationDelta().inv(small) is small
+class ListBuffer:
+    """What a buffer does with its transform, on a plain list."""
+
+    def __init__(self, transform):
+        self.transform, self.stored = transform, []
+
+    def extend(self, rows):
+        made = self.transform.inv(rows)
+        self.stored += [] if made is None else list(made.reshape(-1).unbind(0))
+
+    def sample(self, *index):
+        return self.transform(torch.stack([self.stored[i] for i in index]))
+
+
+def same(one, other):
+    names = set(one.keys(True, True))
+    assert names == set(other.keys(True, True))
+    for name in names:
+        torch.testing.assert_close(one[name], other[name], msg=str(name))
+
+
+def test_the_write_side_stores_differences_and_samples_whole_rows():
+    buffer, rows = ListBuffer(NextObservationDelta(side="write")), trajectories([3, 2])
+    buffer.extend(rows)
+    assert buffer.stored[1][DELTA].dtype == torch.float16
+    assert all(NEXT_OBS not in row.keys(True) for row in buffer.stored)
+    same(buffer.sample(4, 0, 1), rows[torch.tensor([4, 0, 1])])
+    assert NEXT_OBS in rows.keys(True)
+
+
+def test_differences_from_an_environment_are_stored_as_they_are():
+    rows = trajectories([3, 2])
+    small = NextObservationDelta().rows(rows)
+    for side in ("read", "write"):
+        transform = NextObservationDelta(side=side)
+        assert transform.inv(small) is small
+        buffer = ListBuffer(transform)
+        buffer.extend(small)
+        same(buffer.sample(2, 3), rows[torch.tensor([2, 3])])
+
+
+def test_an_overflow_is_refused_before_it_is_stored():
+    buffer, rows = ListBuffer(NextObservationDelta(side="write")), trajectories([3])
+    rows[NEXT_OBS][1, 1] = 70_000.0
+    with pytest.raises(ValueError, match="does not fit into"):
+        buffer.extend(rows)
+    assert buffer.stored == []
+
+
+@pytest.mark.parametrize("comes_small", [True, False])
+@pytest.mark.parametrize("stays_small", [True, False])
+def test_rows_are_extended_between_rebuilding_and_taking_differences(comes_small, stays_small):
+    rows = trajectories([6, 4], EndKind.TRUNCATED)
+    steps = [MultiStepTransform(3, 0.9)]
+    steps = [NextObservationDelta(side="write"), *steps] if stays_small else steps
+    steps = [*steps, NextObservationDelta(side="rebuild")] if comes_small else steps
+    buffer = ListBuffer(Compose(*steps))
+    given = NextObservationDelta().rows(rows) if comes_small else rows
+    for piece in given.split([4, 3, 3]):
+        buffer.extend(piece)
+    assert (DELTA in buffer.stored[0].keys(True)) == stays_small
+    order = torch.tensor([9, 0, 4])
+    same(buffer.sample(*order.tolist()), multi_step(rows, 0.9, 3)[order])
+
+
+def test_rebuilding_leaves_samples_alone():
+    small = NextObservationDelta().rows(trajectories([3]))
+    rebuild = NextObservationDelta(side="rebuild")
+    assert torch.equal(rebuild.inv(small)[NEXT_OBS], trajectories([3])[NEXT_OBS])
+    assert rebuild(small) is small
+    assert rebuild.side == "write"
+    with pytest.raises(ValueError, match="cannot sit in a environment"):
+        rebuild.check_place("environment")
 
 
 def test_sampled_rows_are_rebuilt_before_they_are_extended():

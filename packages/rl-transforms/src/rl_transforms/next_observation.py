@@ -21,14 +21,20 @@ EXCLUDED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 class NextObservationDelta(Transform):
     """Keeps next observations as differences to the root's, in a dtype of few bits.
 
-    On finished rows of an environment `rows` writes
-    ``("next", "delta", key)`` = (next - root) in `delta_dtype`, and drops ``("next", key)``. In a
-    buffer `forward` adds the root's again. Lossy: an entry comes back up to half a step of
+    `rows`, on finished rows of an environment, and `inv`, on rows going into a buffer, write
+    ``("next", "delta", key)`` = (next - root) in `delta_dtype`, and drop ``("next", key)``.
+    `forward`, on samples, adds the root's again. Lossy: an entry comes back up to half a step of
     `delta_dtype` off, up to 1/2048 of the delta for float16, and up to the rounding of the sum
     itself. A step of the environment keeps its next observation, from which the next one starts.
 
-    A buffer that makes n-step rows while it stores them needs whole observations first:
-    ``Compose(MultiStepTransform(3, 0.99), NextObservationDelta(side="write"))``.
+    What it does in a buffer depends on `side`:
+
+    - ``"read"``: rows come as differences already; samples are rebuilt.
+    - ``"write"``: whole rows become differences when they are stored (rows that are differences
+      stay), and samples are rebuilt.
+    - ``"rebuild"``: differences become whole rows when they are stored, for a transform behind that
+      needs them whole: ``Compose(MultiStepTransform(3, 0.99), NextObservationDelta(side="rebuild"))``.
+      One with ``"write"`` ahead of both keeps the n-step rows small again.
 
     Args:
         in_keys: observations to keep as differences; None for every floating-point one.
@@ -36,11 +42,11 @@ class NextObservationDelta(Transform):
         restore_dtype: dtype of the observations that come back; ``"root"`` for the root's.
         drop_delta: drop the difference where the observation is back.
         excluded_dtypes: dtypes that ``in_keys=None`` leaves alone.
-        side: ``"read"`` to rebuild when samples are drawn, ``"write"`` when rows are stored.
+        side: what to do in a buffer, as said above.
 
     Raises:
         TypeError: keys are not given as a list.
-        ValueError: a dtype is not floating-point, or the side is neither.
+        ValueError: a dtype is not floating-point, or the side is none of the three.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -64,50 +70,60 @@ class NextObservationDelta(Transform):
         restore_dtype: torch.dtype | Literal["root"] = "root",
         drop_delta: bool = True,
         excluded_dtypes: Sequence[torch.dtype] = EXCLUDED,
-        side: Literal["read", "write"] = "read",
+        side: Literal["read", "write", "rebuild"] = "read",
     ) -> None:
         super().__init__(in_keys)
         _check_float("delta_dtype", delta_dtype)
         if restore_dtype != "root":
             _check_float("restore_dtype", restore_dtype)
-        if side not in ("read", "write"):
-            msg = f"side: expected 'read' or 'write', got {side!r}."
+        if side not in ("read", "write", "rebuild"):
+            msg = f"side: expected 'read', 'write' or 'rebuild', got {side!r}."
             raise ValueError(msg)
         self.delta_dtype = delta_dtype
         self.restore_dtype = restore_dtype
         self.drop_delta = drop_delta
         self.excluded_dtypes = tuple(excluded_dtypes)
-        self.side = side
+        self.direction = side
+        self.side = "read" if side == "read" else "write"
+        if side != "read":  # going into an environment there is no next observation
+            self.places = frozenset({"buffer"})
         self._all = in_keys is None
         self._observations: list[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Rebuild next observations of sampled rows, on the read side.
+        """Rebuild next observations of sampled rows.
 
         Args:
             batch: TED rows ``[N]`` or ``[*B, T]``.
 
         Returns:
-            The rows with their next observations.
+            The rows with their next observations; with ``side="rebuild"`` the rows themselves.
 
         Raises:
             KeyError: a difference is missing, or the observation at the root.
         """
-        return self._restored(batch) if self.side == "read" else batch
+        return batch if self.direction == "rebuild" else self._restored(batch)
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase:
-        """Rebuild next observations of rows to be stored, on the write side.
+        """Take differences of rows to be stored, or rebuild them, as `side` says.
 
         Args:
             batch: TED rows ``[N]`` or ``[*B, T]``.
 
         Returns:
-            The rows with their next observations.
+            The smaller rows with ``side="write"``, the whole ones with ``"rebuild"``, and the rows
+            themselves with ``"read"``.
 
         Raises:
-            KeyError: a difference is missing, or the observation at the root.
+            KeyError: an observation is missing, at the root or under ``"next"``, or a difference.
+            TypeError: an observation is not floating-point.
+            ValueError: a difference does not fit into `delta_dtype`.
         """
-        return self._restored(batch) if self.side == "write" else batch
+        if self.direction == "read":
+            return batch
+        if self.direction == "rebuild":
+            return self._restored(batch)
+        return self.rows(batch) if batch.get(keys.DELTA, None) is None else batch
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Leave a reset as it is."""
