@@ -1,0 +1,82 @@
+"""Slots of a table: given out, given back, and used again before new ones are touched."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Slots:
+    """The free slots of one lane's part of a table, kept in arrays that may be shared.
+
+    Args:
+        freed: int32 `[capacity]`, room for the slots that are given back.
+        words: The counters of the lane.
+        column: Which word counts the slots that were given back; the next one counts those that
+            were ever used.
+        base: The first slot of the lane.
+
+    Example:
+        >>> slots = Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, base=10)
+        >>> slots.take(2), slots.give(10), slots.take(2)
+        (array([10, 11]), None, array([10, 12]))
+    """
+
+    def __init__(self, freed: NDArray[np.int32], words: memoryview, column: int, base: int) -> None:
+        self._array = freed
+        self._freed = freed.data
+        self._words = words
+        self._column = column
+        self._base = base
+
+    def take_one(self) -> int:
+        """A slot that nobody has.
+
+        Example:
+            >>> Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0).take_one()
+            0
+        """
+        words, column = self._words, self._column
+        free: int = words[column]
+        if free:
+            words[column] = free - 1
+            slot: int = self._freed[free - 1]
+            return slot
+        fresh: int = words[column + 1]
+        words[column + 1] = fresh + 1
+        return self._base + fresh
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """So many slots that nobody has, int64 `[count]`.
+
+        Example:
+            >>> Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0).take(3)
+            array([0, 1, 2])
+        """
+        words, column = self._words, self._column
+        free: int = words[column]
+        again = min(free, count)
+        words[column] = free - again
+        recycled = self._array[free - again : free].astype(np.int64)
+        if again == count:
+            return recycled
+        fresh: int = words[column + 1]
+        words[column + 1] = fresh + count - again
+        first = self._base + fresh
+        return np.concatenate((recycled, np.arange(first, first + count - again)))
+
+    def give(self, slots: int | NDArray[np.int64]) -> None:
+        """Give back one slot, or an array of different ones.
+
+        Example:
+            >>> slots = Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0)
+            >>> slots.give(slots.take(3))
+        """
+        words, column = self._words, self._column
+        free: int = words[column]
+        if isinstance(slots, int):
+            self._freed[free] = slots
+            words[column] = free + 1
+            return
+        self._array[free : free + len(slots)] = slots
+        words[column] = free + len(slots)

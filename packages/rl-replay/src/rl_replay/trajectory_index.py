@@ -1,0 +1,401 @@
+"""Which rows follow which: the trajectories of a storage, maintained as rows come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.trajectory_check import require_sound
+from rl_replay.trajectory_search import numbers_of, pieces_with
+from rl_replay.trajectory_tables import (
+    BEGIN,
+    END,
+    INDEXED,
+    LIVE,
+    LONE,
+    LOW,
+    ORIGIN,
+    PIECES,
+    START,
+    STEPS,
+    STOP,
+    STRIDE,
+    TAIL,
+    TRAJECTORY,
+    TrajectoryTables,
+    positions_of,
+)
+from rl_replay.trajectory_writer import TrajectoryWriter
+from rl_slabs import Window
+from rl_slabs.lane import LANE_MASK, LANE_SHIFT
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class TrajectoryIndex:
+    """Trajectories, from nothing but how far before each row the one lies that it continues.
+
+    A *piece* is a run of rows at a constant distance, each continuing the one before; a
+    *trajectory* is a chain of pieces. Taking rows in costs what the rows cost, a query what its
+    own size costs; nothing depends on the capacity.
+
+    A trajectory is named by its slot, which stays the same while it grows and while its oldest
+    rows are overwritten, and is used again after its last one was. Rows are named by number, as
+    the ring gives them, the lane in the bits above 48.
+
+    Args:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: Arrays to live in, for instance in shared memory; private ones unless given. One
+            process at a time may change a lane; what others read meanwhile may be wrong, and is
+            proved afterwards by `proved`.
+
+    Attributes:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: The arrays.
+
+    Example:
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))  # row 3 is another trajectory
+        >>> len(index), index.lengths()
+        (2, array([5, 1]))
+        >>> index.rows(np.array([0]), np.array([1]), np.array([3]))
+        array([1, 2, 4])
+    """
+
+    def __init__(
+        self, capacity: int, *, lanes: int = 1, tables: TrajectoryTables | None = None
+    ) -> None:
+        self.capacity = capacity
+        self.lanes = lanes
+        self.tables = TrajectoryTables.zeros(capacity, lanes) if tables is None else tables
+        self._writers = [TrajectoryWriter(self.tables, capacity, lane) for lane in range(lanes)]
+
+    def indexed(self, lane: int = 0) -> int:
+        """The number of the next row of a lane.
+
+        Example:
+            >>> TrajectoryIndex(5).indexed()
+            0
+        """
+        return self._writers[lane].indexed
+
+    def low(self, lane: int = 0) -> int:
+        """The oldest number of a lane that stands.
+
+        Example:
+            >>> TrajectoryIndex(5).low()
+            0
+        """
+        return self._writers[lane].low
+
+    def append(self, first_number: int, back: NDArray[np.integer]) -> None:
+        """Take in new rows of one lane; those that they overwrite are dropped before.
+
+        Args:
+            first_number: The number of the first, the one after the last that was taken in.
+            back: Integers `[rows]`: how many numbers before it the row lies that each continues.
+                0 where it continues none, -1 where it is not real and so in no trajectory. No two
+                rows may continue the same one.
+
+        Raises:
+            ValueError: Rows are missing in between, or there are more than the lane has.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.append(3, np.array([1, 1]))
+            >>> index.low(), index.lengths()
+            (2, array([3]))
+        """
+        self._writers[first_number >> LANE_SHIFT].append(first_number, back)
+
+    def drop_before(self, number: int) -> None:
+        """Drop the rows of a lane before a number, and go on there if it was not reached yet.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.drop_before(2), index.lengths()
+            (None, array([1]))
+        """
+        self._writers[number >> LANE_SHIFT].drop_before(number)
+
+    def catch_up(self, back: NDArray[np.integer], window: Window) -> None:
+        """Take in and drop what is needed for the rows to be those of a window.
+
+        Args:
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+            window: The rows that can be read.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.catch_up(np.array([1, 1, 1]), Window((2,), (3,))), index.lengths()
+            (None, array([3]))
+        """
+        for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
+            writer, end = self._writers[lane], low + count
+            if writer.broken or writer.indexed > end:
+                writer.clear(low)
+            writer.drop_before(low)
+            if (first := writer.indexed) < end:
+                start, base = (first & LANE_MASK) % self.capacity, lane * self.capacity
+                rows = back[base + start : base + start + end - first]
+                if (rest := end - first - (self.capacity - start)) > 0:
+                    rows = np.concatenate(
+                        (back[base + start : base + self.capacity], back[base : base + rest])
+                    )
+                writer.append(first, rows)
+
+    def clear(self) -> None:
+        """Forget every row; `catch_up` takes them in again.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.clear(), index.indexed()
+            (None, 0)
+        """
+        for lane, writer in enumerate(self._writers):
+            writer.clear(lane << LANE_SHIFT)
+
+    def __len__(self) -> int:
+        """Trajectories of which at least one row stands."""
+        return self._total(LIVE)
+
+    @property
+    def steps(self) -> int:
+        """Real rows that stand."""
+        return self._total(STEPS)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that the trajectories lie in."""
+        return self._total(PIECES)
+
+    @property
+    def one_row_pieces(self) -> int:
+        """Pieces that never had more than one row; many of them make slices slow."""
+        return self._total(LONE)
+
+    def slots(self) -> Ints:
+        """Every trajectory, int64 `[len(index)]`, in no order.
+
+        Example:
+            >>> TrajectoryIndex(3).slots()
+            array([], dtype=int64)
+        """
+        counts = self.tables.words[:, LIVE].tolist()
+        parts = [
+            self.tables.live[lane * self.capacity : lane * self.capacity + count]
+            for lane, count in enumerate(counts)
+        ]
+        return np.concatenate(parts).astype(np.int64)
+
+    def lengths(self) -> Ints:
+        """Rows of every trajectory, int64 `[len(index)]`, in the order of `slots`.
+
+        Example:
+            >>> TrajectoryIndex(3).lengths()
+            array([], dtype=int64)
+        """
+        return self.lengths_of(self.slots())
+
+    def lengths_of(self, slots: Ints) -> Ints:
+        """Rows of some trajectories.
+
+        Args:
+            slots: int64 `[n]`.
+
+        Returns:
+            int64 `[n]`.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 0]))
+            >>> index.lengths_of(np.array([1, 0]))
+            array([1, 2])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        lengths: Ints = found[:, STOP] - found[:, BEGIN]
+        return lengths
+
+    def draw(self, count: int, minimum: int = 1, generator: torch.Generator | None = None) -> Ints:
+        """Draw trajectories uniformly, with replacement.
+
+        Args:
+            count: How many.
+            minimum: Only those of at least so many rows.
+            generator: Where the randomness comes from; torch's own unless given.
+
+        Returns:
+            Slots, int64 `[count]`.
+
+        Raises:
+            ValueError: There is no such trajectory; the longest one is named.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 1, 1, 0, 0]))
+            >>> index.draw(2, minimum=3)
+            array([0, 0])
+        """
+        slots = self._draw_any(count, generator)
+        if minimum <= 1:
+            return slots
+        slots = slots[self.lengths_of(slots) >= minimum]
+        tries = count
+        while len(slots) < count:
+            if tries > len(self):
+                return np.concatenate(
+                    (slots, self._draw_long(count - len(slots), minimum, generator))
+                )
+            tries *= 2
+            more = self._draw_any(tries, generator)
+            more = more[self.lengths_of(more) >= minimum]
+            slots = np.concatenate((slots, more))[:count]
+        return slots
+
+    def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
+        """The numbers of rows that follow one another.
+
+        Args:
+            slots: int64 `[n]`, trajectories.
+            offsets: int64 `[n]`, the first row of each, counted from the oldest one that stands.
+            lengths: int64 `[n]`, how many rows from there on, at least 1 each.
+
+        Returns:
+            int64 `[sum(lengths)]`, one slice after the other.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.rows(np.array([1, 0]), np.array([0, 1]), np.array([2, 2]))
+            array([1, 3, 2, 4])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        return numbers_of(self.tables.pieces, found[:, TAIL], found[:, BEGIN] + offsets, lengths)
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """The trajectory that each row lies in, and where.
+
+        Args:
+            numbers: int64 `[n]`, any.
+
+        Returns:
+            Slots and offsets, int64 `[n]` each; both -1 for a row that does not stand or is not
+            real.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.locate(np.array([4, 1, 5]))
+            (array([ 0,  1, -1]), array([ 2,  0, -1]))
+        """
+        pieces, steps, real = self._steps(numbers)
+        slots = pieces[:, TRAJECTORY]
+        begins = self.tables.trajectories[:, BEGIN].take(slots, mode="clip")
+        return np.where(real, slots, -1), np.where(real, steps - begins, -1)
+
+    def after(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
+        """The rows k steps later in their trajectories.
+
+        Args:
+            numbers: int64 `[n]`, any.
+            k: How many steps later; earlier where negative.
+
+        Returns:
+            Numbers, int64 `[n]`, and which of the rows are there, bool `[n]`. Where one is not,
+            the last row on the way to it.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.after(np.array([1, 3]), 1)
+            (array([3, 3]), array([ True, False]))
+        """
+        pieces, steps, real = self._steps(numbers)
+        found = self.tables.trajectories.take(pieces[:, TRAJECTORY], axis=0, mode="clip")
+        wanted = steps + k
+        steps = np.clip(wanted, found[:, BEGIN], np.maximum(found[:, STOP] - 1, found[:, BEGIN]))
+        elsewhere = real & ((steps < pieces[:, START]) | (steps >= pieces[:, END]))
+        if elsewhere.any():
+            pieces[elsewhere] = pieces_with(
+                self.tables.pieces, found[elsewhere, TAIL], steps[elsewhere]
+            )
+        reached = pieces[:, ORIGIN] + pieces[:, STRIDE] * steps
+        return np.where(real, reached, numbers), real & (steps == wanted)
+
+    def before(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
+        """The rows k steps earlier in their trajectories; see `after`.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.before(np.array([4, 3]), 2)
+            (array([0, 1]), array([ True, False]))
+        """
+        return self.after(numbers, -k)
+
+    def check(self, back: NDArray[np.integer]) -> None:
+        """Compare everything with a reading of all rows one by one. For tests: it is slow.
+
+        Args:
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+
+        Raises:
+            AssertionError: Something differs; the message says what.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1]))
+            >>> index.check(np.array([0, 1, 0]))
+        """
+        require_sound(self, back)
+
+    def _total(self, column: int) -> int:
+        if self.lanes == 1:
+            return int(self._writers[0].words[column])
+        return int(self.tables.words[:, column].sum())
+
+    def _draw_any(self, count: int, generator: torch.Generator | None) -> Ints:
+        counts = self.tables.words[:, LIVE].tolist()
+        total = sum(counts)
+        if total == 0:
+            raise ValueError("there is no trajectory yet: write rows before drawing.")
+        places = torch.randint(total, (count,), generator=generator).numpy()
+        if self.lanes > 1:
+            ends = np.cumsum(counts)
+            lanes = ends.searchsorted(places, "right")
+            shifts = np.arange(self.lanes) * self.capacity - ends + counts
+            places = places + shifts.take(lanes)
+        return self.tables.live.take(places).astype(np.int64)
+
+    def _draw_long(self, count: int, minimum: int, generator: torch.Generator | None) -> Ints:
+        slots = self.slots()
+        lengths = self.lengths_of(slots)
+        slots = slots[lengths >= minimum]
+        if not len(slots):
+            raise ValueError(
+                f"no trajectory has {minimum} rows: the longest of {len(lengths)} has "
+                f"{lengths.max(initial=0)}. Ask for shorter ones, or wait for more rows."
+            )
+        drawn: Ints = slots[torch.randint(len(slots), (count,), generator=generator).numpy()]
+        return drawn
+
+    def _steps(self, numbers: Ints) -> tuple[Ints, Ints, Flags]:
+        """The piece of each row, its step, and whether the row stands and is real."""
+        lanes = numbers >> LANE_SHIFT
+        words = self.tables.words.take(lanes, axis=0, mode="clip")
+        within = numbers & LANE_MASK
+        real = (lanes >= 0) & (lanes < self.lanes)
+        real &= (within >= words[:, LOW]) & (within < words[:, INDEXED])
+        slots = self.tables.piece_of.take(positions_of(numbers, self.capacity, self.lanes))
+        real &= slots >= 0
+        pieces = self.tables.pieces.take(slots, axis=0, mode="clip")
+        strides = pieces[:, STRIDE]
+        steps = (numbers - pieces[:, ORIGIN]) // np.maximum(strides, 1)
+        return pieces, np.where(strides, steps, pieces[:, START]), real

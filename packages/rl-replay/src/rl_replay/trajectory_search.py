@@ -1,0 +1,82 @@
+"""Finding rows of trajectories in the tables, many at once.
+
+Tables in shared memory may be read while their writer changes them. Then what is found may be
+wrong, which the caller must prove, but every search ends and every slot lies in its table.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectory_tables import JUMP, JUMP_START, ORIGIN, PREVIOUS, START, STRIDE
+
+Ints = NDArray[np.int64]
+
+# More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
+# and again for each time that its oldest piece went while it grew.
+_MOST_JUMPS = 1000
+
+
+def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
+    """The pieces that hold some steps, each searched from a newer piece of its trajectory.
+
+    Args:
+        pieces: The table, int64 `[slots, 9]`.
+        newest: int64 `[n]`, slots of pieces at the step or behind it.
+        steps: int64 `[n]`, steps that are there.
+
+    Returns:
+        A copy of the rows of the table, `[n, 9]`.
+
+    Example:
+        >>> from rl_replay.trajectory_index import TrajectoryIndex
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))  # 0 1 2 4 5 are one trajectory, 3 another
+        >>> pieces_with(index.tables.pieces, np.array([2, 2]), np.array([2, 3]))[:, START]
+        array([0, 3])
+    """
+    found: Ints = pieces.take(newest, axis=0, mode="clip")
+    for _ in range(_MOST_JUMPS):
+        early = found[:, START] > steps
+        if not early.any():
+            break
+        some = found[early]
+        onward = np.where(some[:, JUMP_START] >= steps[early], some[:, JUMP], some[:, PREVIOUS])
+        found[early] = pieces.take(onward, axis=0, mode="clip")
+    return found
+
+
+def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
+    """The numbers of rows that follow one another in their trajectories.
+
+    Args:
+        pieces: The table, int64 `[slots, 9]`.
+        newest: int64 `[n]`, slots of the newest pieces of n trajectories.
+        first: int64 `[n]`, a step of each.
+        counts: int64 `[n]`, how many rows from that step on, at least 1 each.
+
+    Returns:
+        int64 `[sum(counts)]`, one after the other.
+
+    Example:
+        >>> from rl_replay.trajectory_index import TrajectoryIndex
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))
+        >>> numbers_of(index.tables.pieces, np.array([2]), np.array([1]), np.array([4]))
+        array([1, 2, 4, 5])
+    """
+    found = pieces_with(pieces, newest, first + counts - 1)
+    ends = counts.cumsum()
+    which = np.arange(len(counts)).repeat(counts)
+    steps = np.arange(len(which)) + (first + counts - ends).take(which)
+    numbers: Ints = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
+    for _ in range(int(counts.max(initial=0))):
+        begins = found[:, START].copy()
+        short = begins > first
+        if not short.any():
+            break
+        found[short] = pieces.take(found[short, PREVIOUS], axis=0, mode="clip")
+        earlier = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
+        numbers = np.where(steps < begins.take(which), earlier, numbers)
+    return numbers
