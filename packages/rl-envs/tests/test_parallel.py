@@ -316,6 +316,96 @@ def test_a_step_that_takes_too_long_says_who_was_waited_for():
         env.pool.close(timeout_s=0.1)
 
 
+class OnceStuckEnv(testing.CountingEnv):
+    """Never comes back from its second step, unless a file says that one like it already did so."""
+
+    def __init__(self, marker, ending):
+        super().__init__(4)
+        self.marker, self.ending = marker, ending
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        if int(self._count) == 2 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), self.ending)
+        return after
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("base", ["counts", "rows"])
+def test_a_process_lost_in_mid_step_can_be_replaced(base, ending, tmp_path):
+    once = lambda: OnceStuckEnv(tmp_path / "marker", ending)  # noqa: E731
+    counting = lambda: testing.CountingEnv(4)  # noqa: E731
+    makers = [counting, counting, once, counting]
+    if base == "rows":
+        wrap = lambda inner: lambda: SerialEnv(2, inner)  # noqa: E731
+        makers = [wrap(inner) for inner in makers]
+    limit = 20 if ending == signal.SIGKILL else 0.5
+    with make(4, makers, num_processes=2, timeout_s=limit) as env:
+        env.reset()
+        old = env.pool.pids
+        with pytest.raises((WorkerDied, WorkerTimeout), match="env worker 1"):
+            env.rollout(3)
+        assert env.restart(timeout_s=limit) == [2, 3]
+        assert [one == other for one, other in zip(old, env.pool.pids, strict=True)] == [
+            True,
+            False,
+        ]
+        with pytest.raises(RuntimeError, match=r"not reset yet: call reset\(\)"):
+            env.step(env.rand_action())
+        batch = env.rollout(9, break_when_any_done=False)
+        seen = batch["next", "observation"].flatten(0, -3).squeeze(-1)
+        assert (seen == torch.tensor([1, 2, 3, 4, 1, 2, 3, 4, 1])).all()
+        assert env.restart() == []
+
+
+def test_a_process_killed_while_idle_can_be_replaced_and_seeded():
+    with make(3, cartpole) as env, SerialEnv(3, cartpole) as serial:
+        env.rollout(5, break_when_any_done=False)
+        os.kill(env.pool.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="env worker 0"):
+            env.reset()
+        assert env.restart() == [0]
+        batches = []
+        for one in (env, serial):
+            one.set_seed(3)
+            torch.manual_seed(3)
+            batches.append(one.rollout(20, break_when_any_done=False))
+        assert_same(*batches)
+
+
+def test_transforms_around_a_replaced_process_start_anew():
+    with transformed(make(2, cartpole)) as env:
+        env.rollout(5, Memory(), break_when_any_done=False)
+        os.kill(env.base_env.pool.pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="env worker 1"):
+            env.reset()
+        assert env.base_env.restart() == [1]
+        batch = env.rollout(5, Memory(), break_when_any_done=False)
+        assert batch["is_init"][:, 0].all()
+        assert (batch["hidden"][:, 0] == 0).all()
+
+
+def test_a_replaced_environment_must_be_like_the_old_one(tmp_path):
+    def changing():
+        if (tmp_path / "made").exists():
+            return testing.EpisodeStepEnv()
+        (tmp_path / "made").touch()
+        return testing.CountingEnv()
+
+    with make(2, [testing.CountingEnv, changing]) as env:
+        os.kill(env.pool.pids[1], signal.SIGKILL)
+        with pytest.raises(ValueError, match="worker 1 differs from worker 0 in observation_spec"):
+            env.restart()
+
+
+def test_a_closed_environment_is_not_restarted():
+    env = make(2, testing.CountingEnv)
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        env.restart()
+
+
 def test_nothing_is_left_behind():
     processes, memory = multiprocessing.active_children(), set(os.listdir("/dev/shm"))
     descriptors = len(os.listdir("/proc/self/fd"))

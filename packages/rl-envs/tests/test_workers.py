@@ -364,6 +364,29 @@ def test_a_dead_worker_can_be_replaced():
 # timeouts
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_those_that_are_gone_or_silent_are_replaced(how, gate):
+    with pool_of(4, gate=gate) as pool:
+        old = pool.pids
+        pool.begin(0, "wait")  # answers in time, and its reply is dropped
+        pool.begin(1, "fail")
+        os.kill(pool.pids[2], how)
+        gate.set()
+        assert pool.revive(timeout_s=20 if how == signal.SIGKILL else 1) == [2]
+        assert pool.pending == [None] * 4
+        assert [pid for pid in pool.pids if pid in old] == [old[0], old[1], old[3]]
+        assert pool.revive() == []
+
+
+def test_a_worker_that_is_busy_for_too_long_is_replaced(gate):
+    with pool_of(2, gate=gate) as pool:
+        pool.call(1, "add", 5)
+        for index in range(2):
+            pool.begin(index, "wait")
+        assert pool.revive(timeout_s=0.1) == [0, 1]
+        assert pool.call(1, "add") == 4  # a new one
+
+
 def test_a_timeout_says_who_was_waited_for_and_how_long(gate):
     with pool_of(2, gate=gate) as pool:
         pool.signal(1, "wait")

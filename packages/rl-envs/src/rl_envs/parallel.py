@@ -19,7 +19,8 @@ from rl_envs.env_servant import EnvServant, EnvTraits
 from rl_envs.exchange import RESET, Exchange, schema_of
 from rl_envs.portable import Portable
 from rl_envs.serial import Makers, one_each
-from rl_envs.workers import StartMethod, WorkerPool
+from rl_envs.start_methods import StartMethod
+from rl_envs.workers import WorkerPool
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_slabs import Slab
@@ -38,7 +39,8 @@ class ParallelEnv(EnvBase):
 
     Close it, or use it in a `with` block. An environment that fails raises its own exception here,
     with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
-    `WorkerTimeout`. No process outlives this one. See `WorkerPool` for the start methods.
+    `WorkerTimeout`, and `restart` replaces both. No process outlives this one. See
+    `rl_envs.start_methods` for the ways to start them.
 
     Args:
         num_workers: how many environments.
@@ -96,7 +98,7 @@ class ParallelEnv(EnvBase):
 
     def _take_after(self, traits: list[EnvTraits]) -> None:
         """Be what the environments are, stacked."""
-        first = traits[0]
+        first = self._traits = traits[0]
         for number, other in enumerate(traits):
             _check_alike(first, other, number)
         super().__init__(device=first.device, batch_size=(len(traits), *first.batch_size))
@@ -110,8 +112,8 @@ class ParallelEnv(EnvBase):
         if schema is None:
             return
         self._exchange = Exchange(Slab.shared(schema, self.num_workers))
-        slab = self._exchange.slab
-        self.pool.call_all("attach", [(slab, share.start) for share in self._shares])
+        for process in range(len(self.pool)):
+            self._attach(process)
         declared = (*self._observation_leaves, *self._done_leaves)
         self._shown = {key: self._exchange.root[key] for key, _ in declared}
         inputs = self._action_leaves
@@ -125,6 +127,48 @@ class ParallelEnv(EnvBase):
                     self._group_sizes[keys.as_tuple(key)] = group.shape
         self._declared = set(self._exchange.root)
         self.native_rows = self._reads_actions_only and self.done_groups == [()]
+
+    def _attach(self, process: int) -> None:
+        if self._exchange is not None:
+            self.pool.call(process, "attach", self._exchange.slab, self._shares[process].start)
+
+    def restart(self, *, timeout_s: float | None = None) -> list[int]:
+        """Replace the processes that are gone, and those that do not answer.
+
+        The step that was under way is lost, in all rows: reset the environments before the next
+        one. Those of a new process are made anew and have no seed yet; the others stay as they
+        are, with their generators. Where no process was lost this does nothing else.
+
+        Args:
+            timeout_s: longest time to wait for processes that are still busy; that of the
+                constructor where None.
+
+        Returns:
+            The numbers of the environments that were made anew.
+
+        Raises:
+            RuntimeError: the environment is closed.
+            ValueError: a new environment differs from the others in its specs.
+            WorkerDied: a new process ended while it started.
+            Exception: what making an environment raised.
+
+        Example:
+            >>> import os, signal
+            >>> from rl_envs.testing import CountingEnv
+            >>> with ParallelEnv(3, CountingEnv, mp_start_method="fork") as env:
+            ...     os.kill(env.pool.pids[1], signal.SIGKILL)
+            ...     env.restart(), env.reset()["observation"].flatten().tolist()
+            ([1], [0.0, 0.0, 0.0])
+        """
+        guards.check_open(self)
+        self._is_started = False
+        processes = self.pool.revive(timeout_s=timeout_s)
+        for process in processes:
+            for number, traits in enumerate(self.pool.call(process, "traits")):
+                _check_alike(self._traits, traits, self._shares[process].start + number)
+            self._attach(process)
+        rows = range(self.num_workers)
+        return [row for process in processes for row in rows[self._shares[process]]]
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, each from the one before, or all alike."""

@@ -202,6 +202,35 @@ class Worker:
         failure: Failure = pickle.loads(reply[1:])
         raise failure.revive(f"{self.who}, in {doing!r}")
 
+    def ask(self) -> None:
+        """Ask an idle worker for a sign of life; a death may not be known before.
+
+        Example:
+            >>> worker.ask()  # doctest: +SKIP
+        """
+        if self.pending is None:
+            with contextlib.suppress(WorkerDied, WorkerTimeout):
+                # any object has this method
+                self.send(serving.request_call("__sizeof__", (), {}), "revive")
+
+    def answers(self, deadline: float) -> bool:
+        """Take the reply that is pending, and say whether the worker is there for another call.
+
+        Args:
+            deadline: By `time.monotonic()`.
+
+        Example:
+            >>> worker.answers(time.monotonic() + 5)  # doctest: +SKIP
+            True
+        """
+        try:
+            self.take_reply(max(deadline - time.monotonic(), 0))
+        except (WorkerDied, WorkerTimeout):
+            return False
+        except Exception:  # of the pending call, whose caller has had an error already
+            return not self.is_dead
+        return True
+
     def lateness(self, timeout_s: float | None) -> WorkerTimeout:
         """The error for a reply that did not come in time.
 

@@ -17,24 +17,21 @@ it leaves; the caller, a `WorkerDied` from whatever it waits in, or from its nex
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import select
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from rl_envs import serving
 from rl_envs.portable import Portable
 from rl_envs.serving import Orders
+from rl_envs.start_methods import StartMethod, context_of
 from rl_envs.worker import Worker
 from rl_envs.worker_errors import CallOutOfOrder
-
-StartMethod = Literal["fork", "spawn", "forkserver"]
 
 
 class WorkerPool:
@@ -43,20 +40,11 @@ class WorkerPool:
     A pool belongs to the thread that uses it. Workers are no daemons: one may hold a pool itself,
     and still none outlives its parent.
 
-    *Start methods.* `forkserver`, unless another is given: workers are forked from a small server
-    process that has imported this package and nothing else, so they start in milliseconds and
-    inherit no threads, no locks and no CUDA context. The server stays until the program ends, for
-    the pools to come. `spawn` needs no server, and imports torch anew in each worker, which takes
-    seconds. `fork` is the quickest and leaves nothing behind, but a child of a process that runs
-    threads (torch's own after the first large operation, a prefetching buffer's, CUDA's) may find
-    a lock that nobody will ever release. With the first two, a script needs its own lines under
-    `if __name__ == "__main__":`.
-
     Args:
         make: One function for each worker, which makes its object there.
         signals: Names of methods that take and return whole numbers only, or nothing; `signal`
             calls them with a message of a few bytes.
-        start_method: "fork", "spawn" or "forkserver".
+        start_method: "fork", "spawn" or "forkserver"; see `rl_envs.start_methods`.
         timeout_s: Longest time to wait for a reply; each wait may name its own.
         start_timeout_s: Longest time to wait for a new worker.
         name: What to call the workers in messages.
@@ -98,7 +86,7 @@ class WorkerPool:
         self._requests = {
             signal: serving.request_signal(number) for number, signal in enumerate(signals)
         }
-        self._context = _context(start_method)
+        self._context = context_of(start_method)
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._name, self._num_threads = name, num_threads
         self._process = os.getpid()
@@ -363,6 +351,38 @@ class WorkerPool:
         self._watch()
         self._workers[index].take_reply(self._start_timeout_s)
 
+    def revive(self, *, timeout_s: float | None = None) -> list[int]:
+        """Replace the workers that are gone, and those that do not answer in time.
+
+        Replies that are still pending are taken and dropped, exceptions included.
+
+        Args:
+            timeout_s: Longest time to wait for answers; that of the pool where None.
+
+        Returns:
+            Which were replaced; they know nothing of what the old ones were told.
+
+        Raises:
+            CallOutOfOrder: The pool is closed.
+            Exception: As for `restart`.
+
+        Example:
+            >>> import signal
+            >>> with WorkerPool([list, list], start_method="fork") as pool:
+            ...     os.kill(pool.pids[1], signal.SIGKILL)
+            ...     pool.begin(0, "clear")
+            ...     pool.revive(), pool.pending
+            ([1], [None, None])
+        """
+        self._require_open()
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        for worker in self._workers:
+            worker.ask()
+        lost = [worker.index for worker in self._workers if not worker.answers(deadline)]
+        for index in lost:
+            self.restart(index)
+        return lost
+
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Let each worker finish its call, close its object and leave; once more is nothing.
 
@@ -375,8 +395,6 @@ class WorkerPool:
         Example:
             >>> pool = WorkerPool([list], start_method="fork")
             >>> pool.close()
-            >>> pool.closed
-            True
         """
         if self.closed:
             return
@@ -454,10 +472,8 @@ class WorkerPool:
         try:
             return self._requests[name]
         except KeyError:
-            raise KeyError(
-                f"{name!r} is no signal of these workers: choose from {list(self._requests)}, or "
-                "use begin()."
-            ) from None
+            known = list(self._requests)
+            raise KeyError(f"{name!r} is no signal, choose from {known}, or use begin().") from None
 
     def _require_open(self) -> None:
         if self.closed:
@@ -476,20 +492,9 @@ def _close_if_open(reference: weakref.ref[WorkerPool]) -> None:
         pool.close()
 
 
-def _context(start_method: StartMethod | None) -> BaseContext:
-    if start_method is not None:
-        return multiprocessing.get_context(start_method)
-    context = multiprocessing.get_context("forkserver")
-    # without effect where the program has its server already
-    context.set_forkserver_preload(["rl_envs.workers"])
-    return context
-
-
 def _require(make: Sequence[Callable[[], Any]], timeout_s: float, start_timeout_s: float) -> None:
     if not make:
         raise ValueError("a pool needs at least one worker, got none: pass a function for each.")
     if not (timeout_s > 0 and start_timeout_s > 0):
-        raise ValueError(
-            f"timeouts must be positive: got timeout_s={timeout_s} and "
-            f"start_timeout_s={start_timeout_s}. For a very long wait pass a large number."
-        )
+        given = f"timeout_s={timeout_s} and start_timeout_s={start_timeout_s}"
+        raise ValueError(f"timeouts must be positive: got {given}. Pass a large number to wait.")

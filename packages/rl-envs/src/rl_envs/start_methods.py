@@ -1,0 +1,43 @@
+"""How the processes of workers are started.
+
+`forkserver`, unless another is asked for: workers are forked from a small server process that has
+imported this package and nothing else, so they start in milliseconds and inherit no threads, no
+locks and no CUDA context. The server stays until the program ends, for the pools to come. `spawn`
+needs no server, and imports torch anew in each worker, which takes seconds. `fork` is the quickest
+and leaves nothing behind, but a child of a process that runs threads (torch's own after the first
+large operation, a prefetching buffer's, CUDA's) may find a lock that nobody will ever release. With
+the first two, a script needs its own lines under `if __name__ == "__main__":`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.context import BaseContext
+from typing import Literal
+
+StartMethod = Literal["fork", "spawn", "forkserver"]
+
+
+def context_of(start_method: StartMethod | None) -> BaseContext:
+    """Find what starts processes.
+
+    Args:
+        start_method: "fork", "spawn" or "forkserver"; where None, a server of forks that has
+            imported this package and nothing else.
+
+    Returns:
+        The context of `multiprocessing`.
+
+    Raises:
+        ValueError: there is no such method.
+
+    Example:
+        >>> context_of("spawn").get_start_method()
+        'spawn'
+    """
+    if start_method is not None:
+        return multiprocessing.get_context(start_method)
+    context = multiprocessing.get_context("forkserver")
+    # without effect where the program has its server already
+    context.set_forkserver_preload(["rl_envs.workers"])
+    return context
