@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_layout import step_mdp
+from rl_layout import keys, step_mdp
 from rl_layout.testing import EndKind, environments
 from rl_specs import Binary, Composite
 from rl_transforms import StepCounter
@@ -151,3 +151,12 @@ def test_an_environment_without_batch_dimensions_is_counted():
     assert after["step_count"].tolist() == [1]
     assert after["truncated"].tolist() == [True]
     assert counter.reset(after, torch.tensor(True))["step_count"].tolist() == [0]
+
+
+def test_finished_rows_teach_no_shape_to_the_resets_that_follow():
+    counter = StepCounter()
+    flags = {name: torch.zeros(2, 5, 1, dtype=torch.bool) for name in keys.DONE_KEYS}
+    counter.rows(TensorDict({**flags, "next": flags}, [2, 5]))
+    root = TensorDict({"step_count": torch.full((2, 1), 3), "done": flags["done"][:, 0]}, [2])
+    root = counter.reset(root, torch.tensor([True, False]))
+    assert root["step_count"].tolist() == [[0], [3]]

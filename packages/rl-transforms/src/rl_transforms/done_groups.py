@@ -80,6 +80,12 @@ class GroupTransform(Transform):
             self._groups = {**(self._groups or {}), **here} or None
         return self._with_root(self._groups or {}, batch.batch_size)
 
+    def _groups_of_rows(self, batch: TensorDictBase) -> list[Path]:
+        """The root and every group; finished rows have a dimension more, and teach no shape."""
+        flat = ((key, leaf.shape) for key, leaf in leaves(batch))
+        here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
+        return list(self._with_root({**(self._groups or {}), **here}, batch.batch_size))
+
 
 def check_last_part(what: str, name: object) -> None:
     """Refuse a key that is more than the last part of one.

@@ -89,7 +89,7 @@ class InitTracker(GroupTransform):
         """
         steps = batch.get(keys.TRAJ_STEP, None)
         changes = {}
-        for group in self._learned(batch, True):
+        for group in self._groups_of_rows(batch):
             if not group and steps is not None:
                 changes[self._key(group)] = steps.unsqueeze(-1) == 0
             else:

@@ -128,7 +128,7 @@ class StepCounter(GroupTransform):
             msg = "StepCounter with max_steps truncates: call step at every step, not rows."
             raise ValueError(msg)
         changes: dict[NestedKey, Tensor] = {}
-        for group in self._learned(batch, True):
+        for group in self._groups_of_rows(batch):
             key = self._key(group)
             done = next_done(self, batch, group)
             start = None
