@@ -47,8 +47,7 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
     names = _arguments(policy.forward)
     if len(names) == 1 and names[0] in TENSORDICT_NAMES:
         return policy
-    actions = [keys.as_key(key) for key, _ in env._action_leaves]
-    return TensorDictModule(policy, _observations(policy, names, env), actions)
+    return TensorDictModule(policy, _observations(policy, names, env), env.action_keys)
 
 
 def _arguments(forward: Callable[..., Any]) -> list[str]:
@@ -60,7 +59,7 @@ def _arguments(forward: Callable[..., Any]) -> list[str]:
 
 def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[keys.NestedKey]:
     """The observation that each argument takes."""
-    there = [key for key, _ in env._observation_leaves]
+    there = [keys.as_tuple(key) for key in env.observation_spec.keys(True, True)]
     if len(names) == 1 and len(there) == 1:
         return [keys.as_key(there[0])]
     by_name = {key[-1]: keys.as_key(key) for key in there}
@@ -72,3 +71,31 @@ def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[key
         "it in TensorDictModule(policy, in_keys=..., out_keys=...)."
     )
     raise TypeError(msg)
+
+
+def check_reads(policy: Any, env: EnvBase) -> None:
+    """Refuse a policy that reads what an environment does not show.
+
+    Args:
+        policy: a policy; only tensordict modules can be asked what they read.
+        env: where it will act.
+
+    Raises:
+        KeyError: a key is missing; for a recurrent policy, its state.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_reads(lambda root: root, CountingEnv())
+    """
+    if not isinstance(policy, TensorDictModuleBase):
+        return
+    specs = (env.observation_spec, env.full_done_spec, env.state_spec)
+    shown = [keys.as_tuple(key) for spec in specs for key in spec.keys(True, True)]
+    lacking = [key for key in policy.in_keys if keys.as_tuple(key) not in shown]
+    if lacking:
+        msg = (
+            f"the policy reads {lacking}, which the environment lacks: it shows "
+            f"{[keys.as_key(key) for key in shown]}. Leave auto_register_policy_transforms on for "
+            f"recurrent states, or rename the keys."
+        )
+        raise KeyError(msg)

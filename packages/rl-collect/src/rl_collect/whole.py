@@ -156,6 +156,77 @@ class WholeTrajectories:
         return build(nest(found), out.shape, [keys.TIME])
 
 
+class Finished:
+    """Whole trajectories that wait to be handed out, first come, first out.
+
+    Attributes:
+        count: how many there are.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> finished = Finished()
+        >>> finished.push(trajectories([3, 2, 4]))
+        >>> finished.count, len(finished.pop(2)), finished.count
+        (3, 5, 1)
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[TensorDictBase] = []
+        self._lengths: list[int] = []
+
+    @property
+    def count(self) -> int:
+        """How many trajectories wait."""
+        return len(self._lengths)
+
+    def push(self, rows: TensorDictBase) -> None:
+        """Add trajectories.
+
+        Args:
+            rows: `[M]`, end to end, told apart by their ids; they are not copied.
+        """
+        if len(rows):
+            self._rows.append(rows)
+            ids = rows.get(keys.TRAJ_IDS)
+            self._lengths += torch.unique_consecutive(ids, return_counts=True)[1].tolist()
+
+    def pop(self, count: int | None) -> TensorDictBase | None:
+        """Take the first ones.
+
+        Args:
+            count: how many, or as many as there are; all where None.
+
+        Returns:
+            They, end to end, `[M]`; None where there are none.
+        """
+        if not self._rows:
+            return None
+        rows = self._rows[0] if len(self._rows) == 1 else torch.cat(self._rows)
+        num_rows = sum(self._lengths[:count])
+        out, left = rows[:num_rows], rows[num_rows:]
+        self._rows = [left] if len(left) else []
+        self._lengths = [] if count is None else self._lengths[count:]
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that waits.
+
+        Returns:
+            Tensors.
+        """
+        return {"rows": [rows.clone() for rows in self._rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the trajectories of a saved state wait instead.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self._rows, self._lengths = [], []
+        for rows in state["rows"]:
+            self.push(rows.clone())
+
+
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
     """Mark rows as the last of their data, where the task goes on; in place.
 

@@ -1,0 +1,62 @@
+"""Work that goes on in a thread until it is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Background:
+    """Repeats one call in a thread; what it raises is raised to whoever stops it.
+
+    Args:
+        work: called again and again, until it returns False.
+        name: what to call the thread.
+
+    Example:
+        >>> left = [1, 2, 3]
+        >>> background = Background(lambda: bool(left.pop()) and bool(left), "counting")
+        >>> background.stop(timeout_s=10, finish=True)
+        >>> left
+        []
+    """
+
+    def __init__(self, work: Callable[[], bool], name: str) -> None:
+        self._work, self._name = work, name
+        self._is_asked_to_stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is more to do."""
+        return self._thread.is_alive()
+
+    def stop(self, timeout_s: float, *, finish: bool = False) -> None:
+        """Wait for the call under way, and end.
+
+        Args:
+            timeout_s: longest time to wait.
+            finish: let it go on until it has nothing more to do.
+
+        Raises:
+            TimeoutError: the call under way takes longer.
+            Exception: whatever the work raised.
+        """
+        if not finish:
+            self._is_asked_to_stop.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            msg = f"{self._name} did not end within {timeout_s} s: its step takes longer, or hangs."
+            raise TimeoutError(msg)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _run(self) -> None:
+        try:
+            while not self._is_asked_to_stop.is_set() and self._work():
+                pass
+        except BaseException as error:  # handed to whoever stops it
+            self._failure = error

@@ -1,0 +1,558 @@
+"""The collector in one process: plays, marks, and hands batches out or stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType
+from torch import Tensor, nn
+
+from rl_collect.background import Background
+from rl_collect.devices import Devices, mover
+from rl_collect.environments import Makers, limited, make_env
+from rl_collect.episodes import Episodes
+from rl_collect.marking import compact, ends_of, mark
+from rl_collect.playing import Player
+from rl_collect.policies import as_policy, check_reads
+from rl_collect.progress import Progress
+from rl_collect.settings import Settings
+from rl_collect.trajectory_ids import TrajectoryIds
+from rl_collect.weights import load_weights
+from rl_collect.whole import Finished, WholeTrajectories, truncate_rows
+from rl_envs import EnvBase, wire_policy
+from rl_layout import keys, split_trajectories
+
+
+class Collector:
+    """Plays an environment with a policy, and hands out batches `[*B, T]` with all markers.
+
+    What lies between two batches is kept, so the data of a trajectory does not depend on where
+    batches end. Iterating goes on until `total_frames` are played; a second iterator goes on where
+    the first one stopped. With a `replay_buffer` the batches go there, and iterating yields None.
+
+    Args:
+        create_env_fn: an environment, a function that makes one, or several of these.
+        policy: a tensordict module, an `nn.Module` of observations, any callable on a tensordict,
+            or None for random actions.
+        frames_per_batch: steps in a batch, of all environments together; rounded up to a multiple
+            of the environments.
+        total_frames: steps to play in all; -1 for no end.
+        device: for `env_device`, `policy_device` and `storing_device` that are not named.
+        env_device: where the environment is.
+        policy_device: where the policy is.
+        storing_device: where batches go.
+        no_cuda_sync: do not wait for copies between devices, because the caller does.
+        create_env_kwargs: arguments for `create_env_fn`.
+        init_random_frames: actions are random until so many steps are played. The policy runs all
+            the same, for what else it writes; its log-probabilities are NaN in these steps.
+        max_frames_per_traj: truncate trajectories after so many steps.
+        reset_at_each_iter: reset every environment before each batch.
+        set_truncated: mark the last step of each batch as truncated; what follows begins new
+            trajectories, although the environment goes on.
+        split_trajs: hand out padded trajectories `[S, L]` instead.
+        compact_obs: leave out next observations, which the rows behind hold.
+        postproc: changes each batch.
+        pre_collect_hook: called before each batch is played.
+        post_collect_hook: called with each batch before it is handed out or stored.
+        track_traj_ids: write ids and steps.
+        auto_register_policy_transforms: give the environment what recurrent parts need.
+        replay_buffer: anything with `extend`; where batches go.
+        extend_buffer: write batch by batch; otherwise step by step, by `add`.
+        trajs_per_batch: hand out so many whole trajectories at a time, end to end; with a
+            buffer, each `extend` holds the whole trajectories that a batch completed.
+        max_unfinished_frames: with `trajs_per_batch`, most steps to hold; at that bound the longest
+            pieces are written as truncations.
+        exploration_type: how a probabilistic policy acts.
+        producer: high bits of the trajectory ids; drawn where None.
+        progress: show a bar.
+
+    Attributes:
+        env: the environment, transforms and all.
+        policy: what acts.
+        frames: steps played so far.
+        policy_version: how often the weights were changed; each row carries its own.
+
+    Raises:
+        ValueError: options that exclude each other, or a number out of range.
+        TypeError: something is no environment, no policy, or no buffer.
+        KeyError: the policy reads what the environment lacks.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> collector = Collector(CountingEnv(max_steps=3), frames_per_batch=5, total_frames=10)
+        >>> [batch["collector", "traj_step"].tolist() for batch in collector]
+        [[0, 1, 2, 0, 1], [2, 0, 1, 2, 0]]
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        create_env_fn: Makers,
+        policy: Any = None,
+        *,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        device: Any = None,
+        env_device: Any = None,
+        policy_device: Any = None,
+        storing_device: Any = None,
+        no_cuda_sync: bool = False,
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        init_random_frames: int | None = None,
+        max_frames_per_traj: int | None = None,
+        reset_at_each_iter: bool = False,
+        set_truncated: bool = False,
+        split_trajs: bool = False,
+        compact_obs: bool = False,
+        postproc: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        pre_collect_hook: Callable[[], Any] | None = None,
+        post_collect_hook: Callable[[TensorDictBase], Any] | None = None,
+        track_traj_ids: bool = True,
+        auto_register_policy_transforms: bool = True,
+        replay_buffer: Any = None,
+        extend_buffer: bool = True,
+        trajs_per_batch: int | None = None,
+        max_unfinished_frames: int = 1_000_000,
+        exploration_type: InteractionType = InteractionType.RANDOM,
+        producer: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._is_shut = False
+        self.settings = Settings(
+            frames_per_batch=frames_per_batch,
+            total_frames=total_frames,
+            init_random_frames=init_random_frames or 0,
+            reset_at_each_iter=reset_at_each_iter,
+            set_truncated=set_truncated,
+            split_trajs=split_trajs,
+            compact_obs=compact_obs,
+            track_traj_ids=track_traj_ids,
+            trajs_per_batch=trajs_per_batch,
+            extend_buffer=extend_buffer,
+            replay_buffer=replay_buffer,
+            postproc=postproc,
+            pre_collect_hook=pre_collect_hook,
+            post_collect_hook=post_collect_hook,
+            exploration_type=exploration_type,
+            max_unfinished_frames=max_unfinished_frames,
+        )
+        env = limited(make_env(create_env_fn, create_env_kwargs), max_frames_per_traj)
+        self.policy = as_policy(policy, env)
+        if auto_register_policy_transforms and self.policy is not None:
+            env = wire_policy(env, self.policy)
+        check_reads(self.policy, env)
+        self.env: EnvBase = env
+        self.devices = Devices.of(
+            env.device,
+            self.policy,
+            device=device,
+            env_device=env_device,
+            policy_device=policy_device,
+            storing_device=storing_device,
+        )
+        self._store = mover(self.devices.storing, synchronise=not no_cuda_sync)
+        self._num_steps = self.settings.num_steps(env)
+        self._player = Player(env, self.policy, exploration_type)
+        self._ids = TrajectoryIds(env.batch_size, producer)
+        self._whole = WholeTrajectories(max(env.batch_size.numel(), 1), max_unfinished_frames)
+        self._finished = Finished()
+        self.episodes = Episodes(env.batch_size)
+        self.frames = self.policy_version = 0
+        self._progress = Progress(total_frames, is_on=progress)
+        self._background: Background | None = None
+
+    # batches
+
+    def __iter__(self) -> Iterator[TensorDictBase | None]:
+        while self._has_more():
+            yield self._batch()
+        self._progress.close()
+
+    def __len__(self) -> int:
+        if self.settings.total_frames == -1:
+            msg = "this collector has no end: give total_frames, or do not ask for its length."
+            raise RuntimeError(msg)
+        return -(-self.settings.total_frames // self.frames_of_batch)
+
+    @property
+    def frames_of_batch(self) -> int:
+        """How many steps a batch has, all environments together."""
+        return self._num_steps * max(self.env.batch_size.numel(), 1)
+
+    def next(self) -> TensorDictBase | None:
+        """One more batch; None where there is none, or it went to the buffer.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> Collector(CountingEnv(), frames_per_batch=4).next().shape
+            torch.Size([4])
+        """
+        return self._batch() if self._has_more() else None
+
+    def rollout(self) -> TensorDictBase:
+        """Play one batch, without postproc and buffer.
+
+        Returns:
+            The steps `[*B, T]` with all markers, on the storing device.
+
+        Raises:
+            RuntimeError: the collector was shut down.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> collector = Collector(CountingEnv(), frames_per_batch=4)
+            >>> collector.rollout()["is_init"].flatten().tolist()
+            [True, False, False, False]
+        """
+        self._require_open()
+        return self._stored(self._played()[0])
+
+    def _batch(self) -> TensorDictBase | None:
+        """Play what is handed out next, and hand it out or store it."""
+        self._require_open()
+        if self.settings.trajs_per_batch is not None:
+            return self._whole_batch(self.settings.trajs_per_batch)
+        if not self.settings.extend_buffer:
+            self._by_step()
+            return None
+        return self._hand_out(self.rollout())
+
+    def _by_step(self) -> None:
+        self._begin_batch()
+        for number in range(1, self._num_steps + 1):
+            batch, over = self._steps(1)
+            if number == self._num_steps:
+                self._end_batch(batch, over)
+            step = self._stored(batch)[..., 0]
+            if self.settings.post_collect_hook is not None:
+                self.settings.post_collect_hook(step)
+            if step.ndim:
+                self.settings.replay_buffer.extend(step)
+            else:
+                self.settings.replay_buffer.add(step)
+
+    def _whole_batch(self, wanted: int) -> TensorDictBase | None:
+        """Whole trajectories: what one more batch completes for a buffer, else so many."""
+        to_buffer = self.settings.replay_buffer is not None
+        while to_buffer or self._finished.count < wanted:
+            if not self._has_frames_left():
+                break
+            self._collect_whole()
+            if to_buffer:
+                break
+        found = self._finished.pop(None if to_buffer else wanted)
+        return None if found is None else self._hand_out(found)
+
+    def _collect_whole(self) -> None:
+        batch, over = self._played()
+        self._finished.push(self._whole.take(self._stored(batch), over))
+        too_long = self._whole.over_bound()
+        if bool(too_long.any()):
+            self._finished.push(self._whole.cut(too_long))
+            self._begin_anew(too_long.reshape(self.env.batch_size))
+
+    def _played(self) -> tuple[TensorDictBase, Tensor]:
+        """A batch with its markers, and the steps in it that end a trajectory."""
+        self._begin_batch()
+        batch, over = self._steps(self._num_steps)
+        return batch, self._end_batch(batch, over)
+
+    def _begin_batch(self) -> None:
+        if self.settings.pre_collect_hook is not None:
+            self.settings.pre_collect_hook()
+        if self.settings.reset_at_each_iter:
+            self.reset()
+
+    def _end_batch(self, batch: TensorDictBase, over: Tensor) -> Tensor:
+        """Truncate the last steps where that was asked for, and say which steps end then."""
+        if not self.settings.set_truncated:
+            return over
+        last = torch.zeros_like(over)
+        last[..., -1] = True
+        truncate_rows(batch, last)
+        self._begin_anew(last[..., -1])
+        return over | last
+
+    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
+        at_random = self.frames < self.settings.init_random_frames
+        batch = self._player.play(num_steps, at_random=at_random)
+        over = ends_of(batch)
+        mark(batch, over, self._ids, with_ids=self.settings.track_traj_ids)
+        batch.set(keys.POLICY_VERSION, torch.full(batch.shape, self.policy_version))
+        self.frames += batch.numel()
+        reward = batch.get(keys.NEXT_REWARD, None)
+        if reward is not None:
+            self.episodes.add(reward.numpy(), over.numpy())
+        self._progress.add(batch.numel(), self.episodes, lag=0)
+        return batch, over
+
+    def _stored(self, batch: TensorDictBase) -> TensorDictBase:
+        if self.settings.compact_obs:
+            batch = compact(batch, list(self.env.observation_spec.keys(True, True)))
+        return self._store(batch)
+
+    def _hand_out(self, batch: TensorDictBase) -> TensorDictBase | None:
+        settings = self.settings
+        if settings.postproc is not None:
+            batch = settings.postproc(batch)
+        if settings.split_trajs:
+            batch = split_trajectories(batch)
+        if settings.post_collect_hook is not None:
+            settings.post_collect_hook(batch)
+        if settings.replay_buffer is None:
+            return batch
+        settings.replay_buffer.extend(batch)
+        return None
+
+    def _begin_anew(self, rows: Tensor) -> None:
+        """Let what follows begin new trajectories in some environments, which go on."""
+        self._ids.cut(rows.numpy())
+        self._player.mark_first(rows)
+
+    # in the background
+
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are collected in the background."""
+        return self._background is not None and self._background.is_running
+
+    def start(self) -> None:
+        """Collect into the buffer in the background, until all frames are played or `shutdown`.
+
+        Raises:
+            RuntimeError: there is no buffer, or it runs already.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> class Buffer(list):
+            ...     def extend(self, batch):
+            ...         self.append(batch)
+            >>> buffer = Buffer()
+            >>> collector = Collector(
+            ...     CountingEnv(), frames_per_batch=4, total_frames=12, replay_buffer=buffer
+            ... )
+            >>> collector.start()
+            >>> collector.wait()
+            >>> len(buffer)
+            3
+        """
+        self._require_open()
+        if self.settings.replay_buffer is None:
+            msg = "start collects into a buffer: give replay_buffer, or iterate."
+            raise RuntimeError(msg)
+        if self._background is not None:
+            msg = "this collector runs in the background already."
+            raise RuntimeError(msg)
+        self._background = Background(self._work, "the collector's thread")
+
+    def wait(self, timeout_s: float = 600.0) -> None:
+        """Wait until the background has played all frames.
+
+        Args:
+            timeout_s: longest time to wait.
+
+        Raises:
+            TimeoutError: they were not played in time.
+            Exception: whatever was raised in the background.
+        """
+        if self._background is not None:
+            self._background.stop(timeout_s, finish=True)
+            self._background = None
+
+    def _work(self) -> bool:
+        if not self._has_frames_left():
+            return False
+        self._batch()
+        return True
+
+    # what is changed from outside
+
+    def reset(self) -> None:
+        """Reset every environment before the next step; what follows are new trajectories.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> collector = Collector(CountingEnv(), frames_per_batch=3)
+            >>> _ = collector.next()
+            >>> collector.reset()
+            >>> collector.next()["collector", "traj_step"].tolist()
+            [0, 1, 2]
+        """
+        self._require_open()
+        if self.settings.trajs_per_batch is not None:
+            self._finished.push(self._whole.cut())
+        self._player.reset()
+        self._ids.cut()
+        self.episodes.forget()
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments, and reset them before the next step.
+
+        Actions are drawn from torch's global generator: seed that by `torch.manual_seed`.
+
+        Args:
+            seed: a whole number, 0 or more.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for the next collector, far from this one.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> Collector(CountingEnv(), frames_per_batch=3).set_seed(0) > 0
+            True
+        """
+        following = self.env.set_seed(seed, static_seed)
+        self.reset()
+        return following
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Give the policy new weights; rows played from now on carry the next version.
+
+        Args:
+            policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
+                parameters; None where the weights were changed in place.
+
+        Raises:
+            TypeError: the policy has no weights, or these are none.
+            RuntimeError: names or shapes differ.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> collector = Collector(CountingEnv(), torch.nn.Linear(1, 2), frames_per_batch=3)
+            >>> collector.update_policy_weights_(collector.policy)
+            >>> collector.policy_version
+            1
+        """
+        if policy_or_weights is not None:
+            load_weights(self.policy, policy_or_weights)
+        self.policy_version += 1
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how far it is, and how.
+
+        Returns:
+            `frames`, `episodes`, `mean_return`, `mean_length`, `unfinished_frames`,
+            `policy_version`, and `policy`: how the policy is called.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> Collector(CountingEnv(), frames_per_batch=3).stats()["frames"]
+            0
+        """
+        return {
+            "frames": self.frames,
+            "episodes": self.episodes.finished,
+            "mean_return": self.episodes.mean_return,
+            "mean_length": self.episodes.mean_length,
+            "unfinished_frames": self._whole.held,
+            "policy_version": self.policy_version,
+            "policy": None if self._player.plan is None else self._player.plan.stats(),
+        }
+
+    # state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save everything that the next batch depends on, the policy's weights included.
+
+        Returns:
+            Tensors, numbers and dictionaries of them, which `torch.save` can write.
+
+        Raises:
+            NotImplementedError: the environment cannot save its state.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> Collector(CountingEnv(), frames_per_batch=3).state_dict()["frames"]
+            0
+        """
+        has_weights = isinstance(self.policy, nn.Module)
+        return {
+            "frames": self.frames,
+            "policy_version": self.policy_version,
+            "policy": self.policy.state_dict() if has_weights else {},
+            "env": self.env.state_dict(),
+            "player": self._player.state_dict(),
+            "ids": self._ids.state_dict(),
+            "whole": self._whole.state_dict(),
+            "finished": self._finished.state_dict(),
+            "episodes": self.episodes.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the collector that was saved would have, bit for bit, ids included.
+
+        Args:
+            state: what `state_dict` of a collector over the same environments returned.
+
+        Raises:
+            NotImplementedError: the environment cannot load a state.
+            ValueError: it is of other environments.
+        """
+        self._ids.load_state_dict(state["ids"])
+        self.env.load_state_dict(state["env"])
+        if isinstance(self.policy, nn.Module):
+            self.policy.load_state_dict(state["policy"])
+        self.frames, self.policy_version = state["frames"], state["policy_version"]
+        self._player.load_state_dict(state["player"])
+        self._whole.load_state_dict(state["whole"])
+        self._finished.load_state_dict(state["finished"])
+        self.episodes.load_state_dict(state["episodes"])
+        torch.set_rng_state(state["random"])
+
+    # the end
+
+    def shutdown(self, timeout_s: float = 60.0) -> None:
+        """Stop, write what is unfinished as truncations, close the environment; twice is nothing.
+
+        Args:
+            timeout_s: longest time to wait for a batch under way in the background.
+
+        Raises:
+            TimeoutError: the background did not stop in time.
+            Exception: whatever was raised in the background.
+        """
+        if self._is_shut:
+            return
+        self._is_shut = True
+        try:
+            if self._background is not None:
+                self._background.stop(timeout_s)
+            if self.settings.trajs_per_batch is not None and self._whole.held:
+                self._finished.push(self._whole.cut())
+                if self.settings.replay_buffer is not None:
+                    self._hand_out(self._finished.pop(None))
+        finally:
+            self._progress.close()
+            self.env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        total = self.settings.total_frames
+        return (
+            f"{type(self).__name__}({self.env!r}, {self.frames_of_batch} frames a batch, "
+            f"{self.frames} of {'any number' if total == -1 else total} played)"
+        )
+
+    def _has_frames_left(self) -> bool:
+        return self.settings.total_frames == -1 or self.frames < self.settings.total_frames
+
+    def _has_more(self) -> bool:
+        self._require_open()
+        return self._has_frames_left() or self._finished.count > 0
+
+    def _require_open(self) -> None:
+        if self._is_shut:
+            msg = "this collector was shut down: make a new one."
+            raise RuntimeError(msg)
+
+
+SyncDataCollector = Collector

@@ -1,0 +1,126 @@
+"""Where environment, policy and batches live, and what moves data between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where a collector's parts live.
+
+    Attributes:
+        env: of the environment.
+        policy: of the policy's parameters.
+        storing: of the batches.
+
+    Example:
+        >>> Devices.of(env=torch.device("cpu"), device="cpu").storing
+        device(type='cpu')
+    """
+
+    env: torch.device
+    policy: torch.device
+    storing: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        env: torch.device,
+        policy: Any = None,
+        *,
+        device: Any = None,
+        env_device: Any = None,
+        policy_device: Any = None,
+        storing_device: Any = None,
+    ) -> Devices:
+        """Fill in what was not said.
+
+        Args:
+            env: where the environment is.
+            policy: the policy, whose first parameter says where it is.
+            device: for all three, unless one is named.
+            env_device: where the environment shall be.
+            policy_device: where the policy is.
+            storing_device: where batches shall be.
+
+        Returns:
+            The devices.
+
+        Raises:
+            RuntimeError: a device that is not there.
+            ValueError: `env_device` is not where the environment is.
+        """
+        parameter = next(iter(policy.parameters()), None) if hasattr(policy, "parameters") else None
+        found = env if parameter is None else parameter.device
+        said = {"env": env_device, "policy": policy_device, "storing": storing_device}
+        chosen = {name: device if one is None else one for name, one in said.items()}
+        devices = cls(
+            torch.device(env if chosen["env"] is None else chosen["env"]),
+            torch.device(found if chosen["policy"] is None else chosen["policy"]),
+            torch.device(env if chosen["storing"] is None else chosen["storing"]),
+        )
+        if devices.env.type != env.type:
+            msg = (
+                f"the environment is on {env}, env_device says {devices.env}: make the "
+                f"environment with device={str(devices.env)!r}."
+            )
+            raise ValueError(msg)
+        for one in (devices.policy, devices.storing):
+            torch.empty(0, device=one)  # one that is not there says so itself
+        return devices
+
+
+def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:
+    """Make a function that brings data to a device, and waits until it is there.
+
+    Nothing needs to be waited for on the way to CUDA, where work is done in order.
+
+    Args:
+        device: where to.
+        synchronise: wait for copies from an accelerator; False where the caller orders them.
+
+    Returns:
+        Takes a tensor or a tensordict, and returns it where it is there already.
+
+    Raises:
+        RuntimeError: nothing is known about such a device.
+
+    Example:
+        >>> mover(torch.device("cpu"))(torch.ones(2)).device
+        device(type='cpu')
+    """
+    wait = _wait_for(device) if synchronise else None
+
+    def move(data: Any) -> Any:
+        if isinstance(data, TensorDictBase):
+            there = all(leaf.device == device for leaf in data.values(True, True))
+        else:
+            there = data.device == device
+        if there:
+            return data
+        moved = data.to(device, non_blocking=wait is not None)
+        if wait is not None:
+            wait()
+        return moved
+
+    return move
+
+
+def _wait_for(device: torch.device) -> Callable[[], None] | None:
+    """What makes sure that copies to a device have arrived; None where nothing is needed."""
+    if device.type in ("cuda", "meta"):
+        return None
+    if device.type not in ("cpu", "mps", "npu"):
+        msg = f"do not know how to wait for copies to {device}: use cpu, cuda, mps or npu."
+        raise RuntimeError(msg)
+    if torch.cuda.is_available():
+        return torch.cuda.synchronize
+    if torch.backends.mps.is_available():
+        return torch.mps.synchronize
+    return None

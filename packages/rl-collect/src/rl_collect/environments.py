@@ -1,0 +1,96 @@
+"""What a collector may be given as environments, made into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rl_envs import EnvBase, SerialEnv, TransformedEnv
+from rl_layout import keys
+from rl_transforms import StepCounter
+
+Makers = EnvBase | Callable[..., EnvBase] | Sequence[EnvBase | Callable[..., EnvBase]]
+
+
+def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
+    """Make the environment that a collector plays.
+
+    Args:
+        create_env_fn: an environment, a function that makes one, or several of these, which are
+            stepped in turn.
+        kwargs: arguments for each function.
+
+    Returns:
+        The environment.
+
+    Raises:
+        TypeError: something else was given or made.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> make_env([CountingEnv, CountingEnv]).batch_size
+        torch.Size([2])
+    """
+    given = dict(kwargs or {})
+    if isinstance(create_env_fn, EnvBase):
+        return create_env_fn
+    if isinstance(create_env_fn, Sequence):
+        makers = [_maker(one, given) for one in create_env_fn]
+        return makers[0]() if len(makers) == 1 else SerialEnv(len(makers), makers)
+    return _maker(create_env_fn, given)()
+
+
+def limited(env: EnvBase, max_frames_per_traj: int | None) -> EnvBase:
+    """Truncate trajectories after some steps.
+
+    Args:
+        env: any environment.
+        max_frames_per_traj: how many; None for no limit of the collector's.
+
+    Returns:
+        The environment, or a new one around it.
+
+    Raises:
+        ValueError: there is a step counter already, or the number is below 1.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = limited(CountingEnv(max_steps=9), 2)
+        >>> env.rollout(5)["next", "truncated"].flatten().tolist()
+        [False, True]
+    """
+    if max_frames_per_traj is None:
+        return env
+    if max_frames_per_traj < 1:
+        msg = f"max_frames_per_traj must be at least 1: got {max_frames_per_traj}."
+        raise ValueError(msg)
+    counters = [
+        key for key in env.observation_spec.keys(True, True) if keys.as_tuple(key)[-1] == STEPS
+    ]
+    if counters:
+        msg = (
+            f"the environment counts its steps in {counters}: give its StepCounter max_steps="
+            f"{max_frames_per_traj} and leave out max_frames_per_traj."
+        )
+        raise ValueError(msg)
+    return TransformedEnv(env, StepCounter(max_steps=max_frames_per_traj))
+
+
+STEPS = "step_count"
+
+
+def _maker(create: Any, kwargs: dict[str, Any]) -> Callable[[], EnvBase]:
+    def make() -> EnvBase:
+        env = create if isinstance(create, EnvBase) else create(**kwargs)
+        if not isinstance(env, EnvBase):
+            msg = f"create_env_fn must make an environment of rl_envs: got {type(env).__name__}."
+            raise TypeError(msg)
+        return env
+
+    if not isinstance(create, EnvBase) and not callable(create):
+        msg = (
+            f"create_env_fn must be an environment or a function that makes one: got "
+            f"{type(create).__name__}."
+        )
+        raise TypeError(msg)
+    return make

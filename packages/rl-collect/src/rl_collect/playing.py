@@ -1,0 +1,125 @@
+"""The steps themselves: an environment and a policy, from batch to batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, set_interaction_type
+from torch import Tensor
+
+from rl_envs import EnvBase, PolicyPlan, policy_plan
+from rl_layout import keys, step_mdp
+
+
+class Player:
+    """Plays batches, each of which begins where the one before stopped.
+
+    Args:
+        env: what is played.
+        policy: adds the action to a root; random actions where None.
+        exploration_type: how a probabilistic policy acts.
+
+    Attributes:
+        root: `[*B]`, what the next step starts from; None before the first reset.
+        plan: the policy as plain calls, or None.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> player = Player(CountingEnv(max_steps=5), None)
+        >>> first, second = player.play(3), player.play(3)
+        >>> second["observation"].flatten().tolist()
+        [3.0, 4.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        policy: Any,
+        exploration_type: InteractionType = InteractionType.RANDOM,
+    ) -> None:
+        self.env = env
+        self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
+        self._exploration_type = exploration_type
+        self.root: TensorDictBase | None = None
+        self._is_playing = False
+        self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
+
+    def reset(self) -> None:
+        """Let the next batch begin with a reset of every environment."""
+        self.root, self._is_playing = None, False
+
+    def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
+        """Play a batch.
+
+        Args:
+            num_steps: T.
+            at_random: replace the policy's actions by random ones.
+
+        Returns:
+            The steps `[*B, T]`, the last dimension named `"time"`.
+        """
+        policy: Any = self.plan
+        if at_random and self.plan is not None:
+            policy = _Randomly(self.env, self.plan)
+        with torch.no_grad(), set_interaction_type(self._exploration_type):
+            batch = self.env.rollout(
+                num_steps,
+                policy,
+                auto_reset=not self._is_playing,
+                tensordict=self.root,
+                break_when_any_done=False,
+            )
+            self._is_playing = True
+            if not self.env.resets_by_stepping:
+                self.root = self._following(batch[..., -1])
+        return batch
+
+    def mark_first(self, rows: Tensor) -> None:
+        """Let the next step begin a trajectory in some environments that go on.
+
+        Args:
+            rows: bool `[*B]`.
+        """
+        if self.root is not None and keys.IS_INIT in self.root:
+            flag = self.root.get(keys.IS_INIT)
+            self.root.set(keys.IS_INIT, flag | rows.reshape(flag.shape))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands.
+
+        Returns:
+            Tensors and flags.
+        """
+        root = None if self.root is None else self.root.clone()
+        return {"root": root, "is_playing": self._is_playing}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand where a saved one stood.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self.root = None if state["root"] is None else state["root"].clone()
+        self._is_playing = state["is_playing"]
+
+    def _following(self, last: TensorDictBase) -> TensorDictBase:
+        """The root behind a step, which owns its memory: the batch is somebody else's."""
+        root = self.env.maybe_reset(step_mdp(last, exclude_done=False))
+        return root.select(*self._shown, strict=False).clone()
+
+
+class _Randomly:
+    """A policy whose actions are replaced; what else it writes stays, its states among it."""
+
+    def __init__(self, env: EnvBase, plan: PolicyPlan) -> None:
+        self._env, self._plan = env, plan
+
+    def __call__(self, root: TensorDictBase) -> TensorDictBase:
+        values = dict(keys.leaves(root))
+        for key, value in self._plan(values, root.batch_size).items():
+            # the probability of another action than the one that is taken
+            unknown = "log_prob" in key[-1]
+            root.set(key, torch.full_like(value, torch.nan) if unknown else value)
+        return root.update(self._env.full_action_spec.rand())

@@ -1,0 +1,47 @@
+"""A progress bar for a collection under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_collect.episodes import Episodes
+
+
+class Progress:
+    """Shows steps, their rate, episodes and their mean return; nothing where it is off.
+
+    Args:
+        total_frames: of the collection; -1 for no end.
+        is_on: whether to show anything.
+
+    Example:
+        >>> Progress(100, is_on=False).add(64, Episodes(()), lag=0)
+    """
+
+    def __init__(self, total_frames: int, *, is_on: bool) -> None:
+        self._total, self._is_on = total_frames, is_on
+        self._bar: Any = None
+
+    def add(self, frames: int, episodes: Episodes, *, lag: float) -> None:
+        """Count a batch.
+
+        Args:
+            frames: steps in it.
+            episodes: what has ended so far.
+            lag: how many versions behind the newest weights its steps were made, on average.
+        """
+        if not self._is_on:
+            return
+        if self._bar is None:
+            from tqdm.auto import tqdm  # only where a bar is shown
+
+            total = None if self._total == -1 else self._total
+            self._bar = tqdm(total=total, unit="step", unit_scale=True, smoothing=0.1)
+        told = {"episodes": episodes.finished, "return": f"{episodes.mean_return:.1f}"}
+        self._bar.set_postfix(told | ({"lag": f"{lag:.1f}"} if lag else {}), refresh=False)
+        self._bar.update(frames)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

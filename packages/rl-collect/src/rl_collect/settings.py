@@ -1,0 +1,139 @@
+"""What a collector was asked for, checked before anything is played."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType
+
+from rl_envs import EnvBase
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a collector.
+
+    Attributes:
+        frames_per_batch: steps in a batch, of all environments together.
+        total_frames: steps to play in all; -1 for no end.
+        init_random_frames: actions are drawn at random until so many steps are played.
+        reset_at_each_iter: reset every environment before each batch.
+        set_truncated: mark the last step of each batch as truncated.
+        split_trajs: hand out padded trajectories `[S, L]`.
+        compact_obs: leave the next observations out.
+        track_traj_ids: write ids and steps.
+        trajs_per_batch: hand out so many whole trajectories at a time.
+        extend_buffer: write batch by batch; otherwise step by step.
+        replay_buffer: where batches go instead of to the caller.
+        postproc: changes each batch.
+        pre_collect_hook: called before each batch is played.
+        post_collect_hook: called with each batch before it is handed out.
+        exploration_type: how a probabilistic policy acts.
+        max_unfinished_frames: most steps of unfinished trajectories to hold.
+
+    Raises:
+        ValueError: options that exclude each other, or a number out of range.
+        TypeError: a hook that cannot be called, or a buffer without `extend`.
+
+    Example:
+        >>> Settings(frames_per_batch=64).total_frames
+        -1
+    """
+
+    frames_per_batch: int
+    total_frames: int = -1
+    init_random_frames: int = 0
+    reset_at_each_iter: bool = False
+    set_truncated: bool = False
+    split_trajs: bool = False
+    compact_obs: bool = False
+    track_traj_ids: bool = True
+    trajs_per_batch: int | None = None
+    extend_buffer: bool = True
+    replay_buffer: Any = None
+    postproc: Callable[[TensorDictBase], TensorDictBase] | None = None
+    pre_collect_hook: Callable[[], Any] | None = None
+    post_collect_hook: Callable[[TensorDictBase], Any] | None = None
+    exploration_type: InteractionType = InteractionType.RANDOM
+    max_unfinished_frames: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        for name in ("postproc", "pre_collect_hook", "post_collect_hook"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                msg = f"{name} must be callable: got {type(getattr(self, name)).__name__}."
+                raise TypeError(msg)
+        wanted = "extend" if self.extend_buffer else "add"
+        if self.replay_buffer is not None and not hasattr(self.replay_buffer, wanted):
+            msg = f"replay_buffer needs {wanted}(): got {type(self.replay_buffer).__name__}."
+            raise TypeError(msg)
+        for refused, reason in self._exclusions():
+            if refused:
+                raise ValueError(reason)
+        if self.split_trajs:
+            warnings.warn(
+                "split_trajs pads every batch to its longest trajectory: the flat batch is "
+                "smaller, and everything here takes it as it is.",
+                stacklevel=4,
+            )
+
+    def num_steps(self, env: EnvBase) -> int:
+        """How many steps each environment plays for a batch.
+
+        Args:
+            env: the environments.
+
+        Returns:
+            T; `frames_per_batch` is rounded up, with a warning, where they do not divide it.
+        """
+        num_envs = max(env.batch_size.numel(), 1)
+        num_steps = -(-self.frames_per_batch // num_envs)
+        if num_steps * num_envs != self.frames_per_batch:
+            warnings.warn(
+                f"frames_per_batch={self.frames_per_batch} is no multiple of {num_envs} "
+                f"environments: batches have {num_steps * num_envs} frames.",
+                stacklevel=3,
+            )
+        return num_steps
+
+    def _check_numbers(self) -> None:
+        limits = {
+            "frames_per_batch": self.frames_per_batch,
+            "trajs_per_batch": 1 if self.trajs_per_batch is None else self.trajs_per_batch,
+            "max_unfinished_frames": self.max_unfinished_frames,
+            "total_frames": 1 if self.total_frames == -1 else self.total_frames,
+            "init_random_frames": self.init_random_frames + 1,
+        }
+        for name, value in limits.items():
+            if value < 1:
+                msg = f"{name} is too small: got {getattr(self, name)}."
+                raise ValueError(msg)
+
+    def _exclusions(self) -> list[tuple[bool, str]]:
+        has_buffer, by_step = self.replay_buffer is not None, not self.extend_buffer
+        return [
+            (
+                self.split_trajs and not self.track_traj_ids,
+                "split_trajs needs track_traj_ids=True, which tells trajectories apart.",
+            ),
+            (
+                self.trajs_per_batch is not None and not self.track_traj_ids,
+                "trajs_per_batch needs track_traj_ids=True, which tells trajectories apart.",
+            ),
+            (
+                self.split_trajs and self.trajs_per_batch is not None,
+                "split_trajs and trajs_per_batch exclude each other: split what is handed out "
+                "with rl_layout.split_trajectories.",
+            ),
+            (by_step and not has_buffer, "extend_buffer=False needs a replay_buffer."),
+            (
+                by_step
+                and (self.split_trajs or self.trajs_per_batch is not None or bool(self.postproc)),
+                "extend_buffer=False writes single steps: leave out split_trajs, "
+                "trajs_per_batch and postproc.",
+            ),
+        ]

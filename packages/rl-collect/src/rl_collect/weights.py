@@ -1,0 +1,65 @@
+"""New weights for a policy that is acting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+
+def load_weights(policy: Any, weights: Any) -> None:
+    """Copy weights into a policy, in place.
+
+    Args:
+        policy: an `nn.Module`.
+        weights: another policy of the same kind, a state dictionary, or a tensordict of parameters.
+
+    Raises:
+        TypeError: the policy has no weights, or `weights` is nothing of this.
+        RuntimeError: names or shapes differ.
+
+    Example:
+        >>> one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+        >>> load_weights(one, other)
+        >>> bool((one.weight == other.weight).all())
+        True
+    """
+    if not isinstance(policy, nn.Module):
+        msg = f"a {type(policy).__name__} has no weights that could be replaced."
+        raise TypeError(msg)
+    if weights is policy:
+        return
+    with torch.no_grad():
+        policy.load_state_dict(state_of(weights))
+
+
+def state_of(weights: Any) -> dict[str, Tensor]:
+    """Name the tensors of weights as a state dictionary does.
+
+    Args:
+        weights: a module, a state dictionary, or a tensordict of parameters.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        TypeError: it is nothing of this.
+
+    Example:
+        >>> sorted(state_of(nn.Linear(3, 2)))
+        ['bias', 'weight']
+    """
+    if isinstance(weights, nn.Module):
+        return dict(weights.state_dict())
+    if isinstance(weights, TensorDictBase):
+        return {str(name): leaf for name, leaf in weights.flatten_keys(".").items()}
+    if isinstance(weights, Mapping):
+        return dict(weights)
+    msg = (
+        f"weights must be a module, a state dictionary or a tensordict of parameters: got "
+        f"{type(weights).__name__}."
+    )
+    raise TypeError(msg)
