@@ -1,0 +1,79 @@
+"""The tensors and launches that every kernel of one recurrence shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.triton.plan import Plan
+
+NO_END = 2**31 - 1  # each program stops at its own longest segment
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Where the segments lie in the flat rows, and how a plan cuts them into programs.
+
+    Attributes:
+        order: int64 ``[S]``, segments from the longest to the shortest.
+        first: int64 ``[S]``, first of each segment's rows among the real ones.
+        lengths: int64 ``[S]``.
+        segments: what the others were taken from.
+        plan: the kernel and its blocks.
+    """
+
+    order: Tensor
+    first: Tensor
+    lengths: Tensor
+    segments: Segments
+    plan: Plan
+
+    @classmethod
+    def of(cls, segments: Segments, plan: Plan) -> Frame:
+        """Take the tensors from segments, contiguous."""
+        first = segments.offsets[:-1].contiguous()
+        return cls(segments.order, first, segments.lengths.contiguous(), segments, plan)
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """What every kernel takes to find its segments."""
+        return self.order, self.first, self.lengths, len(self.segments)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of segments."""
+        return -(-len(self.segments) // self.plan.block_s)
+
+    def launches(self, hidden_size: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """Grid, first step and end of each launch of a streamed kernel, in the order of time."""
+        if self.plan.regime == "walk":
+            yield (self.tiles, 1), 0, NO_END
+            return
+        blocks = -(-hidden_size // self.plan.block_j)
+        for t in range(self.segments.max_length):  # asks the device once per batch
+            yield (self.tiles, blocks), t, t + 1
+
+    def before(self, states: Tensor, initial: Tensor) -> Tensor:
+        """State ``[M, H]`` that each row starts from: its predecessor's, or the initial one."""
+        shifted = torch.empty_like(states)
+        shifted[1:] = states[:-1]
+        shifted[self.first] = initial
+        return shifted
+
+    def options(self) -> dict[str, object]:
+        """Compile-time arguments that every kernel takes."""
+        plan = self.plan
+        options = {
+            "BLOCK_S": plan.block_s,
+            "PRECISION": plan.input_precision,
+            "num_warps": plan.num_warps,
+            "num_stages": plan.num_stages,
+            "enable_fp_fusion": True,
+        }
+        if plan.regime == "resident":
+            return {**options, "BLOCK_H": plan.block_j}
+        return {**options, "BLOCK_J": plan.block_j, "BLOCK_K": plan.block_k}

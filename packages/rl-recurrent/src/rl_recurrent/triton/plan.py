@@ -1,0 +1,84 @@
+"""Which kernel runs a recurrence, and how it is cut into blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+
+PRECISIONS = ("auto", "ieee", "tf32", "bf16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one recurrence is run.
+
+    Attributes:
+        regime: ``"resident"``: ``w_hh`` and the state stay on chip; ``"walk"``: a program reads
+            ``w_hh`` anew at every step; ``"steps"``: one launch per step, its programs share the
+            columns of the hidden state.
+        operands: dtype of what the matrix products take.
+        input_precision: how Triton multiplies float32 operands.
+        block_s: segments of a program.
+        block_j: columns of the hidden state in a block; all of them if resident.
+        block_k: slice of the sum over the hidden state.
+        num_warps: warps of a program.
+        num_stages: how many steps of a loop are loaded ahead, the one in work included.
+    """
+
+    regime: Literal["resident", "walk", "steps"]
+    operands: torch.dtype
+    input_precision: Literal["ieee", "tf32"]
+    block_s: int
+    block_j: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.dtype) -> Plan:
+    """Choose the kernel and its blocks from a fixed table, so that nothing is tuned at run time.
+
+    The table follows what fits on one multiprocessor of an H200: it has not been measured.
+
+    Args:
+        hidden_size: H.
+        num_segments: S.
+        precision: operands of the products. ``"auto"`` is bfloat16 for bfloat16 gates, otherwise
+            what `torch.nn.LSTM` uses on the device: tf32 where cuDNN may use it.
+        dtype: of the gates.
+
+    Returns:
+        The plan.
+
+    Example:
+        >>> make_plan(64, 100, "ieee", torch.float32).regime
+        'resident'
+        >>> make_plan(512, 100, "bf16", torch.float32).regime
+        'steps'
+    """
+    operands, how = resolve(precision, dtype)
+    block_h = 16
+    while block_h < hidden_size:
+        block_h *= 2
+    block_s = 16 if num_segments <= 16 * 132 else 32  # 132 multiprocessors: enough programs first
+    if block_h <= 64:
+        warps = 8 if block_h == 64 else 4
+        return Plan("resident", operands, how, block_s, block_h, block_h, warps, 2)
+    if block_h == 128 and operands == torch.bfloat16:  # w_hh takes 128 of the 227 KB there are
+        return Plan("resident", operands, how, 16, block_h, block_h, 8, 1)
+    # one launch costs about what one multiprocessor needs to read w_hh of 256 columns
+    regime: Literal["walk", "steps"] = "walk" if hidden_size <= 256 else "steps"
+    block_j = 64 if hidden_size % 64 == 0 else 32
+    return Plan(regime, operands, how, block_s, block_j, 32, block_s // 4, 3)
+
+
+def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Literal["ieee", "tf32"]]:
+    """Operand dtype and float32 mode that a precision stands for."""
+    if precision == "bf16" or (precision == "auto" and dtype == torch.bfloat16):
+        return torch.bfloat16, "ieee"
+    if precision == "auto":
+        how = torch.backends.cudnn.rnn.fp32_precision  # type: ignore[attr-defined]
+        precision = "tf32" if how == "tf32" else "ieee"
+    return torch.float32, "tf32" if precision == "tf32" else "ieee"

@@ -1,0 +1,32 @@
+import torch
+
+from rl_layout import Segments
+from rl_recurrent.triton.frame import NO_END, Frame
+from rl_recurrent.triton.plan import Plan
+
+
+def frame_of(regime, lengths, block_s=2):
+    plan = Plan(regime, torch.float32, "ieee", block_s, 16, 16, 4, 1)
+    return Frame.of(Segments.from_lengths(torch.tensor(lengths)), plan)
+
+
+def test_one_launch_walks_all_steps():
+    assert list(frame_of("walk", [3, 1, 2]).launches(40)) == [((2, 1), 0, NO_END)]
+
+
+def test_one_launch_per_step_shares_the_columns():
+    launches = list(frame_of("steps", [3, 1, 2]).launches(40))
+    assert launches == [((2, 3), 0, 1), ((2, 3), 1, 2), ((2, 3), 2, 3)]
+
+
+def test_before_is_the_row_above_or_the_initial_state():
+    states = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    before = frame_of("walk", [2, 1, 1]).before(states, torch.tensor([[-1.0], [-2.0], [-3.0]]))
+    assert before[:, 0].tolist() == [-1, 1, -2, -3]
+
+
+def test_rows_are_counted_among_the_real_ones():
+    plan = frame_of("walk", [1]).plan
+    segments = Segments.from_ids(torch.tensor([4, 4, -1, 7]))
+    assert segments.starts.tolist() == [0, 3]
+    assert Frame.of(segments, plan).first.tolist() == [0, 2]

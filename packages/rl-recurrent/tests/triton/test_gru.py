@@ -1,0 +1,250 @@
+import pytest
+import torch
+
+from rl_layout import Segments
+from rl_recurrent.triton.gru import gru_scan, scan_by
+from rl_recurrent.triton.plan import Plan
+
+
+def loop(gates, w_hh, b_hn, h0, lengths):
+    """Independent plain recurrence, one step of all segments that last so long at a time."""
+    starts = torch.tensor([sum(lengths[:s]) for s in range(len(lengths))], device=gates.device)
+    counts = torch.tensor(lengths, device=gates.device)
+    h, rows, hidden = h0, [], []
+    for t in range(max(lengths)):
+        on = (counts > t)[:, None]
+        row = starts + t * (counts > t)
+        (x_r, x_z, x_n), (q_r, q_z, q_n) = gates[row].chunk(3, -1), (h @ w_hh.T).chunk(3, -1)
+        z = (x_z + q_z).sigmoid()
+        n = (x_n + (x_r + q_r).sigmoid() * (q_n + b_hn)).tanh()
+        h = torch.where(on, (1 - z) * n + z * h, h)
+        rows.append(row[on[:, 0]])
+        hidden.append(h[on[:, 0]])
+    return torch.cat(hidden)[torch.cat(rows).argsort()]
+
+
+def drawn(lengths, size, device="cpu", seed=0):
+    """Gates, weights at torch's initial scale, the bias of n, and initial states."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, count, scale = sum(lengths), len(lengths), size**-0.5
+    uniform = torch.rand(3 * size, size, generator=generator) * 2 - 1
+    tensors = (
+        torch.randn(rows, 3 * size, generator=generator),
+        uniform * scale,
+        torch.randn(size, generator=generator) / 2,
+        torch.randn(count, size, generator=generator) / 2,
+    )
+    return [tensor.to(device).requires_grad_() for tensor in tensors]
+
+
+def plan_of(regime, size, block_s=16):
+    block_h = 16 if size <= 16 else 32 if size <= 32 else 64
+    block_j = block_h if regime == "resident" else 16
+    return Plan(regime, torch.float32, "ieee", block_s, block_j, 32, 4, 1)
+
+
+def segments_of(lengths, device="cpu"):
+    return Segments.from_lengths(torch.tensor(lengths, device=device))
+
+
+def assert_like_the_loop(run, inputs, lengths, bound=2e-6, relative=1e-5):
+    """Output within an absolute bound, gradients within a relative one, of float64."""
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    made, expected = run(*inputs), loop(*wide, lengths)
+    assert (made - expected).abs().max() <= bound
+    generator = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    cotangent = cotangent.to(expected.device)
+    theirs = torch.autograd.grad(expected, wide, cotangent)
+    for a, b in zip(torch.autograd.grad(made, inputs, cotangent.float()), theirs, strict=True):
+        assert (a - b).norm() <= relative * b.norm()
+
+
+@pytest.mark.parametrize(
+    ("regime", "size", "lengths", "save"),
+    [
+        ("resident", 16, [3, 1, 7, 2], "state"),
+        ("resident", 33, [2, 1, 4], "gates"),
+        ("resident", 24, [1] * 9, "state"),
+        ("walk", 16, [6], "gates"),
+        ("walk", 33, [2, 1, 3], "state"),
+        ("steps", 24, [3, 1, 4], "gates"),
+        ("steps", 33, [1, 1, 1, 1, 1], "state"),
+    ],
+)
+def test_outputs_and_gradients_equal_the_float64_loop(regime, size, lengths, save, device):
+    segments = segments_of(lengths, device)
+    plan = plan_of(regime, size)
+
+    def run(*tensors):
+        return scan_by(plan, tensors, segments, save=save)
+
+    assert_like_the_loop(run, drawn(lengths, size, device), lengths)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compiled products need 16 segments a tile")
+@pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
+def test_tiles_of_very_different_lengths(regime, device):
+    lengths = [1, 12, 2, 1, 5]  # two a tile, longest first: 12 5, 2 1, 1 and an empty slot
+    segments = segments_of(lengths)
+
+    def run(*tensors):
+        return scan_by(plan_of(regime, 16, block_s=2), tensors, segments)
+
+    assert_like_the_loop(run, drawn(lengths, 16), lengths)
+
+
+def test_the_public_function_chooses_a_plan(device):
+    lengths = [2, 5, 1]
+
+    def run(*tensors):
+        return gru_scan(*tensors, segments_of(lengths, device), precision="ieee")
+
+    assert_like_the_loop(run, drawn(lengths, 20, device), lengths)
+
+
+def test_a_projection_is_made_again_and_no_gates_are_kept(device):
+    lengths, size = [3, 1, 2], 16
+    segments = segments_of(lengths, device)
+    _, w_hh, b_hn, h0 = drawn(lengths, size, device)
+    x = torch.randn(6, 5, device=device)
+    w_ih = torch.randn(3 * size, 5, device=device, requires_grad=True)
+    bias = torch.randn(3 * size, device=device)
+    kept = []
+
+    def gradient(projection):
+        gates = torch.nn.functional.linear(x, w_ih, bias)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: kept.append(tuple(t.shape)) or t, lambda t: t
+        ):
+            hidden = gru_scan(
+                gates, w_hh, b_hn, h0, segments, precision="ieee", projection=projection
+            )
+        return torch.autograd.grad(hidden.square().sum(), [w_ih, w_hh, b_hn, h0])
+
+    plain = gradient(None)
+    assert (6, 3 * size) in kept
+    kept.clear()
+    again = gradient((x, w_ih, bias))
+    assert (6, 3 * size) not in kept
+    for a, b in zip(plain, again, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
+def test_a_nan_in_one_segment_changes_no_other(regime, device):
+    lengths = [2, 3, 1]
+    segments, plan = segments_of(lengths, device), plan_of(regime, 16)
+    inputs = drawn(lengths, 16, device)
+    clean = scan_by(plan, tuple(inputs), segments)
+    clean_gradient = torch.autograd.grad(clean[[0, 1, 5]].sum(), inputs[0])[0]
+    inputs[0].data[3] = torch.nan
+    spoilt = scan_by(plan, tuple(inputs), segments)
+    others = [0, 1, 5]
+    assert spoilt[3:5].isnan().all()
+    assert torch.equal(spoilt[others], clean[others])
+    spoilt_gradient = torch.autograd.grad(spoilt[others].sum(), inputs[0])[0]
+    assert torch.equal(spoilt_gradient[others], clean_gradient[others])
+
+
+def test_huge_gates_saturate(device):
+    lengths = [3, 2]
+    inputs = drawn(lengths, 16, device)
+    inputs[0].data *= 1e4
+    hidden = scan_by(plan_of("resident", 16), tuple(inputs), segments_of(lengths, device))
+    expected = loop(*(tensor.detach().double() for tensor in inputs), lengths)
+    torch.testing.assert_close(hidden.double(), expected, atol=2e-6, rtol=0)
+    assert torch.autograd.grad(hidden.sum(), inputs[0])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("regime", ["resident", "walk"])
+def test_strided_inputs(regime, device):
+    lengths = [2, 1]
+    plain = drawn(lengths, 16, device)
+    strided = [t.detach().repeat_interleave(2, -1)[..., ::2].requires_grad_() for t in plain]
+    segments, plan = segments_of(lengths, device), plan_of(regime, 16)
+    first, second = scan_by(plan, tuple(plain), segments), scan_by(plan, tuple(strided), segments)
+    assert torch.equal(first, second)
+    ours = torch.autograd.grad(second.T.square().sum(), strided)
+    for a, b in zip(torch.autograd.grad(first.square().sum(), plain), ours, strict=True):
+        torch.testing.assert_close(a, b)  # the products over all rows may add in another order
+
+
+def test_padding_rows_of_the_batch_are_no_rows_of_the_scan(device):
+    ids = torch.tensor([4, 4, -1, -1, 7, -1, 9], device=device)
+    segments = Segments.from_ids(ids)
+    inputs = drawn([2, 1, 1], 16, device)
+    made = scan_by(plan_of("resident", 16), tuple(inputs), segments)
+    expected = scan_by(plan_of("resident", 16), tuple(inputs), segments_of([2, 1, 1], device))
+    assert torch.equal(made, expected)
+
+
+def test_no_gradient_wanted_and_inputs_unchanged(device):
+    lengths = [2, 3]
+    inputs = [tensor.detach() for tensor in drawn(lengths, 16, device)]
+    copies = [tensor.clone() for tensor in inputs]
+    hidden = gru_scan(*inputs, segments_of(lengths, device))
+    assert not hidden.requires_grad
+    assert all(torch.equal(a, b) for a, b in zip(inputs, copies, strict=True))
+
+
+def test_frozen_weights_get_no_gradient(device):
+    gates, w_hh, b_hn, h0 = drawn([2, 1], 16, device)
+    w_hh.requires_grad_(False)
+    hidden = gru_scan(gates, w_hh, b_hn, h0, segments_of([2, 1], device))
+    hidden.sum().backward()
+    assert gates.grad is not None
+    assert h0.grad is not None
+    assert w_hh.grad is None
+
+
+BOUNDS = {"ieee": (2e-6, 1e-5), "tf32": (5e-4, 1e-3), "bf16": (5e-3, 5e-3)}
+
+
+def ragged(count, longest):
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("size", [16, 33, 64, 96, 128, 200, 256, 300, 512])
+@pytest.mark.parametrize("save", ["state", "gates"])
+def test_full_sizes_within_the_bounds_of_the_precision(size, precision, save):
+    lengths = ragged(70, 256)
+    segments = segments_of(lengths, "cuda")
+
+    def run(*tensors):
+        return gru_scan(*tensors, segments, save=save, precision=precision)
+
+    assert_like_the_loop(run, drawn(lengths, size, "cuda"), lengths, *BOUNDS[precision])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [64, 128, 256, 320])
+def test_running_again_gives_the_same_bits(size):
+    lengths = ragged(3000, 40)  # above 2112 segments a program takes 32
+    segments, inputs = segments_of(lengths, "cuda"), drawn(lengths, size, "cuda")
+
+    def run():
+        hidden = gru_scan(*inputs, segments)
+        return [hidden, *torch.autograd.grad(hidden.square().sum(), inputs)]
+
+    first = run()
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [64, 128, 320])
+def test_bfloat16_tensors(size):
+    lengths = ragged(70, 128)
+    segments = segments_of(lengths, "cuda")
+    narrow = [t.detach().bfloat16().requires_grad_() for t in drawn(lengths, size, "cuda")]
+    hidden = gru_scan(*narrow, segments)
+    assert hidden.dtype == torch.bfloat16
+    expected = loop(*(t.detach().double() for t in narrow), lengths)
+    # rounding the output itself adds 2^-9 of a state within [-1, 1]
+    assert (hidden.double() - expected).abs().max() < 5e-3 + 2**-9
+    hidden.sum().backward()
+    assert all(t.grad.dtype == torch.bfloat16 and t.grad.isfinite().all() for t in narrow)
