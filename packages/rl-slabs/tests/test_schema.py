@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_slabs import RowSchema
+from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import _CARRIERS
 
 
@@ -197,3 +197,21 @@ def test_the_repr_is_a_table_with_the_bytes():
         "      40      1  next.done: bool [1]",
         "     own    260  frame: float32 [65]",
     ]
+
+
+def test_without_packing_every_leaf_has_its_own_array_also_after_a_trip_through_json() -> None:
+    leaves = {"a": (torch.float32, (3,)), "b": (torch.bool, ()), "c": (torch.int8, (0,))}
+    schema = RowSchema(leaves, packed_bytes=0)
+    assert schema.packed == ()
+    assert schema.row_bytes == 0
+    assert RowSchema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+    assert schema != RowSchema(leaves)
+
+
+def test_rows_stand_over_tensors_made_elsewhere() -> None:
+    schema = RowSchema({"a": (torch.float32, (3,)), "b": (torch.bool, ())}, packed_bytes=0)
+    mine = {("a",): torch.zeros(5, 3), ("b",): torch.zeros(5, dtype=torch.bool)}
+    rows = Rows(schema, None, mine)
+    rows.write(slice(1, 3), TensorDict({"a": torch.ones(2, 3), "b": torch.ones(2).bool()}))
+    assert mine["a",].sum() == 6
+    assert rows.read(torch.tensor([2, 4]))["b"].tolist() == [True, False]

@@ -76,6 +76,8 @@ class RowSchema:
 
     Args:
         leaves: Each leaf's key, and its dtype and shape in one row.
+        packed_bytes: Leaves of at most so many bytes are packed; with 0 each has its own array, as
+            rows over tensors made elsewhere need.
 
     Raises:
         ValueError: No leaf at all, a negative size, or a key that is both a leaf and a group.
@@ -89,9 +91,14 @@ class RowSchema:
               12      1  done: bool [1]
     """
 
-    __slots__ = ("_by_path", "fields", "row_bytes")
+    __slots__ = ("_by_path", "fields", "packed_bytes", "row_bytes")
 
-    def __init__(self, leaves: Mapping[Key, tuple[torch.dtype, Iterable[int]]]) -> None:
+    def __init__(
+        self,
+        leaves: Mapping[Key, tuple[torch.dtype, Iterable[int]]],
+        *,
+        packed_bytes: int = PACKED_LEAF_BYTES,
+    ) -> None:
         try:
             found = [
                 Field(_path(key), dtype, tuple(int(size) for size in shape), None)
@@ -102,15 +109,23 @@ class RowSchema:
                 f"expected a dtype and a shape for each key, such as (torch.float32, (3,)): {error}"
             ) from None
         _check(found)
-        packed, row_bytes = _pack([field for field in found if field.nbytes <= PACKED_LEAF_BYTES])
-        large = [field for field in found if field.nbytes > PACKED_LEAF_BYTES]
+        small = [field for field in found if field.nbytes <= packed_bytes and packed_bytes]
+        packed, row_bytes = _pack(small)
+        large = [field for field in found if field not in small]
+        self.packed_bytes = packed_bytes
         self.fields: tuple[Field, ...] = (*packed, *sorted(large, key=lambda field: field.path))
         self.row_bytes: int = row_bytes
         self._by_path = {field.path: field for field in self.fields}
 
     @classmethod
-    def from_tensordict(cls, tensordict: TensorDictBase) -> Self:
+    def from_tensordict(
+        cls, tensordict: TensorDictBase, *, packed_bytes: int = PACKED_LEAF_BYTES
+    ) -> Self:
         """The schema of one row of a tensordict: its batch dimensions are dropped.
+
+        Args:
+            tensordict: Leaves `[*B, *shape]`.
+            packed_bytes: See the class.
 
         Raises:
             TypeError: Not a tensordict, or a leaf that is no dense tensor.
@@ -131,7 +146,8 @@ class RowSchema:
         for path, leaf in leaves.items():
             if leaf.is_nested:
                 raise _not_dense(path)
-        return cls({path: (leaf.dtype, leaf.shape[batch_dims:]) for path, leaf in leaves.items()})
+        rows = {path: (leaf.dtype, leaf.shape[batch_dims:]) for path, leaf in leaves.items()}
+        return cls(rows, packed_bytes=packed_bytes)  # type: ignore[arg-type]
 
     @classmethod
     def from_spec(cls, spec: HasZero) -> Self:
@@ -172,7 +188,7 @@ class RowSchema:
                 tuple(part["path"]): (dtype_named(part["dtype"]), tuple(part["shape"]))
                 for part in plain["fields"]
             }
-            schema = cls(leaves)
+            schema = cls(leaves, packed_bytes=plain.get("packed_bytes", PACKED_LEAF_BYTES))
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"not a row schema: expected what RowSchema.to_dict() returns, got {plain!r}."
@@ -200,7 +216,10 @@ class RowSchema:
             }
             for field in self.fields
         ]
-        return {"row_bytes": self.row_bytes, "fields": fields}
+        plain: dict[str, Any] = {"row_bytes": self.row_bytes, "fields": fields}
+        if self.packed_bytes != PACKED_LEAF_BYTES:
+            plain["packed_bytes"] = self.packed_bytes
+        return plain
 
     @property
     def packed(self) -> tuple[Field, ...]:
