@@ -1,0 +1,341 @@
+"""Rows whose observations are stored once, and come back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NEXT_MISSING
+from rl_replay.compact_gather import Gather, Plan
+from rl_replay.compact_layout import CompactLayout, Key
+from rl_replay.compact_writer import CompactWriter
+from rl_replay.side_table import SideTable
+from rl_slabs import Rows, RowSchema
+from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.selection import RowIndex, require_inside, select
+
+
+class CompactRows:
+    """Rows that keep each observation once: a row names the row that holds its next one.
+
+    A row's next observation is the observation of the row that continues it, wherever and whenever
+    that one is written, if the two have equal bits; else it lies in a side table. On n-step rows
+    it is the row so many steps further on. Both come back bit for bit, whatever the dtype.
+
+    Rows must be overwritten in the order in which they were written: then a row that another one
+    names is always still there. A writer uses it so:
+
+        span = ring.reserve(n);  write(span.rows, span.numbers, cells, back)
+        ring.publish(n);  settle(span.numbers)
+
+    Links to older rows are made after publication, because a span whose writer ended before it
+    is written again with other rows.
+
+    A batch without next observations is taken as well. Each of its rows gets the observation of
+    the row that continues it as soon as there is one; until then its next observation reads as
+    NaN (zero where there is none) and `("collector", "next_missing")` is True.
+
+    Attributes:
+        layout: What is stored, and what is read.
+        schema: All leaves that are read.
+        side: The side table.
+
+    Args:
+        layout: How rows are stored.
+        rows: Rows of `layout.stored`, zeroed.
+        side: A side table of `layout.side` with as many slots.
+        back: For each position how many rows before it in its lane lies the one that it
+            continues, `[rows]`, live; only n-step rows need it.
+
+    Example:
+        >>> time = torch.arange(4.0)
+        >>> step = TensorDict(observation=time[:3], next=dict(observation=time[1:]), batch_size=[3])
+        >>> rows = CompactRows.zeros(RowSchema.from_tensordict(step), 5)
+        >>> rows.write(slice(0, 3), range(3), step, np.array([0, 1, 1]))
+        >>> rows.read(torch.tensor([2, 0]))["next", "observation"], rows.side.in_use()
+        (tensor([3., 1.]), 1)
+    """
+
+    def __init__(
+        self,
+        layout: CompactLayout,
+        rows: Rows,
+        side: SideTable,
+        *,
+        back: NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        layout.stored.require_equal(rows.schema)
+        self.layout, self.schema, self.side = layout, layout.schema, side
+        self.rows, self._count = rows, len(rows)
+        self._gather = Gather(layout, rows, side)
+        self._writer = CompactWriter(layout, rows, side, back)
+        self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
+        self._on_cpu = self._device.type == "cpu"
+        self._plans: dict[tuple[Key, ...] | None, Plan] = {}
+
+    @classmethod
+    def zeros(
+        cls,
+        schema: RowSchema,
+        capacity: int,
+        *,
+        keys: Iterable[Key] | None = None,
+        back: NDArray[np.integer[Any]] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Compact rows in the memory of this process.
+
+        Args:
+            schema: The leaves of the rows as they come.
+            capacity: How many rows.
+            keys: The observations to store once; unless given all that stand under "next" too.
+            back: See the class.
+            device: Where; the CPU unless given.
+
+        Raises:
+            ValueError: A capacity below 1, or nothing to store once.
+            OSError: Too little memory.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> len(CompactRows.zeros(schema, 5, keys=["observation"]))
+            5
+        """
+        layout = CompactLayout(schema, keys)
+        rows = Rows.zeros(layout.stored, capacity, device=device)
+        return cls(layout, rows, SideTable(layout.side, capacity, device=device), back=back)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def write(
+        self,
+        rows: RowIndex,
+        numbers: range,
+        cells: TensorDictBase,
+        back: NDArray[np.integer[Any]],
+    ) -> None:
+        """Copy a batch into the rows of a span. All is checked before anything is written.
+
+        Args:
+            rows: Where the span lies, `[n]` or a slice; what was there is dropped.
+            numbers: The row numbers of the span.
+            cells: Leaves `[n, *shape]`; the next observations may be missing.
+            back: For each row how many rows before it lies the one that it continues, 0 where it
+                continues none, `[n]`.
+
+        Raises:
+            KeyError: A leaf that is missing or not known.
+            TypeError: A leaf of another dtype.
+            ValueError: A leaf of another shape.
+            OSError: Too little memory or disk for what must go to the side table.
+        """
+        index, _ = self._index(rows)
+        chosen = rows if isinstance(rows, slice) else index
+        self._writer.write(chosen, index.cpu().numpy(), numbers, cells, back)
+
+    def settle(self, numbers: range) -> None:
+        """Link older rows to those that were written last, which are published by now.
+
+        Args:
+            numbers: The row numbers of the span.
+
+        Example:
+            >>> same = torch.zeros(1, 3)
+            >>> step = TensorDict(observation=same, next=dict(observation=same), batch_size=[1])
+            >>> rows = CompactRows.zeros(RowSchema.from_tensordict(step), 5)
+            >>> for number in range(2):
+            ...     span = range(number, number + 1)
+            ...     rows.write(slice(number, number + 1), span, step, np.array([number]))
+            ...     rows.settle(span)
+            >>> rows.side.in_use()
+            1
+        """
+        self._writer.settle(numbers.start >> LANE_SHIFT)
+
+    def read(
+        self,
+        rows: RowIndex,
+        *,
+        keys: Sequence[Key] | None = None,
+        contiguous: bool = False,
+        device: torch.device | str | None = None,
+    ) -> TensorDict:
+        """A copy of some rows with their next observations; see `rl_slabs.Rows.read`.
+
+        Args:
+            rows: One row, a slice, or int64 rows of any shape.
+            keys: The leaves or groups wanted; all of them unless given.
+            contiguous: Copy each leaf to memory of its own.
+            device: Where the result goes.
+
+        Raises:
+            ValueError: A row out of range.
+            TypeError: `rows` is no index.
+            KeyError: An unknown key.
+        """
+        plan = self._plan(keys)
+        if plan.plain is not None:
+            return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
+        index, shape = self._index(rows)
+        packed, arrays, distance = self._gathered(plan, index, None)
+        return self._finish(plan, (packed, arrays, distance), shape, contiguous, device)
+
+    def read_beside_writers(
+        self,
+        positions: torch.Tensor,
+        numbers: torch.Tensor,
+        *,
+        keys: Sequence[Key] | None = None,
+        contiguous: bool = False,
+        device: torch.device | str | None = None,
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """A copy of some rows, and which of them nobody changed in the meantime.
+
+        Where the ring still accepts a row's number and this says that it was steady, the row and
+        its next observation are what was written.
+
+        Args:
+            positions: `[n]` int64.
+            numbers: The row numbers that were meant, `[n]` int64.
+            keys: The leaves or groups wanted; all of them unless given.
+            contiguous: Copy each leaf to memory of its own.
+            device: Where the result goes.
+
+        Returns:
+            The rows `[n]`, and bool `[n]` on the CPU.
+        """
+        plan = self._plan(keys)
+        if plan.plain is not None:
+            found = self.rows.read(positions, keys=plan.plain, contiguous=contiguous, device=device)
+            return found, torch.ones(len(positions), dtype=torch.bool)
+        index, shape = self._index(positions)
+        places = index.numpy()
+        # looked at before the rows: what a row named then was complete when it was named
+        before = self._writer.successor[places]
+        gathered = self._gathered(plan, index, before)
+        steady = before == self._writer.successor[places]
+        beside = np.flatnonzero(before < 0)
+        steady[beside] &= self.side.owners[~before[beside]] == numbers.numpy()[beside]
+        return (
+            self._finish(plan, gathered, shape, contiguous, device),
+            torch.from_numpy(steady),
+        )
+
+    def update(
+        self,
+        rows: RowIndex,
+        numbers: torch.Tensor,
+        cells: TensorDictBase,
+        back: NDArray[np.integer[Any]],
+    ) -> None:
+        """Write some leaves of rows in place; next observations of all other rows stay.
+
+        Args:
+            rows: Where they lie, `[n]`.
+            numbers: Their row numbers, `[n]` int64.
+            cells: Some of the leaves, `[n, *shape]`.
+            back: For each row how many rows before it lies the one that it continues, `[n]`.
+
+        Raises:
+            KeyError: An unknown leaf.
+            TypeError: A leaf of another dtype.
+            ValueError: A leaf of another shape, or a mark for a missing next observation that
+                is not so.
+            OSError: Too little memory or disk for what must go to the side table.
+        """
+        index, _ = self._index(rows)
+        self._writer.update(index, numbers.cpu().numpy(), cells, back)
+
+    def clear(self) -> None:
+        """Drop what every row names, so that the whole side table is free.
+
+        Example:
+            >>> CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"]).clear()
+        """
+        self._writer.clear()
+
+    def explain(self, live: int) -> dict[str, float]:
+        """What the rows cost.
+
+        Args:
+            live: How many rows can be read.
+
+        Returns:
+            `row_bytes` of one stored row and `plain_row_bytes` without compaction; `side_slots`
+            in use and `side_bytes` secured for the side table; `linked_share` of the live rows
+            whose next observation is another row's.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float64, (3,))})
+            >>> rows = CompactRows.zeros(schema, 5, keys=["observation"])
+            >>> rows.explain(0)["row_bytes"], rows.explain(0)["side_slots"]
+            (32, 0)
+        """
+        slots = self.side.in_use()
+        empty = int((self._writer.successor == 0).sum()) if self._writer.misses else 0
+        missing = max(0, empty - (self._count - live))
+        return {
+            "row_bytes": self.layout.stored.nbytes,
+            "plain_row_bytes": self.schema.nbytes,
+            "side_slots": slots,
+            "side_bytes": self.side.nbytes,
+            "linked_share": (live - slots - missing) / live if live else 1.0,
+        }
+
+    def _plan(self, keys: Sequence[Key] | None) -> Plan:
+        chosen = None if keys is None else tuple(keys)
+        if chosen not in self._plans:
+            if chosen == ():
+                raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
+            self._plans[chosen] = Plan(self.layout, chosen)
+        return self._plans[chosen]
+
+    def _index(self, rows: RowIndex) -> tuple[torch.Tensor, torch.Size]:
+        index, shape = select(rows, self._count)
+        if isinstance(index, torch.Tensor):
+            return index, shape
+        places = range(index, index + 1) if isinstance(index, int) else range(*_ends(index))
+        found = torch.arange(places.start, places.stop, places.step, device=self._device)
+        return found, shape
+
+    def _gathered(
+        self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        try:
+            if self._on_cpu:
+                return self._gather.on_cpu(plan, index, given)
+            return self._gather.on_device(plan, index)
+        except IndexError:
+            require_inside(index, self._count)
+            raise
+
+    def _finish(
+        self,
+        plan: Plan,
+        gathered: tuple[torch.Tensor, list[torch.Tensor], torch.Tensor],
+        shape: torch.Size,
+        contiguous: bool,
+        device: torch.device | str | None,
+    ) -> TensorDict:
+        packed, arrays, distance = gathered
+        if len(shape) != 1:
+            packed = packed.view(shape + packed.shape[1:])
+            arrays = [array.view(shape + array.shape[1:]) for array in arrays]
+        if device is not None:
+            packed, arrays = packed.to(device), [array.to(device) for array in arrays]
+        found = (plan.unpack_contiguous if contiguous else plan.unpack)(packed, arrays, shape)
+        if plan.marks or (plan.observes and self._writer.misses):
+            missing = (distance == 0).view(shape).to(packed.device)
+            stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
+            found.set(NEXT_MISSING, missing if stored is None else missing | stored)
+        return found
+
+
+def _ends(rows: slice) -> tuple[int, int, int]:
+    return rows.start, rows.stop, rows.step

@@ -1,0 +1,146 @@
+"""Which leaves of a row are stored once, and where its next observation is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from rl_layout.keys import DONE_KEYS, NEXT, NEXT_MISSING, REWARD, STEPS_TO_NEXT_OBS
+from rl_slabs import Field, RowSchema
+
+Path = tuple[str, ...]
+Key = str | Path
+
+SUCCESSOR: Path = ("_successor",)
+"""The extra leaf of a stored row, int32: where its next observation lies.
+
+Above 0 so many rows further round the ring, below 0 in side slot `-1 - value`, at 0 nowhere.
+"""
+
+
+class Pair(NamedTuple):
+    """An observation and where it stands in the step before.
+
+    Attributes:
+        root: The path of the observation.
+        next: The path of the next observation.
+        name: Its name in the side table, where a nested leaf is one like any other.
+    """
+
+    root: Path
+    next: Path
+    name: str
+
+
+class CompactLayout:
+    """What users see of a row, what is stored of it, and what the side table holds.
+
+    Attributes:
+        schema: All leaves that users read: those that come, the next observations, and
+            `("collector", "next_missing")` where next observations were missing from the start.
+        stored: The leaves of a stored row: those of `schema` without the next observations, and
+            `SUCCESSOR`.
+        side: The leaves of a side slot: one next observation.
+        pairs: The observations that are stored once.
+        has_steps: Whether rows say how far away their next observation is.
+        has_mark: Whether rows come with a mark for a missing next observation.
+        may_miss: Whether next observations were missing from the start.
+
+    Args:
+        schema: The leaves of the rows as they come.
+        keys: The observations to store once; unless given every leaf that stands at the root and
+            under "next" with equal dtype and shape, rewards and done flags left out.
+
+    Raises:
+        ValueError: No leaf to store once; or one that differs under "next".
+        KeyError: An unknown key, or a leaf that this layout needs for itself.
+
+    Example:
+        >>> observation = (torch.float32, (3,))
+        >>> schema = RowSchema({"observation": observation, ("next", "observation"): observation})
+        >>> layout = CompactLayout(schema)
+        >>> list(layout.stored), list(layout.side)
+        (['observation', '_successor'], ['0.observation'])
+    """
+
+    def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
+        if SUCCESSOR in schema:
+            raise KeyError(f"leaf {SUCCESSOR[0]!r} is this storage's own: rename yours.")
+        roots = _found(schema) if keys is None else _chosen(schema, keys)
+        if not roots:
+            raise ValueError(
+                "nothing to store once: no leaf stands both at the root and under 'next' with "
+                f"equal dtype and shape among {list(schema)}. Name the observations of rows "
+                "without next ones, or use a storage that is not lossless."
+            )
+        self.pairs = tuple(
+            Pair(root, (NEXT, *root), f"{number}.{'.'.join(root)}")
+            for number, root in enumerate(roots)
+        )
+        leaves: dict[Key, tuple[torch.dtype, Iterable[int]]] = {
+            field.path: (field.dtype, field.shape) for field in schema.fields
+        }
+        self.has_steps = STEPS_TO_NEXT_OBS in schema
+        self.has_mark = NEXT_MISSING in schema
+        self.may_miss = any(pair.next not in schema for pair in self.pairs)
+        nexts: dict[Key, tuple[torch.dtype, Iterable[int]]] = {
+            pair.next: leaves[pair.root] for pair in self.pairs
+        }
+        marks: dict[Key, tuple[torch.dtype, Iterable[int]]] = (
+            {NEXT_MISSING: (torch.bool, ())} if self.may_miss else {}
+        )
+        stored = {path: leaf for path, leaf in leaves.items() if path not in nexts}
+        stored[SUCCESSOR] = (torch.int32, ())
+        self.stored = RowSchema(stored)
+        self.side = RowSchema({pair.name: leaves[pair.root] for pair in self.pairs})
+        self.schema = RowSchema({**leaves, **nexts, **marks})
+
+    def coming(self, present: Iterable[Path]) -> tuple[tuple[Field, ...], bool]:
+        """The leaves that a batch must have, and whether next observations are among them.
+
+        Args:
+            present: The paths of the batch's leaves.
+
+        Raises:
+            KeyError: Some next observations are there and some are not.
+
+        Example:
+            >>> observation = (torch.float32, (3,))
+            >>> layout = CompactLayout(RowSchema({"observation": observation}), ["observation"])
+            >>> fields, with_next = layout.coming([("observation",)])
+            >>> len(fields), with_next
+            (1, False)
+        """
+        given = {path for path in present if path[0] == NEXT}
+        missing = [pair.next for pair in self.pairs if pair.next not in given]
+        if missing and len(missing) < len(self.pairs):
+            raise KeyError(
+                f"next observations {missing} are missing while others are there: give all of "
+                f"{[pair.next for pair in self.pairs]}, or none."
+            )
+        absent = {*missing} if self.has_mark else {*missing, NEXT_MISSING}
+        return tuple(f for f in self.schema.fields if f.path not in absent), not missing
+
+
+def _found(schema: RowSchema) -> list[Path]:
+    excluded = {*DONE_KEYS, REWARD}
+    roots = [f.path for f in schema.fields if f.path[0] != NEXT and f.path[-1] not in excluded]
+    return [path for path in roots if (NEXT, *path) in schema and _same(schema, path)]
+
+
+def _chosen(schema: RowSchema, keys: Iterable[Key]) -> list[Path]:
+    roots = [field.path for field in schema.select(keys)]
+    for root in roots:
+        if (NEXT, *root) in schema and not _same(schema, root):
+            raise ValueError(
+                f"leaf {root} is {schema[root]} at the root and {schema[(NEXT, *root)]} under "
+                "'next': only equal leaves can be stored once. Cast one, or leave the key out."
+            )
+    return roots
+
+
+def _same(schema: RowSchema, root: Path) -> bool:
+    one, two = schema[root], schema[(NEXT, *root)]
+    return (one.dtype, one.shape) == (two.dtype, two.shape)

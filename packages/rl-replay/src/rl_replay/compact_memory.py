@@ -1,0 +1,127 @@
+"""Memory that is promised in full and taken piece by piece, private, shared or in a file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_slabs.handle import FileHandle
+from rl_slabs.space import require_memory, take_space
+
+Kind = Literal["private", "shared", "mapped"]
+
+# Python names it from 3.12 on; Linux has had this number on every machine that torch runs on
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class SparseMemory:
+    """Bytes of which only those that were secured and touched exist.
+
+    A plain sparse file costs nothing until a page of it is touched, and a full disk then ends the
+    process. Here whoever is about to touch bytes for the first time secures them first, and hears
+    of a full disk or memory by an error.
+
+    A shared or mapped memory is handed to another process by passing it, as an argument of a
+    process in any start method or through a queue while the sender keeps it.
+
+    Attributes:
+        kind: "private", "shared" or "mapped".
+        array: All of it, `[nbytes]` uint8, zero where nothing was written.
+
+    Args:
+        nbytes: How many bytes at most.
+        kind: Where they live.
+        path: The file of a mapped memory, which must not be there yet.
+
+    Raises:
+        OSError: No such room to promise, or a file that is there already.
+
+    Example:
+        >>> memory = SparseMemory(1 << 40)
+        >>> memory.secure(0, 4096, "an example")
+        >>> memory.array[:4096].any()
+        np.False_
+    """
+
+    def __init__(
+        self, nbytes: int, kind: Kind = "private", path: str | os.PathLike[str] | None = None
+    ) -> None:
+        if (kind == "mapped") != (path is not None):
+            raise ValueError(f"a path belongs to a mapped memory: got {kind!r} and path={path!r}.")
+        if kind == "private":
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            self._attach(kind, mmap.mmap(-1, nbytes, flags=flags), -1)
+            return
+        if path is None:
+            descriptor = os.memfd_create("rl-replay", os.MFD_CLOEXEC)
+        else:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o666)
+        try:
+            os.ftruncate(descriptor, nbytes)
+            self._attach(kind, mmap.mmap(descriptor, nbytes), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def secure(self, start: int, stop: int, wanted: str) -> None:
+        """Nothing where bytes `[start, stop)` may be touched from now on.
+
+        Args:
+            start: The first byte.
+            stop: One past the last byte.
+            wanted: What they are for, for the message.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> SparseMemory(8192, "shared").secure(4096, 8192, "an example")
+        """
+        if self.kind != "mapped":
+            require_memory(stop - start, wanted)
+        if self._descriptor < 0:
+            return
+        try:
+            os.posix_fallocate(self._descriptor, start, stop - start)
+        except OSError:
+            take_space(self._descriptor, stop, wanted)  # says what is free and what limits it
+            raise
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.kind == "private":
+            raise TypeError(
+                "a private memory stays in its process: make a shared or mapped one to hand it "
+                "to another."
+            )
+        return _opened, (FileHandle(self._descriptor), self.kind, len(self))
+
+    def _attach(self, kind: Kind, memory: mmap.mmap, descriptor: int) -> None:
+        self.kind: Kind = kind
+        # numpy holds on to the mmap, so that no view of it ever points nowhere
+        self.array: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
+        self._descriptor = descriptor
+        if descriptor >= 0:
+            weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def _over(cls, descriptor: int, kind: Kind, nbytes: int) -> Self:
+        found = cls.__new__(cls)
+        try:
+            found._attach(kind, mmap.mmap(descriptor, nbytes), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return found
+
+
+def _opened(handle: FileHandle, kind: Kind, nbytes: int) -> SparseMemory:
+    return SparseMemory._over(handle.open(), kind, nbytes)

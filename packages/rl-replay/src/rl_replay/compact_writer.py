@@ -1,0 +1,324 @@
+"""Writing rows so that each observation is stored once: who names whom, and what goes beside."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
+from rl_replay.compact_bits import same_bits_on_device, same_rows
+from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Pair, Path
+from rl_replay.compact_link import equal_within, equal_within_on_device, successors
+from rl_replay.side_table import SideTable
+from rl_slabs import Rows
+from rl_slabs.dtypes import carrier
+from rl_slabs.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.schema import leaves_of
+from rl_slabs.writing import bits_of, fitting_leaves
+
+Places = NDArray[np.int64]
+Back = NDArray[np.integer[Any]]
+
+
+class _Batch(NamedTuple):
+    """Rows that were written and are not linked to older ones yet."""
+
+    positions: Places  # [n]
+    numbers: range
+    back: Places  # [n]
+
+
+class CompactWriter:
+    """The writing half of `CompactRows`, which documents what is promised.
+
+    Attributes:
+        successor: Where each row's next observation lies, int32 `[rows]`: so many rows further
+            round the ring, or -1 - slot, or nowhere where 0. Live; on another device than the
+            CPU a copy on the host, which can be looked at without waiting.
+        misses: Whether rows without a next observation were written.
+
+    Args:
+        layout: How rows are stored.
+        rows: Rows of `layout.stored`.
+        side: The side table.
+        back: For each position how many rows before it lies the one that it continues.
+    """
+
+    def __init__(
+        self, layout: CompactLayout, rows: Rows, side: SideTable, back: Back | None
+    ) -> None:
+        self._layout, self._rows, self._side, self._back = layout, rows, side, back
+        self._count, self._lane_rows = len(rows), len(rows) // side.lanes
+        self._view = rows.view()
+        self._live = self._view.get(SUCCESSOR[0])
+        self._on_cpu = bool(self._live.is_cpu)
+        self.successor: NDArray[np.int32] = (
+            self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
+        )
+        self._stored = [f.path for f in layout.stored.fields if f.path != SUCCESSOR]
+        self._unsettled: dict[int, _Batch] = {}
+        self._reach = 1
+        self.misses = layout.may_miss
+
+    def write(
+        self,
+        rows: slice | torch.Tensor,
+        positions: Places,
+        numbers: range,
+        cells: TensorDictBase,
+        back: Back,
+    ) -> None:
+        """See `CompactRows.write`; `positions` says the same as `rows`."""
+        leaves = leaves_of(cells)
+        fields, observes = self._layout.coming(leaves)
+        fitting_leaves(cells, fields, torch.Size([len(positions)]), exact=True)
+        behind = np.asarray(back, dtype=np.int64)
+        target, linked = self._within(leaves, behind, observes)
+        distance = np.zeros(len(positions), dtype=np.int32)
+        naming = np.flatnonzero(linked)
+        distance[naming] = (positions[target[naming]] - positions[naming]) % self._count
+        beside = np.flatnonzero(~linked) if observes else naming[:0]
+        lane = numbers.start >> LANE_SHIFT
+        self._make_room(lane, positions, len(beside))
+        if beside.size:
+            slots = self._side.take(lane, len(beside))
+            self._side.put(slots, numbers.start + beside, self._nexts(leaves, beside))
+            distance[beside] = ~slots
+        self._rows.write(rows, cells, keys=self._stored)
+        self._name(positions, distance)
+        self.misses |= not observes
+        self._unsettled[lane] = _Batch(positions, numbers, behind)
+
+    def settle(self, lane: int) -> None:
+        """See `CompactRows.settle`."""
+        batch = self._unsettled.pop(lane, None)
+        if batch is None:
+            return
+        oldest = batch.numbers.stop - self._lane_rows
+        rows, behind = np.arange(len(batch.positions)), batch.back
+        numbers = batch.numbers.start + rows
+        for step in range(1, self._reach + 1):
+            numbers = numbers - behind
+            there = (behind > 0) & (numbers >= oldest)
+            rows, numbers = rows[there], numbers[there]
+            older = numbers < batch.numbers.start
+            missing = self.misses and step == 1
+            self._link(batch.positions[rows[older]], numbers[older], step, missing=missing)
+            if not rows.size or self._back is None:
+                break
+            behind = self._back[self._places(numbers)].astype(np.int64)
+
+    def update(
+        self, index: torch.Tensor, numbers: Places, cells: TensorDictBase, back: Back
+    ) -> None:
+        """See `CompactRows.update`; the positions are `[n]`."""
+        leaves = leaves_of(cells)
+        mark = None if self._layout.has_mark else leaves.pop(NEXT_MISSING, None)
+        fields = self._layout.schema.select(list(leaves))
+        fitting_leaves(cells, fields, index.shape, exact=False)
+        positions = index.cpu().numpy()
+        roots = any(pair.root in leaves for pair in self._layout.pairs)
+        nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
+        observed = self._observed(positions, mark)
+        if roots:
+            self._materialize(*self._naming(positions, numbers, back))
+        if nexts and observed.size:
+            self._require_all(nexts, positions[observed])
+            self._materialize(positions[observed], numbers[observed])
+            self._write_beside(positions[observed], nexts, leaves, observed)
+        stored = [path for path in leaves if path in self._layout.stored]
+        if stored:
+            self._rows.write(index, cells, keys=stored)
+        if roots or nexts:
+            behind = np.asarray(back, dtype=np.int64)
+            older = behind > 0
+            self._link(positions[older], (numbers - behind)[older], 1, missing=False)
+
+    def clear(self) -> None:
+        """See `CompactRows.clear`."""
+        self._unsettled.clear()
+        self._name(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
+        for lane in range(self._side.lanes):
+            self._side.rebuild(lane, np.empty(0, dtype=np.int64))
+
+    def _within(
+        self, leaves: dict[Path, torch.Tensor], back: Places, observes: bool
+    ) -> tuple[Places, NDArray[np.bool_]]:
+        """The row of the batch that each row could name, and whether it does."""
+        steps = None
+        if self._layout.has_steps:
+            steps = leaves[STEPS_TO_NEXT_OBS].detach().cpu().numpy().reshape(-1)
+            self._reach = max(self._reach, min(int(steps.max(initial=1)), self._lane_rows))
+        target = successors(back, steps)
+        if not observes:
+            linked = target >= 0
+            return target, linked if steps is None else linked & (steps == 1)
+        sides = [[leaves[path] for path in paths] for paths in zip(*self._paths(), strict=True)]
+        if self._on_cpu:
+            roots, nexts = ([bits_of(leaf, carrier(leaf.dtype)) for leaf in side] for side in sides)
+            return target, equal_within(roots, nexts, target)
+        there = [[leaf.to(self._live.device) for leaf in side] for side in sides]
+        return target, equal_within_on_device(there[0], there[1], target)
+
+    def _paths(self) -> list[tuple[Path, Path]]:
+        return [(pair.root, pair.next) for pair in self._layout.pairs]
+
+    def _nexts(self, leaves: dict[Path, torch.Tensor], rows: Places) -> dict[str, torch.Tensor]:
+        whole = len(rows) == len(leaves[self._layout.pairs[0].next])
+        found = {pair.name: leaves[pair.next] for pair in self._layout.pairs}
+        return found if whole else {name: _taken(leaf, rows) for name, leaf in found.items()}
+
+    def _make_room(self, lane: int, positions: Places, count: int) -> None:
+        """Free what the old rows named, once it is sure that `count` slots can be had."""
+        named = self.successor[positions]
+        freed = ~named[named < 0].astype(np.int64)
+        wanted = max(0, count - len(freed))
+        if not self._side.secure(lane, wanted):
+            # slots that a killed writer had taken and that no row names
+            self._side.rebuild(lane, self._used(lane))
+            self._side.secure(lane, wanted)
+        if freed.size:
+            # no row names a slot any more before it is given back
+            self._name(positions, np.zeros(len(positions), dtype=np.int32))
+            self._side.release(lane, freed)
+
+    def _used(self, lane: int) -> Places:
+        named = self.successor[lane * self._lane_rows : (lane + 1) * self._lane_rows]
+        return ~named[named < 0].astype(np.int64)
+
+    def _name(self, positions: Places, distance: NDArray[np.int32]) -> None:
+        self.successor[positions] = distance
+        if not self._on_cpu:
+            device = self._live.device
+            places, values = torch.from_numpy(positions), torch.from_numpy(distance)
+            self._live[places.to(device)] = values.to(device)
+
+    def _places(self, numbers: Places) -> Places:
+        lanes = (numbers >> LANE_SHIFT) * self._lane_rows
+        return lanes + (numbers & LANE_MASK) % self._lane_rows
+
+    def _link(self, positions: Places, numbers: Places, step: int, *, missing: bool) -> None:
+        """Let older rows name rows whose observation equals their next one.
+
+        Args:
+            positions: The rows to be named, `[k]`.
+            numbers: The older rows, `[k]`; those that are overwritten own no slot.
+            step: How many steps lie between the two.
+            missing: Whether rows without a next observation take what comes; they must stand.
+        """
+        places = self._places(numbers)
+        named = self.successor[places]
+        fits = named < 0
+        fits[fits] = self._side.owners[~named[fits]] == numbers[fits]
+        if missing:
+            fits |= named == 0
+        if self._layout.has_steps:
+            fits &= self._steps(places) == step
+        positions, places, named = positions[fits], places[fits], named[fits]
+        beside = np.flatnonzero(named < 0)
+        same = np.ones(len(named), dtype=np.bool_)
+        slots = ~named[beside].astype(np.int64)
+        same[beside] = self._same_as_beside(positions[beside], slots)
+        positions, places, named = positions[same], places[same], named[same]
+        if not positions.size:
+            return
+        distance = (positions - places) % self._count
+        self._name(places, distance.astype(np.int32))
+        freed = ~named[named < 0].astype(np.int64)
+        lanes = places[named < 0] // self._lane_rows
+        for lane in np.unique(lanes).tolist():
+            self._side.release(lane, freed[lanes == lane])
+
+    def _steps(self, places: Places) -> Places:
+        steps = _taken(self._view.get(STEPS_TO_NEXT_OBS), places)
+        found: Places = steps.cpu().numpy().reshape(-1)
+        return found
+
+    def _same_as_beside(self, positions: Places, slots: Places) -> NDArray[np.bool_]:
+        """For each row whether its observation equals the one in a side slot."""
+        same = np.ones(len(slots), dtype=np.bool_)
+        if not same.size:
+            return same
+        beside = self._side.rows.view()
+        for pair in self._layout.pairs:
+            root, slot = self._view.get(pair.root), beside.get(pair.name)
+            if self._on_cpu:
+                one, two = (bits_of(leaf, carrier(leaf.dtype)) for leaf in (root, slot))
+                same &= same_rows(one, positions, two, slots)
+            else:
+                ours, others = _taken(root, positions), _taken(slot, slots)
+                same &= same_bits_on_device(ours, others).cpu().numpy()
+        return same
+
+    def _observed(self, positions: Places, mark: torch.Tensor | None) -> Places:
+        """Places in a batch to update whose next observation is one, not the lack of one."""
+        if mark is None:
+            return np.arange(len(positions))
+        missing = mark.cpu().numpy().reshape(-1)
+        if (missing & (self.successor[positions] != 0)).any():
+            raise ValueError(
+                f"{NEXT_MISSING} is True in rows that have a next observation, which cannot be "
+                "taken from them: leave the mark out, or as it was read."
+            )
+        return np.flatnonzero(~missing)
+
+    def _require_all(self, nexts: list[Pair], positions: Places) -> None:
+        if len(nexts) < len(self._layout.pairs) and (self.successor[positions] == 0).any():
+            raise KeyError(
+                "rows that have no next observation get a whole one or none: give all of "
+                f"{[pair.next for pair in self._layout.pairs]}."
+            )
+
+    def _naming(self, positions: Places, numbers: Places, back: Back) -> tuple[Places, Places]:
+        """The rows that name some rows: where they lie, and their numbers."""
+        if self._layout.has_steps:
+            # many steps may lie between the two, so every row is looked at
+            named = (np.arange(self._count) + self.successor) % self._count
+            found = np.flatnonzero((self.successor > 0) & np.isin(named, positions))
+            place = {int(at): int(number) for at, number in zip(positions, numbers, strict=True)}
+            later = np.array([place[int(at)] for at in named[found]], dtype=np.int64)
+            apart = (named[found] - found) % self._lane_rows
+            return found, later - apart
+        earlier = numbers - np.asarray(back, dtype=np.int64)
+        places = self._places(np.maximum(earlier, 0))
+        named = self.successor[places]
+        points = (named > 0) & ((places + named) % self._count == positions) & (back > 0)
+        return places[points], earlier[points]
+
+    def _materialize(self, places: Places, numbers: Places) -> None:
+        """Give rows a slot of their own for the next observation that they have."""
+        places, first = np.unique(places, return_index=True)
+        numbers, named = numbers[first], self.successor[places]
+        linked = named >= 0
+        places, numbers, named = places[linked], numbers[linked], named[linked]
+        lanes = places // self._lane_rows
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            slots = self._side.take(lane, int(here.sum()))
+            following = (places[here] + named[here]) % self._count
+            pairs = self._layout.pairs
+            nexts = {pair.name: _taken(self._view.get(pair.root), following) for pair in pairs}
+            self._side.put(slots, numbers[here], nexts)
+            self._name(places[here], (~slots).astype(np.int32))
+
+    def _write_beside(
+        self,
+        positions: Places,
+        pairs: list[Pair],
+        leaves: dict[Path, torch.Tensor],
+        rows: Places,
+    ) -> None:
+        slots = torch.from_numpy(~self.successor[positions].astype(np.int64))
+        given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
+        source = TensorDict(given, batch_size=[len(rows)])
+        self._side.rows.write(slots.to(self._live.device), source, keys=list(given))
+
+
+def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:
+    """Some rows of a leaf of any dtype, `[k, *shape]`."""
+    bits = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
+    return bits[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)
