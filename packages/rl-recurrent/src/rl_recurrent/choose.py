@@ -28,6 +28,7 @@ from rl_recurrent.settings import Settings
 Cell: TypeAlias = Literal["lstm", "gru"]
 WIDE = 32  # columns from which cuDNN is slow at these sizes:
 SLOW_SIZES = range(129, 193)
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Work:
 
     cell: Cell
     hidden_size: int
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     dtype: torch.dtype = torch.float32
     every_state: bool = False
 

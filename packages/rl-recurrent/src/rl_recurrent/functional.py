@@ -10,7 +10,6 @@ from rl_recurrent.choose import Choice, Work, explain_backend
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
 from rl_recurrent.stack import Run, States, chosen
-from rl_recurrent.weights import LayerWeights
 
 DEFAULT = Settings()
 
@@ -232,11 +231,12 @@ def check_states(states: States, batch: tuple[int, ...], network: Network) -> No
 
 
 def _in_float(run: Run, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Compute 16-bit networks in float32, and round what comes out."""
-    if x.dtype not in (torch.bfloat16, torch.float16):
+    """Compute 16-bit networks in float32 and round what comes out, as the kernels do themselves."""
+    kernels = run.settings.backend == "triton" and x.is_cuda
+    if x.dtype not in (torch.float16, *([] if kernels else [torch.bfloat16])):
         return run.rows(x, states)
     network = run.network
-    layers = tuple(LayerWeights(*(w if w is None else w.float() for w in each)) for each in network.layers)
+    layers = tuple(layer.float() for layer in network.layers)
     wide = Network(network.cell, layers, network.bidirectional, network.dropout)
     again = Run(wide, run.segments, run.settings, run.every_state)
     out, after = again.rows(x.float(), tuple(state.float() for state in states))

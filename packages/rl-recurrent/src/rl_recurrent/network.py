@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ class Network:
         return shapes if self.cell == "lstm" else shapes[:1]
 
 
-def _layer(module: nn.RNNBase, weights: list[Tensor]) -> LayerWeights:
+def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:
     w_ih, w_hh, *rest = weights
     w_hr = rest.pop() if module.proj_size else None
     b_ih, b_hh = rest if module.bias else (None, None)

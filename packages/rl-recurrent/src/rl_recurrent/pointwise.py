@@ -68,8 +68,8 @@ def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, 
 
     Example:
         >>> gates = torch.tensor([[0.5, 0.5, 0.0, 0.5]])
-        >>> factors, towards_cell, forget = lstm_factors_(gates, torch.ones(1, 1), torch.zeros(1, 1))
-        >>> factors.flatten(), towards_cell
+        >>> made = lstm_factors_(gates, torch.ones(1, 1), torch.zeros(1, 1))
+        >>> made[0].flatten(), made[1]
         (tensor([0.0000, 0.2500, 0.5000, 0.0000]), tensor([[0.5000]]))
     """
     factors = gates.view(len(gates), 4, -1)

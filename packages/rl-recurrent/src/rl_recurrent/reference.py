@@ -74,7 +74,7 @@ def gru_layer(x: Tensor, weights: RowWeights, state: Tensor, segments: Segments)
             a_r, a_z, a_n = (weights.w_ih @ x[row] + weights.bias).chunk(3)
             q_r, q_z, q_n = (weights.w_hh @ h).chunk(3)
             z = (a_z + q_z).sigmoid()
-            n = (a_n + (a_r + q_r).sigmoid() * (q_n + weights.b_hn)).tanh()
+            n = (a_n + (a_r + q_r).sigmoid() * (q_n + weights.inner_bias)).tanh()
             h = (1 - z) * n + z * h
             hidden.append(h)
             row += 1

@@ -88,10 +88,13 @@ class Run:
             out = backend.gru_layer(x, gru_row_weights(layer), before[0], *given)
             return out, (self._wanted(out),)
         h, c = before
-        if layer.w_hr is not None:
-            x, layer, h = _unprojected(x, layer, h, self.segments)
-        hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *given)
-        out = hidden if layer.w_hr is None else hidden @ layer.w_hr.t()
+        if layer.w_hr is None:
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *given)
+            out = hidden
+        else:
+            x, whole, h = _unprojected(x, layer, layer.w_hr, h, self.segments)
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), (h, c), *given)
+            out = hidden @ layer.w_hr.t()
         at_ends = self.settings.backend == "pad"
         return out, (self._wanted(out), cell if at_ends else self._wanted(cell))
 
@@ -102,7 +105,7 @@ class Run:
 
 
 def _unprojected(
-    x: Tensor, layer: LayerWeights, h0: Tensor, segments: Segments
+    x: Tensor, layer: LayerWeights, w_hr: Tensor, h0: Tensor, segments: Segments
 ) -> tuple[Tensor, LayerWeights, Tensor]:
     """Write an LSTM with a projection as one without.
 
@@ -110,13 +113,9 @@ def _unprojected(
     starts from need not be a projection of any m; it enters as one more input of its first row.
     """
     first = x.new_zeros(len(x), h0.shape[1]).index_copy(0, segments.offsets[:-1], h0)
-    w_ih = torch.cat([layer.w_ih, layer.w_hh], 1)
-    whole = _with_weights(layer, w_ih, layer.w_hh @ layer.w_hr)
+    w_ih, w_hh = torch.cat([layer.w_ih, layer.w_hh], 1), layer.w_hh @ w_hr
+    whole = layer._replace(w_ih=w_ih, w_hh=w_hh)
     return torch.cat([x, first], 1), whole, h0.new_zeros(len(h0), whole.w_hh.shape[1])
-
-
-def _with_weights(layer: LayerWeights, w_ih: Tensor, w_hh: Tensor) -> LayerWeights:
-    return layer._replace(w_ih=w_ih, w_hh=w_hh)
 
 
 def chosen(settings: Settings, backend: str) -> Settings:

@@ -32,6 +32,12 @@ class LayerWeights(NamedTuple):
     b_hh: Tensor | None = None
     w_hr: Tensor | None = None
 
+    def float(self) -> LayerWeights:
+        """The same parameters in float32."""
+        w_ih, w_hh, *rest = self
+        others = (None if each is None else each.float() for each in rest)
+        return LayerWeights(w_ih.float(), w_hh.float(), *others)
+
 
 class RowWeights(NamedTuple):
     """What the recurrence of one layer over rows is computed with.
@@ -51,6 +57,18 @@ class RowWeights(NamedTuple):
     w_hh: Tensor
     bias: Tensor
     b_hn: Tensor | None = None
+
+    @property
+    def inner_bias(self) -> Tensor:
+        """The bias that the reset gate multiplies, ``[H]``.
+
+        Raises:
+            ValueError: there is none: the weights are those of an LSTM.
+        """
+        if self.b_hn is None:
+            msg = "the weights of a GRU need b_hn: build them with gru_row_weights."
+            raise ValueError(msg)
+        return self.b_hn
 
 
 def lstm_row_weights(layer: LayerWeights) -> RowWeights:

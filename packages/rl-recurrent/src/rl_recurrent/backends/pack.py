@@ -8,6 +8,7 @@ weights' gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ def lstm_layer(
         tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
     """
     w_ih, w_hh, bias, _ = weights
-    made: tuple[Tensor, Tensor] = _LSTM.apply(x, w_ih, w_hh, bias, *states, step_plan(segments))
+    inputs = x, w_ih, w_hh, bias, *states, step_plan(segments)
+    made: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -76,7 +78,8 @@ def gru_layer(
         >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
         tensor([0.5000, 0.2500, 0.5000])
     """
-    made: Tensor = _GRU.apply(x, *weights, state, step_plan(segments))
+    inputs = x, *weights, state, step_plan(segments)
+    made: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -84,7 +87,7 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         *tensors, plan = inputs
-        hidden, cell = _lstm_forward(*tensors, plan)
+        hidden, cell = _lstm_forward(tensors, plan)
         ctx.save_for_backward(*tensors, hidden, cell)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
@@ -98,9 +101,8 @@ class _LSTM(torch.autograd.Function):
         return (*done.run(), None)
 
 
-def _lstm_forward(
-    x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, h0: Tensor, c0: Tensor, plan: StepPlan
-) -> tuple[Tensor, Tensor]:
+def _lstm_forward(tensors: Sequence[Tensor], plan: StepPlan) -> tuple[Tensor, Tensor]:
+    x, w_ih, w_hh, bias, h0, c0 = tensors
     size = w_hh.shape[1]
     out = x.new_empty(len(x), size), x.new_empty(len(x), size)
     pieces = plan.pieces(_piece_rows(4 * size))
@@ -149,7 +151,9 @@ class _Backward:
         self.memory = self.x.new_empty(rows, self.gates * self.size)
         self.ones = self.x.new_ones(rows)
         # x, w_ih, w_hh and the biases; sums of the pieces' shares
-        self.sums = [torch.zeros_like(t) if n else None for t, n in zip(inputs, needs, strict=False)]
+        self.sums = [
+            torch.zeros_like(t) if n else None for t, n in zip(inputs, needs, strict=False)
+        ]
 
     def before(self, which: int, piece: Piece) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
@@ -223,7 +227,7 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         *tensors, plan = inputs
-        hidden = _gru_forward(*tensors, plan)
+        hidden = _gru_forward(tensors, plan)
         ctx.save_for_backward(*tensors, hidden)
         ctx.plan = plan
         return hidden
@@ -236,9 +240,8 @@ class _GRU(torch.autograd.Function):
         return (*done.run(), None)
 
 
-def _gru_forward(
-    x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, b_hn: Tensor, h0: Tensor, plan: StepPlan
-) -> Tensor:
+def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
+    x, w_ih, w_hh, bias, b_hn, h0 = tensors
     size = w_hh.shape[1]
     out = x.new_empty(len(x), size)
     pieces = plan.pieces(_piece_rows(3 * size))

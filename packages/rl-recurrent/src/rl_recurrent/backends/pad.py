@@ -89,7 +89,7 @@ def gru_layer(
         tensor([0.5000, 0.2500, 0.5000])
     """
     plan, size = block_plan(segments), state.shape[1]
-    inner = torch.cat([weights.bias.new_zeros(2 * size), _given(weights.b_hn)])
+    inner = torch.cat([weights.bias.new_zeros(2 * size), weights.inner_bias])
     params = [weights.w_ih, weights.w_hh, weights.bias, inner]
     h, hidden = state.index_select(0, plan.order).unsqueeze(0), []
     for block in plan.blocks:
@@ -120,10 +120,3 @@ def _dense(
     with warnings.catch_warnings():  # cuDNN copies weights together, which is cheap beside the run
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
         return network(x, state, params, True, 1, 0.0, True, False, False)
-
-
-def _given(tensor: Tensor | None) -> Tensor:
-    if tensor is None:
-        msg = "the weights of a GRU need b_hn: build them with gru_row_weights."
-        raise ValueError(msg)
-    return tensor

@@ -39,6 +39,7 @@ def lstm_layer(
         segments,
         save=settings.save,
         precision=settings.precision,
+        projection=(x, weights.w_ih, weights.bias),
     )
     return made
 
@@ -64,10 +65,11 @@ def gru_layer(
     made: Tensor = gru_scan(
         gates,
         weights.w_hh,
-        weights.b_hn,
+        weights.inner_bias,
         state,
         segments,
         save=settings.save,
         precision=settings.precision,
+        projection=(x, weights.w_ih, weights.bias),
     )
     return made

@@ -1,0 +1,102 @@
+"""Rows that only warm a state up: run without gradient, ahead of those that are learned from."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_recurrent.functional import unroll
+from rl_recurrent.network import Network
+from rl_recurrent.settings import Settings
+from rl_recurrent.stack import States
+
+
+def burn_in_rows(batch: TensorDictBase, segments: Segments, burn_in: int) -> Tensor:
+    """Tell the first rows of segments whose stored state may be stale.
+
+    A segment that begins at a reset, where ``traj_step`` is 0, starts from a state that is right.
+
+    Args:
+        batch: TED rows ``[*B, T]``.
+        segments: of the batch.
+        burn_in: how many rows of each segment.
+
+    Returns:
+        bool ``[M]``, over real rows.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([4, 3], first_step=5)
+        >>> burn_in_rows(batch, Segments.of(batch), 2)
+        tensor([ True,  True, False, False, False, False, False])
+    """
+    counts = torch.full_like(segments.lengths, burn_in)
+    steps = batch.get(keys.TRAJ_STEP, None)
+    if steps is not None:
+        counts = counts.masked_fill(segments.first(steps) == 0, 0)
+    positions = segments.rows - segments.spread(segments.starts)
+    return positions < segments.spread(counts)
+
+
+def unroll_after_burn_in(
+    x: Tensor,
+    segments: Segments,
+    states: States,
+    burnt: Tensor,
+    how: tuple[Network, Settings, bool],
+) -> tuple[Tensor, States]:
+    """Run a network without gradient over the first rows of segments, and with it over the rest.
+
+    Args:
+        x: inputs ``[*B, T, I]``.
+        segments: where the trajectories of the batch begin and end.
+        states: ``[S, L, H]`` each, that segments start from.
+        burnt: the rows that run without gradient, bool ``[M]``, the first ones of segments.
+        how: network, settings, and whether states are wanted after every row.
+
+    Returns:
+        Outputs ``[*B, T, O]``, and states ``[S, L, H]`` or ``[M, L, H]``.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([3]))
+        >>> network = Network.of(torch.nn.GRU(2, 5))
+        >>> x, state = torch.randn(3, 2, requires_grad=True), torch.zeros(1, 1, 5)
+        >>> burnt = torch.tensor([True, True, False])
+        >>> how = network, Settings(), False
+        >>> out, _ = unroll_after_burn_in(x, segments, (state,), burnt, how)
+        >>> out.sum().backward()
+        >>> x.grad.any(1)
+        tensor([False, False,  True])
+    """
+    network, settings, every_state = how
+    rows, offsets = segments.gather(x), segments.offsets
+    made = [
+        rows.new_zeros(len(rows), network.output_size),
+        *(
+            rows.new_zeros(len(rows) if every_state else len(segments), *shape)
+            for shape in network.state_shapes
+        ),
+    ]
+    ahead = torch.cat([burnt.new_zeros(1).long(), burnt.cumsum(0)])
+    heads = ahead[offsets[1:]] - ahead[offsets[:-1]]  # rows burnt of each segment
+    for part, counts in ((burnt, heads), (~burnt, segments.lengths - heads)):
+        which, where = counts.nonzero()[:, 0], part.nonzero()[:, 0]
+        if not len(which):
+            continue
+        inner = Segments.from_lengths(counts[which])
+        before = tuple(state.index_select(0, which) for state in states)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and part is not burnt):
+            run = unroll(rows[where], inner, before, network, settings, every_state=every_state)
+        out, after = run
+        places = [where, *((where if every_state else which) for _ in after)]
+        made = [
+            whole.index_copy(0, place, new)
+            for whole, place, new in zip(made, places, (out, *after), strict=True)
+        ]
+        if part is burnt:
+            ends = inner.offsets[1:] - 1
+            last = (state[ends] if every_state else state for state in after)
+            states = tuple(s.index_copy(0, which, n) for s, n in zip(states, last, strict=True))
+    return segments.scatter(made[0]), tuple(made[1:])

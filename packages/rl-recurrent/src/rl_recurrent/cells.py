@@ -1,0 +1,134 @@
+"""One step of one layer, written out: drop-ins for the cells of torch."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from rl_recurrent.weights import LayerWeights
+
+
+def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor]:
+    """Step one layer of an LSTM.
+
+    Args:
+        x: ``[..., I]``.
+        h: ``[..., P]``.
+        c: ``[..., H]``.
+        layer: its parameters.
+
+    Returns:
+        The next h and c.
+
+    Example:
+        >>> import torch
+        >>> layer = LayerWeights(torch.zeros(8, 3), torch.zeros(8, 2))
+        >>> lstm_step(torch.zeros(3), torch.zeros(2), torch.ones(2), layer)[1]
+        tensor([0.5000, 0.5000])
+    """
+    gates = linear(x, layer.w_ih, layer.b_ih) + linear(h, layer.w_hh, layer.b_hh)
+    i, f, g, o = gates.chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    return (h if layer.w_hr is None else linear(h, layer.w_hr)), c
+
+
+def gru_step(x: Tensor, h: Tensor, layer: LayerWeights) -> Tensor:
+    """Step one layer of a GRU.
+
+    Args:
+        x: ``[..., I]``.
+        h: ``[..., H]``.
+        layer: its parameters.
+
+    Returns:
+        The next h.
+
+    Example:
+        >>> import torch
+        >>> layer = LayerWeights(torch.zeros(6, 3), torch.zeros(6, 2))
+        >>> gru_step(torch.zeros(3), torch.ones(2), layer)
+        tensor([0.5000, 0.5000])
+    """
+    r_x, z_x, n_x = linear(x, layer.w_ih, layer.b_ih).chunk(3, -1)
+    r_h, z_h, n_h = linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
+    n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+    return n + (z_x + z_h).sigmoid() * (h - n)
+
+
+class LSTMCell(nn.LSTMCell):
+    """`torch.nn.LSTMCell` in plain operations, for vmap and for compilers.
+
+    Args are those of `torch.nn.LSTMCell`, and so are the parameters.
+
+    Example:
+        >>> import torch
+        >>> cell, x = LSTMCell(3, 5), torch.randn(2, 3)
+        >>> torch.allclose(cell(x)[0], nn.LSTMCell.forward(cell, x)[0])
+        True
+    """
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Step once.
+
+        Args:
+            input: ``[I]`` or ``[B, I]``.
+            hx: h and c, ``[H]`` or ``[B, H]`` each; zeros if None.
+
+        Returns:
+            The next h and c.
+
+        Raises:
+            ValueError: a shape does not fit.
+        """
+        h, c = (None, None) if hx is None else hx
+        h, c = _state(self, input, h), _state(self, input, c)
+        return lstm_step(input, h, c, _weights(self))
+
+
+class GRUCell(nn.GRUCell):
+    """`torch.nn.GRUCell` in plain operations, for vmap and for compilers.
+
+    Args are those of `torch.nn.GRUCell`, and so are the parameters.
+
+    Example:
+        >>> import torch
+        >>> GRUCell(3, 5)(torch.randn(2, 3)).shape
+        torch.Size([2, 5])
+    """
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """Step once.
+
+        Args:
+            input: ``[I]`` or ``[B, I]``.
+            hx: h, ``[H]`` or ``[B, H]``; zeros if None.
+
+        Returns:
+            The next h.
+
+        Raises:
+            ValueError: a shape does not fit.
+        """
+        return gru_step(input, _state(self, input, hx), _weights(self))
+
+
+def _weights(cell: nn.RNNCellBase) -> LayerWeights:
+    b_ih, b_hh = (cell.bias_ih, cell.bias_hh) if cell.bias else (None, None)
+    return LayerWeights(cell.weight_ih, cell.weight_hh, b_ih, b_hh)
+
+
+def _state(cell: nn.RNNCellBase, x: Tensor, state: Tensor | None) -> Tensor:
+    if x.ndim not in (1, 2) or x.shape[-1] != cell.input_size:
+        width = cell.input_size
+        msg = f"expected inputs [{width}] or [B, {width}]: got {list(x.shape)}."
+        raise ValueError(msg)
+    expected = [*x.shape[:-1], cell.hidden_size]
+    if state is None:
+        return x.new_zeros(expected)
+    if list(state.shape) != expected:
+        msg = f"expected a state of shape {expected}: got {list(state.shape)}."
+        raise ValueError(msg)
+    return state

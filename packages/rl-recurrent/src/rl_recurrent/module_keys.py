@@ -1,0 +1,80 @@
+"""The keys of a recurrent module, checked and completed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple
+
+
+def read_keys(
+    key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[str]
+) -> list[NestedKey]:
+    """Complete what a module reads.
+
+    Args:
+        key: the input alone, or None.
+        given: input, states and possibly ``"is_init"``, or None.
+        states: names of the states where the input alone is given.
+
+    Returns:
+        Input, states, ``"is_init"``.
+
+    Raises:
+        ValueError: both or neither are given, or there are more or fewer keys than states.
+
+    Example:
+        >>> read_keys("observation", None, ["recurrent_state"])
+        ['observation', 'recurrent_state', 'is_init']
+    """
+    if key is not None and given is None:
+        return [key, *states, keys.IS_INIT]
+    if given is None or key is not None:
+        msg = f"expected in_key or in_keys, one of the two: got {key!r} and {given!r}."
+        raise ValueError(msg)
+    read = list(given)
+    if len(read) == len(states) + 1:
+        read.append(keys.IS_INIT)
+    if len(read) != len(states) + 2:
+        msg = f"expected in_keys of an input, {len(states)} states and is_init: got {read}."
+        raise ValueError(msg)
+    if as_tuple(read[-1]) != (keys.IS_INIT,):
+        msg = (
+            f"expected {keys.IS_INIT!r} as the last of in_keys: got {read[-1]!r}. Markers of a "
+            "nested group are not read: put the group into the batch."
+        )
+        raise ValueError(msg)
+    return read
+
+
+def written_keys(
+    key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[NestedKey]
+) -> list[NestedKey]:
+    """Complete what a module writes.
+
+    Args:
+        key: the output alone, or None.
+        given: output and next states, or None.
+        states: the states that it reads.
+
+    Returns:
+        Output and next states.
+
+    Raises:
+        ValueError: both or neither are given, or there are more or fewer keys than states.
+
+    Example:
+        >>> written_keys("features", None, ["recurrent_state"])
+        ['features', ('next', 'recurrent_state')]
+    """
+    if key is not None and given is None:
+        return [key, *map(keys.next_key, states)]
+    if given is None or key is not None:
+        msg = f"expected out_key or out_keys, one of the two: got {key!r} and {given!r}."
+        raise ValueError(msg)
+    written = list(given)
+    if len(written) != len(states) + 1:
+        msg = f"expected out_keys of an output and {len(states)} states: got {written}."
+        raise ValueError(msg)
+    return written

@@ -1,0 +1,66 @@
+"""One step or a sequence: is a tensordict what the mode expects?"""
+
+from __future__ import annotations
+
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+
+
+def require_sequence(batch: TensorDictBase) -> None:
+    """Refuse a single row in recurrent mode.
+
+    Args:
+        batch: a tensordict.
+
+    Raises:
+        ValueError: it has no batch dimension, and so no time.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> require_sequence(trajectories([2]))
+    """
+    if not batch.batch_size:
+        msg = (
+            "recurrent mode expects rows [N] or [*B, T]: got batch size []. "
+            "Leave set_recurrent_mode, or stack the steps along time."
+        )
+        raise ValueError(msg)
+
+
+def refuse_sequence(tensordict: TensorDictBase) -> None:
+    """Refuse rows of one trajectory in sequential mode, where each would be a step of its own.
+
+    Args:
+        tensordict: roots ``[*B]``.
+
+    Raises:
+        ValueError: the last dimension is time, by its name, by ids that go on along it, or since
+            it lies behind another and steps were taken already.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> refuse_sequence(trajectories([1]))
+        >>> try:
+        ...     refuse_sequence(trajectories([2]))
+        ... except ValueError as error:
+        ...     print(str(error)[:55])
+        sequential mode expects one step of each environment: g
+    """
+    shape = tensordict.batch_size
+    if not shape or shape[-1] == 1 or not _is_sequence(tensordict):
+        return
+    msg = (
+        f"sequential mode expects one step of each environment: got rows {list(shape)} along time. "
+        'Call the module under rl_layout.set_recurrent_mode("recurrent"), or on one step.'
+    )
+    raise ValueError(msg)
+
+
+def _is_sequence(tensordict: TensorDictBase) -> bool:
+    if tensordict._has_names() and tensordict.names[-1] == keys.TIME:
+        return True
+    ids = tensordict.get(keys.TRAJ_IDS, None)
+    if ids is not None:
+        return bool((ids[..., 1:] == ids[..., :-1]).any())
+    return tensordict.batch_dims > 1 and tensordict.get(keys.NEXT_DONE, None) is not None

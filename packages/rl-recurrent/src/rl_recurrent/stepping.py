@@ -1,0 +1,69 @@
+"""One step of a whole network: every layer once, as cheaply as the cells of torch go."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from rl_recurrent.cells import lstm_step
+from rl_recurrent.network import Network
+from rl_recurrent.stack import States
+from rl_recurrent.weights import LayerWeights
+
+
+def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
+    """Step every layer of a network once.
+
+    Args:
+        x: ``[*B, I]``.
+        states: h, and c of an LSTM, ``[*B, L, H]`` each.
+        network: the parameters.
+
+    Returns:
+        Outputs ``[*B, P]``, and the next states.
+
+    Raises:
+        ValueError: the network also runs backwards in time.
+
+    Example:
+        >>> from torch import nn
+        >>> network = Network.of(nn.GRU(3, 5))
+        >>> out, (h,) = step_network(torch.zeros(2, 3), (torch.zeros(2, 1, 5),), network)
+        >>> torch.equal(h[:, 0], out)
+        True
+    """
+    if network.bidirectional:
+        msg = "a bidirectional network reads the future: it runs in recurrent mode only."
+        raise ValueError(msg)
+    if x.ndim != 2:
+        return _flattened(x, states, network)
+    if len(network.layers) == 1:
+        after = _step(x, tuple(state[:, 0] for state in states), network.layers[0])
+        return after[0], tuple(state.unsqueeze(1) for state in after)
+    found = []
+    for number, layer in enumerate(network.layers):
+        if number and network.dropout:
+            x = dropout(x, network.dropout)
+        after = _step(x, tuple(state[:, number] for state in states), layer)
+        x = after[0]
+        found.append(after)
+    return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+
+def _flattened(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
+    batch = x.shape[:-1]
+    flat = tuple(state.reshape(-1, *state.shape[-2:]) for state in states)
+    out, after = step_network(x.reshape(-1, x.shape[-1]), flat, network)
+    return out.view(*batch, -1), tuple(state.view(*batch, *state.shape[1:]) for state in after)
+
+
+def _step(x: Tensor, states: States, layer: LayerWeights) -> States:
+    w_ih, w_hh, b_ih, b_hh, w_hr = layer
+    if len(states) == 1:
+        return (torch.gru_cell(x, states[0], w_ih, w_hh, b_ih, b_hh),)
+    if w_hr is not None:
+        h, c = states
+        return lstm_step(x, h, c, layer)
+    made: States = torch.lstm_cell(x, states, w_ih, w_hh, b_ih, b_hh)
+    return made
