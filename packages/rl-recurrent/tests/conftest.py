@@ -1,0 +1,77 @@
+"""One layer on made-up rows, by any backend, in any dtype: what the tests compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent import reference
+from rl_recurrent.choose import backend_module
+from rl_recurrent.settings import Settings
+from rl_recurrent.weights import RowWeights
+
+
+@dataclass
+class Layer:
+    """One layer of a cell, and rows for it, in float64."""
+
+    cell: str
+    segments: Segments
+    tensors: list[Tensor]  # x, w_ih, w_hh, bias, (b_hn,) and states
+    seen: list[Tensor]  # what gradients arrive at outputs and final states
+
+    def run(
+        self, backend: str, dtype: torch.dtype = torch.float64, device: str = "cpu", **options: Any
+    ) -> list[Tensor]:
+        """Outputs, final states and every gradient, in float64 on the CPU."""
+        given = [t.to(device, dtype, copy=True).requires_grad_() for t in self.tensors]
+        segments = self.segments.to(device)
+        made = self._made(backend, given, segments, options)
+        seen = (t.to(device, dtype) for t in self.seen)
+        torch.autograd.backward(made, list(seen))
+        return [t.detach().double().cpu() for t in (*made, *(t.grad for t in given))]
+
+    def _made(
+        self, backend: str, given: list[Tensor], segments: Segments, options: Any
+    ) -> list[Tensor]:
+        x, w_ih, w_hh, bias, *rest = given
+        ends = segments.offsets[1:] - 1
+        module = reference if backend == "reference" else backend_module(backend)
+        args: tuple[Any, ...] = (Settings(backend, **options),) if backend != "reference" else ()
+        if self.cell == "gru":
+            weights = RowWeights(w_ih, w_hh, bias, rest[0])
+            hidden = module.gru_layer(x, weights, rest[1], segments, *args)
+            return [hidden, hidden[ends]]
+        weights = RowWeights(w_ih, w_hh, bias)
+        hidden, cell = module.lstm_layer(x, weights, (rest[0], rest[1]), segments, *args)
+        return [hidden, hidden[ends], cell if backend == "pad" else cell[ends]]
+
+
+@pytest.fixture
+def layer() -> Callable[..., Layer]:
+    """Make a layer and rows for it, at the scale of a freshly made network."""
+
+    def make(cell: str, lengths: list[int], inputs: int = 3, size: int = 5) -> Layer:
+        generator = torch.Generator().manual_seed(len(lengths))
+        gates, rows, count = (4 if cell == "lstm" else 3) * size, sum(lengths), len(lengths)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        def uniform(*shape: int) -> Tensor:
+            return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) / size**0.5
+
+        weights = [uniform(gates, inputs), uniform(gates, size), uniform(gates)]
+        weights += [uniform(size)] if cell == "gru" else []
+        states = [draw(count, size) for _ in range(2 if cell == "lstm" else 1)]
+        seen = [draw(rows, size), *(draw(count, size) for _ in states)]
+        segments = Segments.from_lengths(torch.tensor(lengths))
+        return Layer(cell, segments, [draw(rows, inputs), *weights, *states], seen)
+
+    return make
