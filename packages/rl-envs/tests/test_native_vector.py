@@ -141,6 +141,24 @@ def test_transforms_and_recurrent_states_are_those_of_rows_one_by_one(name, opaq
     assert (batches[0]["hidden"] == 2).any()
 
 
+def test_states_are_primed_where_a_row_really_starts():
+    def act(hidden, is_init):
+        return torch.where(is_init, 0, hidden) + 1, torch.eye(2)[[0, 1, 1, 0]].bool()
+
+    counts = TensorDictModule(act, ["hidden", "is_init"], [("next", "hidden"), "action"])
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), expand_specs=True, default_value=5.0)
+    batches = [
+        TransformedEnv(base, Compose(InitTracker(), primer)).rollout(
+            19, counts, break_when_any_done=False
+        )
+        for base in (native(), one_by_one())
+    ]
+    assert_same(*batches)
+    first = batches[0]["is_init"]
+    assert (batches[0]["hidden"][first] == 5).all()
+    assert torch.equal(batches[0]["hidden"][~first], batches[0]["observation"][..., 2:][~first])
+
+
 def test_a_policy_wires_a_native_vector():
     class Memory(nn.Module):
         in_keys, out_keys = ["observation", "hidden", "is_init"], ["action", ("next", "hidden")]
@@ -264,8 +282,29 @@ def test_what_was_left_over_is_not_mixed_with_other_keys():
         env.rollout(9, scored, break_when_any_done=False, auto_reset=False)
     env = native([[1], [9]])
     env.rollout(3, break_when_any_done=False)
-    with pytest.raises(ValueError, match=r"differ in .*is_init"):
-        TransformedEnv(env, InitTracker()).rollout(2, auto_reset=False)
+    shifted = TransformedEnv(env, Shift(["observation"], ["shifted"]))
+    with pytest.raises(ValueError, match=r"differ in .*shifted"):
+        shifted.rollout(2, auto_reset=False)
+
+
+@pytest.mark.parametrize("opaque_first", [True, False])
+def test_a_policy_of_unknown_keys_and_a_known_one_take_turns(opaque_first):
+    """As a collector does whose first steps are random."""
+    found = []
+    for base in (native(), one_by_one()):
+        env = TransformedEnv(base, Compose(memory(), InitTracker(), StepCounter(), RewardSum()))
+        act = policy()
+        first = env.rollout(5, act.forward if opaque_first else act, break_when_any_done=False)
+        if base.resets_by_stepping:
+            then = {}
+        else:
+            root = env.maybe_reset(env._advance(first[:, -1]))
+            shown = [*env.observation_spec.keys(), "done", "terminated", "truncated"]
+            then = {"tensordict": root.select(*shown)}
+        second = env.rollout(8, act, break_when_any_done=False, auto_reset=False, **then)
+        found.append([first, second])
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other)
 
 
 def test_with_nothing_left_over_another_policy_may_go_on():

@@ -86,6 +86,35 @@ def test_columns_hold_what_tensordicts_would(name, number, first):
     assert one["hidden"].unique().numel() > 10
 
 
+def recurrent():
+    """Reads where trajectories begin, writes one state, and leaves another to be carried on."""
+
+    def act(hidden, kept, is_init):
+        turn = (hidden[..., 0] + kept[..., 0] + is_init[..., 0]).long() % 2
+        return nn.functional.one_hot(turn, 2).bool(), hidden + 1
+
+    return TensorDictModule(act, ["hidden", "kept", "is_init"], ["action", ("next", "hidden")])
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_states_that_nothing_else_touches_are_carried_on(number):
+    batches = []
+    for fast in (True, False):
+        env = GymEnv("CartPole-v1", max_episode_steps=11)
+        if number:
+            env = SerialEnv(number, lambda: GymEnv("CartPole-v1", max_episode_steps=11))
+        kept = TensorDictPrimer(kept=Unbounded((2,)), expand_specs=True, default_value=7.0)
+        env = TransformedEnv(env, Compose(InitTracker(), memory(), kept))
+        env.native_rows = fast
+        env.set_seed(5)
+        batches.append(env.rollout(41, recurrent(), break_when_any_done=False))
+    one, other = batches
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert one["hidden"].max() == 12  # eleven steps from 2
+    assert (one["next", "kept"] == 7).all()
+
+
 class Late(Shift):
     online = False
 
@@ -97,13 +126,15 @@ def test_what_can_wait_is_computed_on_finished_rows():
     env = TransformedEnv(
         GymEnv("CartPole-v1"), Compose(InitTracker(), StepCounter(), RewardSum(), Late(["reward"]))
     )
-    stepping, finishing = env.split([("observation",)])
+    stepping, finishing = env.split([("is_init",)])
     assert [type(one) for one in stepping.transforms] == [InitTracker]
     assert [type(one) for one in finishing] == [StepCounter, RewardSum, Late]
-    assert env.split([("observation",)])[0] is stepping
+    assert env.split([("is_init",), ("observation",)])[0] is stepping
+    assert env.split([("observation",)])[0] is env.base_env
     batch = env.rollout(30, break_when_any_done=False)
     assert (batch["next", "reward"] == 11).all()  # shifted once
     assert torch.equal(batch["next", "episode_reward"].long(), batch["step_count"] + 1)
+    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
 @pytest.mark.parametrize("in_keys", [None, [("step_count",)], [("observation",)]])
@@ -114,28 +145,38 @@ def test_nothing_waits_that_a_policy_may_read(in_keys):
     assert len(finishing) == 0
 
 
-def test_a_transform_that_is_told_to_wait_waits():
+def test_what_is_inserted_steps_or_waits_too():
     env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
-    assert env.split([])[0] is env.split([])[0] is not env.base_env
-    env.transforms[0].online = False
     assert env.split([])[0] is env.base_env
-    batch = env.rollout(60, break_when_any_done=False)
-    assert torch.equal(batch["is_init"][1:], batch["next", "done"][:-1])
+    env.append_transform(RewardSum())
+    assert [type(one) for one in env.split([])[1]] == [InitTracker, RewardSum]
+    env.insert_transform(1, Shift(["observation"]))
+    stepping, finishing = env.split([])
+    assert [type(one) for one in stepping.transforms] == [InitTracker, Shift]
+    assert [type(one) for one in finishing] == [RewardSum]
 
 
-def test_a_root_goes_on_with_its_own_counts():
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_root_goes_on_with_its_own_counts(marked):
     batches = []
     for fast in (True, False):
-        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
+        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(InitTracker(), *counts()))
         env.native_rows = fast
         env.set_seed(5)
         first = env.rollout(4, policy=_right)
-        root = env.maybe_reset(env._advance(first[-1]))
-        batches.append(env.rollout(25, _right, auto_reset=False, tensordict=root))
+        root = env.maybe_reset(env._advance(first[-1])).exclude("action")
+        root["is_init"] = torch.tensor([marked])  # a cut that the environment knows nothing of
+        act = TensorDictModule(lambda seen: torch.eye(2)[1].bool(), ["observation"], ["action"])
+        batches.append(env.rollout(25, act, auto_reset=False, tensordict=root))
     one, other = batches
     assert one["step_count"][0].item() == 4
+    assert one["is_init"][0].item() is marked
     assert set(one.keys(True, True)) == set(other.keys(True, True))
     assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+def counts():
+    return StepCounter(), RewardSum()
 
 
 def _right(root):

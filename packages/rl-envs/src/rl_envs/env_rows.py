@@ -46,8 +46,8 @@ class EnvRows:
             in_keys: what the policy reads; None where that is not known.
 
         Returns:
-            The environment to bind or to step, and the transforms to call `rows` of when its rows
-            are finished, reset rows left out.
+            The environment to bind or to step, and the transforms that wait until its rows are
+            finished, reset rows left out: see `rl_envs.finishing.finish`.
 
         Example:
             >>> from rl_transforms import RewardSum

@@ -24,6 +24,7 @@ class Leftover:
             are steps that no rollout has returned; the last column holds a root alone.
         written: keys that the policy wrote.
         last: `[B]`, the last step that was returned, or None.
+        is_whole: whether it has passed every transform, those included that could have waited.
 
     Example:
         >>> import torch
@@ -35,6 +36,7 @@ class Leftover:
     columns: Mapping[Key, Tensor]
     written: Set[Key]
     last: TensorDictBase | None = None
+    is_whole: bool = False
 
     @property
     def num_steps(self) -> int:

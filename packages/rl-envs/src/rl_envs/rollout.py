@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.done import Prefix, ends
+from rl_envs.policy_plan import PolicyPlan
 from rl_layout import keys
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
         ['time']
     """
     policy = env.rand_action if request.policy is None else request.policy
+    policy = policy.policy if isinstance(policy, PolicyPlan) else policy
     groups, steps = env.done_groups, []
     ended: list[Tensor] = []
     # a policy writes to it, and it may be the caller's; roots that follow name no device

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_envs import guards
 from rl_envs.columns import Columns, Key
+from rl_envs.finishing import can_go_on, finish
 from rl_envs.leftover import Leftover
 from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollout import Request
@@ -81,10 +82,14 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
     """
     guards.check_open(env)
     plan = None if request.policy is None else policy_plan(request.policy)
-    # sums and counts that a root brings along go on from step to step only
-    reads = None if root is not None else [] if plan is None else plan.in_keys
-    stepping, finishing = env.split(reads)
     leftover = env.leftover if request.goes_on else None
+    stepping, finishing = env.split([] if plan is None else plan.in_keys)
+    if leftover is not None:
+        whole = leftover.is_whole
+    else:
+        whole = root is not None and not can_go_on(finishing)
+    if whole:
+        stepping, finishing = env.split(None)
     rollout = RowRollout(stepping, request, plan)
     batch = rollout.play(root, leftover)
     env._is_started = True
@@ -92,9 +97,10 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
         _check(stepping, batch)
     if request.set_truncated:
         _truncate_last(batch, len(env.batch_size))
-    batch = finishing.rows(batch, None if leftover is None else leftover.last)
+    batch = finish(finishing, batch, root, None if leftover is None else leftover.last)
     if rollout.leftover is not None:
-        env.leftover = replace(rollout.leftover, last=batch[..., -1].clone())
+        last = batch[..., -1].clone()
+        env.leftover = replace(rollout.leftover, last=last, is_whole=stepping is env)
     return batch
 
 
@@ -151,11 +157,8 @@ class RowRollout:
         first = t = 0 if leftover is None else self._resume(leftover)
         is_over = self._is_over(t)
         binding = self._bound()
-        if root is not None:
-            for key, value in keys.leaves(root):
-                self.columns.write(0, key, value)
-        elif leftover is None:
-            binding.start()
+        if leftover is None:
+            self._start(binding, root)
         self._draw(t)
         while not is_over:
             if t + 1 == self.columns.num_steps and self._needs_room(t):
@@ -173,6 +176,14 @@ class RowRollout:
             if self.request.callback is not None:
                 self.request.callback(self.env, self.columns.step(t - 1))
         return self._batch(t)
+
+    def _start(self, binding: Binding, root: TensorDictBase | None) -> None:
+        if root is None:
+            binding.start()
+            return
+        for key, value in keys.leaves(root):
+            if key in self.columns.tensors:  # what can wait has no column
+                self.columns.write(0, key, value)
 
     def _resume(self, leftover: Leftover) -> int:
         """Begin with what is there already."""

@@ -11,6 +11,7 @@ from rl_envs import guards
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
+from rl_envs.finishing import split_for
 from rl_envs.leftover import Leftover
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.transformed_binding import TransformedBinding, pass_step
@@ -62,7 +63,7 @@ class TransformedEnv(EnvBase):
         self.check_values = base_env.check_values
         self.native_rows = base_env.native_rows
         self.resets_by_stepping = base_env.resets_by_stepping
-        self._split: tuple[Any, EnvBase, Compose] | None = None
+        self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
         # an environment that goes on without a reset lacks what the transforms write at one
         self._is_started = started and not given
         self.transforms = Compose(*_unpacked(given))
@@ -117,6 +118,7 @@ class TransformedEnv(EnvBase):
         Compose(transform).check_place("environment")
         members[index:index] = _unpacked([transform])
         self.transforms = Compose(*members)
+        self._split.clear()
         self._describe()
         self._is_started = False
         return self
@@ -147,20 +149,20 @@ class TransformedEnv(EnvBase):
         waiting = Compose(*[one for one in self.transforms if one.rows_only])
         if in_keys is None:
             return self, waiting
-        inner, finishing = self._parts()
+        inner, finishing = self._parts(in_keys)
         gone = {key for key, _ in self._observation_leaves}
         gone -= {key for key, _ in inner._observation_leaves}
         gone |= {keys.as_tuple(k) for one in finishing if not one.rows_only for k in one.out_keys}
         return (self, waiting) if gone & set(in_keys) else (inner, finishing)
 
-    def _parts(self) -> tuple[EnvBase, Compose]:
+    def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
         """The environment behind the transforms that must step, and the others."""
-        now = [(id(one), one.online, one.rows_only) for one in self.transforms]
-        if self._split is None or self._split[0] != now:
-            stepping, finishing = self.transforms.split()
-            inner = TransformedEnv(self.base_env, stepping) if len(stepping) else self.base_env
-            self._split = now, inner, finishing
-        return self._split[1:]
+        stepping, waiting = split_for(self.transforms, in_keys)
+        place = tuple(id(one) for one in stepping)
+        if place not in self._split:
+            inner = TransformedEnv(self.base_env, Compose(*stepping)) if stepping else self.base_env
+            self._split[place] = inner, Compose(*waiting)
+        return self._split[place]
 
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""

@@ -14,12 +14,13 @@ from rl_envs import guards
 from rl_envs.arrays import Array, Rows
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
-from rl_transforms import Compose
+from rl_transforms import Compose, InitTracker, TensorDictPrimer
 
 if TYPE_CHECKING:
     from rl_envs.transformed import TransformedEnv
 
 Key = tuple[str, ...]
+PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
 
 
 def pass_step(
@@ -104,6 +105,7 @@ class TransformedBinding:
             for key, _ in (*env._observation_leaves, *env._state_leaves)
             if key in root and key in after and self._raw_root.get(key) is not root[key]
         ]
+        self._carries = self._passive_columns()
         inside = {**self._raw_root, **self._actions}
         # where rows are reset while others step: which are steps, and what those show that are not
         self._real: Array | None = None
@@ -124,6 +126,22 @@ class TransformedBinding:
             return np.zeros(shape, dtype)
         return given
 
+    def _passive_columns(self) -> dict[Key, Array] | None:
+        """What steps carry on, where no transform does more than that between two resets."""
+        members = list(self.env.transforms)
+        if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
+            return None
+        names = [
+            key
+            for one in members
+            if type(one) is TensorDictPrimer
+            for key in one.primers.keys(True, True)
+        ]
+        for one in members:
+            if type(one) is InitTracker and (one.name,) in self._after:
+                self._after[one.name,][...] = False
+        return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
+
     def receive(self, names: set[Key]) -> None:
         """Say which entries of `"next"` the policy writes."""
         self._given = {key for key in names if key in self._after}
@@ -140,6 +158,14 @@ class TransformedBinding:
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        if self._carries is not None:
+            over = self._binding.step(t)
+            for key, column in self._carries.items():
+                if key not in self._given:
+                    self._column(column, t)[...] = self._column(self._root[key], t)
+            if self._real is not None:
+                self._kept(self._real, t)
+            return over
         root = self._at(self._out["root"], t, self._root)
         if self._inverts:
             self._invert(root, t)

@@ -1,0 +1,104 @@
+"""Which transforms can wait for finished rows, and what they go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+from rl_layout.tensordict_fast import build
+from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
+
+Key = tuple[str, ...]
+TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they go on from lies in a root
+
+
+def split_for(
+    transforms: Iterable[Transform], in_keys: Sequence[Key]
+) -> tuple[list[Transform], list[Transform]]:
+    """Tell what must run at every step for a policy from what can wait.
+
+    As `Compose.split` does; an `InitTracker` can wait as well where the policy does not read it.
+
+    Args:
+        transforms: in order.
+        in_keys: what the policy reads.
+
+    Returns:
+        Those to step with, and those to call `rows` of.
+
+    Example:
+        >>> stepping, waiting = split_for([InitTracker(), RewardSum()], [("observation",)])
+        >>> len(stepping), len(waiting)
+        (0, 2)
+    """
+    members = list(transforms)
+    reads = {key[-1] for key in in_keys}
+    needed = [
+        one.online and not (type(one) is InitTracker and one.name not in reads) for one in members
+    ]
+    first = max((place + 1 for place, need in enumerate(needed) if need), default=0)
+    waiting = [one for place, one in enumerate(members) if place >= first or one.rows_only]
+    return [one for one in members if not any(one is other for other in waiting)], waiting
+
+
+def can_go_on(finishing: Iterable[Transform]) -> bool:
+    """Tell whether transforms can go on from a root, where they computed on rows before.
+
+    Args:
+        finishing: those that wait.
+
+    Returns:
+        False where one needs the last finished row itself.
+
+    Example:
+        >>> can_go_on([StepCounter()]), can_go_on([Transform()])
+        (True, False)
+    """
+    return all(type(one) in TRACKERS or one.rows_only for one in finishing)
+
+
+def finish(
+    finishing: Iterable[Transform],
+    batch: TensorDictBase,
+    root: TensorDictBase | None = None,
+    last: TensorDictBase | None = None,
+) -> TensorDictBase:
+    """Compute on finished rows what steps would have written.
+
+    Args:
+        finishing: the transforms that have waited.
+        batch: `[*B, T]`.
+        root: `[*B]`, what the first column started from, where they `can_go_on`.
+        last: `[*B]`, the column before the first, as this function returned it. After a reset there
+            is neither.
+
+    Returns:
+        The batch.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> flag = torch.tensor([[False], [True]])
+        >>> batch = TensorDict({"next": {"done": flag, "reward": torch.ones(2, 1)}}, [2])
+        >>> root = TensorDict({"step_count": torch.tensor([7]), "done": torch.tensor([False])}, [])
+        >>> finish([StepCounter()], batch, root)["step_count"].flatten().tolist()
+        [7, 8]
+    """
+    for one in finishing:
+        before = _before(one, root) if root is not None and not one.rows_only else last
+        batch = one.rows(batch, before)
+        if type(one) is InitTracker:  # a step writes False there
+            key = (keys.NEXT, one.name)
+            batch = batch.copy().set(key, torch.zeros_like(batch.get(one.name)))
+    return batch
+
+
+def _before(one: Transform, root: TensorDictBase) -> TensorDictBase:
+    """A step that a root could have come from: done where the root is a first one."""
+    after = dict(root.items())
+    done = root.get(keys.DONE)
+    # counts and sums are the root's own, also where it is marked as first
+    after[keys.DONE] = root.get(one.name) if type(one) is InitTracker else torch.zeros_like(done)
+    return build({keys.NEXT: build(after, root.batch_size)}, root.batch_size)
