@@ -49,6 +49,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
         ValueError: a shape is, or a factor lies outside [0, 1].
 
     Example:
+        >>> import torch
         >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
         >>> advantage, target = gae(one, one, one * 8, no, no, gamma=0.5, lmbda=0.5)
         >>> advantage.flatten().tolist(), target.flatten().tolist()

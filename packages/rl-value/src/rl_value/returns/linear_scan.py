@@ -101,7 +101,15 @@ def _scan(a: Tensor, b: Tensor) -> Tensor:
         return _scan_on_cuda(a, b)
     found = blocked_scan(a, b)
     # what is not finite stays so up to the first row: then, and only then, it may pass a cut
-    return found if bool(found.sum().isfinite()) else doubling_scan(a, b)
+    return found if bool(found.sum().isfinite()) else _scan_around(a, b)
+
+
+def _scan_around(a: Tensor, b: Tensor) -> Tensor:
+    """Scan rows of which some come out not finite, the others with the bits they have alone."""
+    exact = doubling_scan(a, b)
+    lost = ~exact.isfinite()
+    found = blocked_scan(a.masked_fill(lost, 0), b.masked_fill(lost, 0))
+    return torch.where(lost, exact, found)
 
 
 def _scan_on_cuda(a: Tensor, b: Tensor) -> Tensor:
@@ -109,7 +117,7 @@ def _scan_on_cuda(a: Tensor, b: Tensor) -> Tensor:
         return doubling_scan(a, b)
     from rl_value.triton.linear_scan import linear_scan as kernel
 
-    found: Tensor = kernel(a, b, a == 0)
+    found: Tensor = kernel(a, b)  # zeros in a cut
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rl_value.returns.linear_scan import linear_scan
@@ -61,6 +60,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
         ValueError: a shape is, a factor lies outside [0, 1], or a bound below 0.
 
     Example:
+        >>> import torch
         >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
         >>> half = torch.full((2, 1), 0.5).log()
         >>> advantage, target = vtrace(one, one, one * 8, half, no, no, gamma=0.5)
@@ -80,10 +80,5 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
     delta = rho * (reward + gamma * zeroed(next_value, terminated) - value)
     decay = decay_of(gamma, lmbda, cut, reward) * ratio.clamp(max=c_thresh)
     correction = linear_scan(zeroed(decay, cut), delta, time_dim=time_dim)
-    later = zeroed(_next_step(correction, time_of(reward, time_dim)), cut)
+    later = zeroed(correction.roll(-1, time_of(reward, time_dim)), cut)  # the last step is cut
     return delta + rho * gamma * later, value + correction
-
-
-def _next_step(values: Tensor, dim: int) -> Tensor:
-    ahead = values.narrow(dim, 1, values.shape[dim] - 1)
-    return torch.cat([ahead, torch.zeros_like(values.narrow(dim, 0, 1))], dim)

@@ -1,0 +1,8 @@
+"""Value estimators as tensordict modules."""
+
+from rl_value.estimators.estimator import ValueEstimator
+from rl_value.estimators.gae import GAE
+from rl_value.estimators.td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+from rl_value.estimators.vtrace import VTrace
+
+__all__ = ["GAE", "TD0Estimator", "TD1Estimator", "TDLambdaEstimator", "VTrace", "ValueEstimator"]

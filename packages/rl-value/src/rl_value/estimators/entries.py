@@ -1,0 +1,56 @@
+"""The names that estimators and losses read and write, and may be given others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rl_layout.keys import NestedKey, as_tuple
+
+
+class Entries(Mapping[str, NestedKey]):
+    """Keys by what they are for.
+
+    Args:
+        defaults: a key for each purpose.
+
+    Example:
+        >>> entries = Entries(reward="reward", done="done")
+        >>> entries.set(reward=("agents", "reward"))
+        >>> entries["reward"]
+        ('agents', 'reward')
+    """
+
+    def __init__(self, **defaults: NestedKey) -> None:
+        self._keys: dict[str, NestedKey] = dict(defaults)
+
+    def set(self, **given: NestedKey | None) -> None:
+        """Give other keys.
+
+        Args:
+            given: a key for each purpose; None leaves it as it is.
+
+        Raises:
+            KeyError: there is no such purpose.
+            ValueError: a key is neither a string nor a tuple of strings.
+        """
+        for name, key in given.items():
+            if name not in self._keys:
+                msg = f"there is no entry {name!r} here: there are {', '.join(self._keys)}."
+                raise KeyError(msg)
+            if key is None:
+                continue
+            try:
+                as_tuple(key)
+            except TypeError as error:
+                msg = f"{name}: {error}"
+                raise ValueError(msg) from None
+            self._keys[name] = key
+
+    def __getitem__(self, name: str) -> NestedKey:
+        return self._keys[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

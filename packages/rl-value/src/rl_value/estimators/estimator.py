@@ -1,0 +1,337 @@
+"""What all value estimators share: reading steps, calling networks, writing results."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn.utils import skip_existing as skipping
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, next_key
+from rl_value.estimators.entries import Entries
+from rl_value.estimators.next_values import Unrolled, unroll_steps
+from rl_value.estimators.steps import Steps, time_dimension
+from rl_value.estimators.unroll import observation_keys
+from rl_value.estimators.value_calls import MissingNext, ValueCalls
+from rl_value.estimators.valued import Valued, standardised
+from rl_value.returns.steps import check_fraction
+
+LEGACY = ("advantage_key", "value_target_key", "value_key")
+
+
+Unplace = Callable[[Tensor], Tensor]
+
+
+class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
+    """Estimates how good steps were, and what their values should be.
+
+    Called on a TED tensordict it writes ``"advantage"``, ``"value_target"``, ``"state_value"``
+    and ``("next", "state_value")``, each ``[*B, T, 1]``. Next values come from the call that
+    gives the values: inside a segment from the row that follows, behind it from the real next
+    observation, read as its continuation. So recurrent networks are exact; they are called in
+    recurrent mode.
+
+    Steps marked ``next_missing`` (where they are not terminated) get the advantage 0 and their
+    own value as target, carry nothing, and are in no mean. Padding gets zeros.
+
+    Args:
+        gamma: discount in [0, 1]: a number, or a tensor that broadcasts with the reward.
+        value_network: writes the values; None reads stored ones.
+        shifted: read a sequence of ``T + shifted_budget`` observations for each row of the
+            batch; steps that do not fit are False in ``"shifted_valid"``, with zeros.
+        differentiable: let gradients through.
+        skip_existing: use stored values where there are any.
+        average_rewards: standardise the rewards of all real steps first.
+        time_dim: dimension of time; by default the one named so, or the last of the batch.
+        missing_next: ``"root"`` puts a step's own observation in the place of a missing next
+            one, and counts it in `num_substituted`; ``"skip"`` leaves the step out.
+        shifted_budget: how much longer than T the sequence of `shifted` is.
+        value_chunk_size: elements of the leading dimension to read at a time.
+        num_chunks: number of pieces to read instead; a segment is never cut.
+        num_chunk: the same as `num_chunks`.
+        value_chunk_dim: dimension that `value_chunk_size` counts.
+        single_call: False reads values and next values by two calls.
+        deactivate_vmap: accepted; networks are never called through vmap.
+        vectorized: accepted; there is one algorithm.
+        device: accepted; everything is computed where the data lies.
+        legacy: keys that are set by `set_keys`.
+
+    Raises:
+        ValueError: a setting lies outside its range, or contradicts another.
+        TypeError: a number is not an integer, or an argument is unknown.
+        RuntimeError: a key is given here.
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        *,
+        gamma: float | Tensor,
+        value_network: TensorDictModuleBase | None,
+        shifted: bool = False,
+        differentiable: bool = False,
+        skip_existing: bool | None = None,
+        average_rewards: bool = False,
+        time_dim: int | None = None,
+        missing_next: MissingNext = "skip",
+        shifted_budget: int = 1,
+        value_chunk_size: int | None = None,
+        num_chunks: int | None = None,
+        num_chunk: int | None = None,
+        value_chunk_dim: int = 0,
+        single_call: bool | None = None,
+        deactivate_vmap: bool = False,
+        vectorized: bool | None = None,
+        device: Any = None,
+        **legacy: Any,
+    ) -> None:
+        super().__init__()
+        _refuse_legacy(legacy)
+        check_fraction("gamma", gamma)
+        self.gamma = gamma
+        self.value_network = value_network
+        self.differentiable = differentiable
+        self.skip_existing = skip_existing
+        self.average_rewards = average_rewards
+        self.time_dim = time_dim
+        self.calls = ValueCalls(
+            shifted=shifted,
+            shifted_budget=shifted_budget,
+            single_call=True if single_call is None else single_call,
+            value_chunk_size=value_chunk_size,
+            num_chunks=_one_of(num_chunks, num_chunk),
+            value_chunk_dim=value_chunk_dim,
+            missing_next=missing_next,
+        )
+        self.entries = Entries(
+            advantage="advantage",
+            value_target="value_target",
+            value="state_value",
+            reward=keys.REWARD,
+            done=keys.DONE,
+            terminated=keys.TERMINATED,
+            steps_to_next_obs="steps_to_next_obs",
+            sample_log_prob="sample_log_prob",
+        )
+        written = [] if value_network is None else list(value_network.out_keys)
+        if written and "state_value" not in written and len(written) == 1:
+            self.entries.set(value=written[0])
+        self._substituted: Tensor | int = 0
+
+    @property
+    def num_substituted(self) -> int:
+        """How many next observations the last call replaced by the step's own."""
+        return int(self._substituted)
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What `forward` reads at least: observations, reward and flags."""
+        observed = [] if self.value_network is None else list(self.value_network.in_keys)
+        after = [] if self.value_network is None else observation_keys(self.value_network)
+        names = ("reward", "done", "terminated")
+        found = [*observed, *map(next_key, after), *(next_key(self.entries[n]) for n in names)]
+        return list(dict.fromkeys(found))
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """What `forward` writes: advantage, target and value."""
+        return [self.entries[name] for name in ("advantage", "value_target", "value")]
+
+    def set_keys(self, **entries: NestedKey | None) -> None:
+        """Give entries other names.
+
+        Args:
+            entries: a key for ``advantage``, ``value_target``, ``value``, ``reward``, ``done``,
+                ``terminated``, ``steps_to_next_obs`` or ``sample_log_prob``. What lies under
+                ``"next"`` is named as at the root.
+
+        Raises:
+            KeyError: there is no such entry, or the network does not write the value.
+            ValueError: a key is neither a string nor a tuple of strings.
+        """
+        value = entries.get("value")
+        if value is not None and self.value_network is not None:
+            written = self.value_network.out_keys
+            if value not in written:
+                msg = f"value: the network writes {written}, not {value!r}."
+                raise KeyError(msg)
+        self.entries.set(**entries)
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+    ) -> TensorDictBase:
+        """Write advantage, target and values to a batch.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+            params: parameters of the value network in place of its own.
+            target_params: parameters to evaluate next states with.
+
+        Returns:
+            The batch.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: an entry has the wrong dtype.
+            ValueError: an entry has the wrong shape, or settings and data contradict each other.
+        """
+        with nullcontext() if self.differentiable else torch.no_grad():
+            valued, unplace = self._valued(tensordict, params, target_params)
+            advantage, target = self.estimate(valued)
+            self._write(tensordict, valued, (advantage, target), unplace)
+        return tensordict
+
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        next_value: Tensor | None = None,
+    ) -> Tensor:
+        """Compute value targets alone, and write nothing.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+            params: parameters of the value network in place of its own.
+            target_params: parameters to evaluate next states with.
+            next_value: values of the next states ``[*B, T, 1]``, where they are known.
+
+        Returns:
+            ``[*B, T, 1]``.
+        """
+        with nullcontext() if self.differentiable else torch.no_grad():
+            valued, unplace = self._valued(tensordict, params, target_params, next_value)
+            return unplace(self.estimate(valued)[1])
+
+    @abstractmethod
+    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+        """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
+
+    def _valued(
+        self,
+        tensordict: TensorDictBase,
+        params: TensorDictBase | None,
+        target_params: TensorDictBase | None,
+        next_value: Tensor | None = None,
+    ) -> tuple[Valued, Unplace]:
+        """Read the steps of a batch and call the network."""
+        if target_params is not None and self.calls.shifted:
+            msg = "shifted=True reads values and next values at once: it takes no target_params."
+            raise ValueError(msg)
+        dim = time_dimension(tensordict, self.time_dim)
+        last = dim == tensordict.ndim - 1
+        batch = tensordict if last else tensordict.transpose(dim, -1)
+        steps = Steps.of(batch, self.entries)
+
+        def unplace(values: Tensor) -> Tensor:
+            whole = steps.segments.scatter(values)
+            return whole if last else whole.transpose(dim, len(batch.batch_size) - 1)
+
+        given = None
+        if next_value is not None:
+            given = next_value if last else next_value.transpose(dim, len(batch.batch_size) - 1)
+            given = steps.segments.gather(given)
+        found = self._values(steps, params, target_params, given)
+        return self._cut(steps, found), unplace
+
+    def _values(
+        self,
+        steps: Steps,
+        params: TensorDictBase | None,
+        target_params: TensorDictBase | None,
+        given: Tensor | None,
+    ) -> Unrolled:
+        """Stored values where they are wanted, the network's elsewhere."""
+        reuse = skipping() if self.skip_existing is None else self.skip_existing
+        network, key = self.value_network, self.entries["value"]
+        now = following = None
+        if reuse or network is None:
+            now, following = (steps.stored(name) for name in (key, next_key(key)))
+        following = following if given is None else given
+        if now is None or following is None:
+            if network is None:
+                msg = (
+                    f"{key!r} or {next_key(key)!r} is missing, and there is no value network. "
+                    "Pass value_network, or store both."
+                )
+                raise ValueError(msg)
+            found = unroll_steps(network, steps, key, self.calls, params, target_params)
+            self._substituted = 0 if found.substituted is None else found.substituted
+            if now is not None:  # stored values also follow each other
+                behind = steps.successor_values(now, found.following)
+                found = replace(found, now=now, following=behind)
+            return found if given is None else replace(found, following=given)
+        return Unrolled(now, following, steps.missing, None, None)
+
+    def _cut(self, steps: Steps, found: Unrolled) -> Valued:
+        """Say behind which steps nothing flows: ends, steps left out, and those before them."""
+        left_out = found.missing
+        if found.fits is not None:
+            late = steps.widen(~found.fits)
+            left_out = late if left_out is None else left_out | late
+        cut = steps.widen(steps.ends).expand(steps.terminated.shape)
+        if left_out is not None:
+            cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
+        reward = _full(steps.reward)
+        if self.average_rewards:
+            reward = standardised(reward, None)
+        gamma = steps.per_step(self.gamma)
+        value, following = _full(found.now), _full(found.following)
+        return Valued(steps, reward, value, following, cut, left_out, gamma, found)
+
+    def _write(
+        self,
+        tensordict: TensorDictBase,
+        valued: Valued,
+        results: tuple[Tensor, Tensor],
+        unplace: Unplace,
+    ) -> None:
+        found, steps = valued.found, valued.steps
+        for name, result in zip(("advantage", "value_target"), results, strict=True):
+            tensordict.set(self.entries[name], unplace(result))
+        value = self.entries["value"]
+        tensordict.set(value, unplace(found.now))
+        tensordict.set(next_key(value), unplace(found.following))
+        if found.fits is not None:
+            fits = found.fits
+            if found.missing is not None:
+                fits = fits & ~found.missing.flatten(1).any(1)
+            tensordict.set(keys.SHIFTED_VALID, unplace(fits))
+        elif tensordict.get(keys.SHIFTED_VALID, None) is not None:  # of an earlier call
+            tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
+        if found.missing is not None and steps.missing is None:
+            tensordict.set(keys.NEXT_MISSING, unplace(found.missing.flatten(1).any(1)))
+
+
+def _full(values: Tensor) -> Tensor:
+    half = values.dtype in (torch.float16, torch.bfloat16)
+    return values.float() if half else values
+
+
+def _one_of(num_chunks: int | None, num_chunk: int | None) -> int | None:
+    if None not in (num_chunks, num_chunk) and num_chunks != num_chunk:
+        msg = f"num_chunks={num_chunks} and num_chunk={num_chunk} are one setting: pass one."
+        raise ValueError(msg)
+    return num_chunk if num_chunks is None else num_chunks
+
+
+def _refuse_legacy(given: dict[str, Any]) -> None:
+    for name in given:
+        if name in LEGACY:
+            msg = f"{name} is not an argument: call set_keys({name.removesuffix('_key')}=...)."
+            raise RuntimeError(msg)
+        msg = f"unexpected argument {name!r}."
+        raise TypeError(msg)

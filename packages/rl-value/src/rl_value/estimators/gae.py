@@ -1,0 +1,75 @@
+"""The estimator of generalised advantages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_value.estimators.estimator import ValueEstimator
+from rl_value.estimators.td import lambda_returns
+from rl_value.estimators.valued import Valued, finished, standardised
+from rl_value.returns import gae
+from rl_value.returns.steps import check_fraction
+
+
+class GAE(ValueEstimator):
+    """Estimates generalised advantages; the target is the advantage + V(s).
+
+    δₜ = rₜ + γ V(s'ₜ) - V(sₜ), Aₜ = δₜ + γ λ Aₜ₊₁, cut where segments end.
+    (Schulman et al., arXiv:1506.02438.)
+
+    Args:
+        gamma: discount in [0, 1].
+        lmbda: 0 for one step, 1 for the whole trajectory.
+        value_network: writes the values; None reads stored ones.
+        average_gae: standardise the advantages of the steps that count.
+        settings: what `ValueEstimator` takes besides.
+
+    Raises:
+        ValueError: a factor lies outside [0, 1].
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> batch = GAE(gamma=0.5, lmbda=0.5, value_network=net)(trajectories([3, 1]))
+        >>> batch["advantage"].flatten().tolist()
+        [2.0625, 2.25, 1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float | Tensor,
+        lmbda: float | Tensor,
+        value_network: TensorDictModuleBase | None = None,
+        average_gae: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(gamma=gamma, value_network=value_network, **settings)
+        check_fraction("lmbda", lmbda)
+        self.lmbda = lmbda
+        self.average_gae = average_gae
+
+    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+        """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
+        if valued.steps.ahead is None:
+            advantage, target = gae(
+                valued.reward,
+                valued.value,
+                valued.next_value,
+                valued.steps.terminated,
+                valued.cut,
+                gamma=valued.gamma,
+                lmbda=self.lmbda,
+                time_dim=0,
+            )
+        else:
+            target = lambda_returns(valued, self.lmbda)
+            advantage = target - valued.value
+        advantage, target = finished(valued, advantage, target)
+        if self.average_gae:
+            advantage = standardised(advantage, valued.left_out)
+        return advantage, target

@@ -1,0 +1,134 @@
+"""Values of the rows of a batch and of what lies behind them, from one call of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple
+from rl_value.estimators.slots import Slots, n_step_slots, one_step_slots
+from rl_value.estimators.steps import Steps
+from rl_value.estimators.unroll import Reader, lacks_next, state_keys, unroll
+from rl_value.estimators.value_calls import ValueCalls
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What a network says of every step and of its next state.
+
+    Attributes:
+        now: ``[M, ...]``.
+        following: ``[M, ...]``.
+        missing: bool ``[M, *G, 1]``, steps without a next state; None where all have one.
+        fits: bool ``[M]``, steps within the budget; None without one.
+        substituted: steps that stand in for their own next state, int64 ``[]``; None without.
+
+    Example:
+        >>> one = torch.ones(2, 1)
+        >>> Unrolled(one, one, None, None, None).now.shape
+        torch.Size([2, 1])
+    """
+
+    now: Tensor
+    following: Tensor
+    missing: Tensor | None
+    fits: Tensor | None
+    substituted: Tensor | None
+
+
+def unroll_steps(
+    network: TensorDictModuleBase,
+    steps: Steps,
+    wanted: NestedKey,
+    calls: ValueCalls,
+    params: TensorDictBase | None = None,
+    target_params: TensorDictBase | None = None,
+) -> Unrolled:
+    """Evaluate a network on the rows of a batch and on their next observations.
+
+    A next observation that is a row of the same segment is read there. What lies behind a
+    segment is read as its continuation, so that a recurrent network is exact.
+
+    Args:
+        network: reads observations, writes `wanted`.
+        steps: the steps.
+        wanted: key of the output.
+        calls: how to call it.
+        params: parameters in place of the network's own.
+        target_params: parameters for next states, from a call of its own.
+
+    Returns:
+        The output at each step and behind it.
+
+    Raises:
+        KeyError: an input is missing.
+        ValueError: the settings do not fit the data.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+        ...            "steps_to_next_obs": "steps_to_next_obs"}
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> steps = Steps.of(trajectories([2, 1]), entries)
+        >>> unroll_steps(net, steps, "state_value", ValueCalls()).following.flatten().tolist()
+        [1.0, 2.0, 1.0]
+    """
+    slots = _slots(network, steps, calls)
+    outside = slots.needs_extra
+    missing = steps.missing
+    if lacks_next(network, steps.batch):
+        absent = steps.widen(outside) & ~steps.terminated
+        missing = absent if missing is None else missing | absent
+    stand_in = None if missing is None else missing.flatten(1).any(1)
+    reader = Reader(network, steps.batch, steps.segments, slots, stand_in)
+    size = calls.chunk_slots(steps.batch.batch_size, len(slots))
+    call = partial(unroll, reader, [wanted], chunk_size=size)
+    (values,) = call(params=params)
+    if target_params is not None or not calls.single_call:
+        (ahead,) = call(params=params if target_params is None else target_params)
+    else:
+        ahead = values
+    substituted = None
+    if calls.missing_next == "root" and stand_in is not None:
+        substituted, missing = (stand_in & outside).sum(), None
+    now, following = values[slots.row_slot], ahead[slots.next_slot]
+    if missing is not None:  # what stands in is no value of the next state
+        following = torch.where(missing & steps.widen(outside), 0, following)
+    if calls.shifted:  # what terminated has no slot of its own: nothing follows
+        nothing = slots.next_slot == slots.row_slot
+        following = torch.where(nothing.view(-1, *(1,) * (now.ndim - 1)), 0, following)
+    return Unrolled(now, following, missing, slots.fits, substituted)
+
+
+def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Slots:
+    if steps.ahead is None:
+        slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
+        return _budgeted(slots, steps, calls) if calls.shifted else slots
+    if calls.shifted:
+        msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
+        raise ValueError(msg)
+    slots = n_step_slots(steps.segments, steps.ahead)
+    remembers = state_keys(network) or any(
+        as_tuple(key)[-1] == keys.IS_INIT for key in network.in_keys
+    )
+    if slots.has_holes and remembers:
+        msg = (
+            "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
+            "the steps before their next observations. Sample slices of at least n rows."
+        )
+        raise ValueError(msg)
+    return replace(slots, has_holes=False)
+
+
+def _budgeted(slots: Slots, steps: Steps, calls: ValueCalls) -> Slots:
+    num_steps = steps.batch.batch_size[-1]
+    rows_of = steps.segments.rows // num_steps
+    terminated = steps.terminated.flatten(1).all(1)
+    return slots.cut_to(rows_of, num_steps + calls.shifted_budget, terminated)

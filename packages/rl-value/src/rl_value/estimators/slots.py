@@ -1,0 +1,191 @@
+"""One sequence of slots for all observations of a batch: its rows, and what lies behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where each observation lies in the flat sequence that a network reads once.
+
+    Rows of a segment follow each other, and behind them lie the next observations that are no
+    row of the segment: one for plain steps, up to n for n-step rows. So a recurrent network goes
+    on into them from the state it is in.
+
+    Attributes:
+        source: int64 ``[K]``, the real row that each slot is taken from.
+        is_next: bool ``[K]``, whether the slot holds that row's next observation.
+        is_start: bool ``[K]``, first slot of a segment.
+        row_slot: int64 ``[M]``, slot of each real row.
+        next_slot: int64 ``[M]``, slot of each real row's next observation.
+        fits: bool ``[M]``, rows with room for what they need; None where all have.
+        has_holes: whether steps are missing before some next observation, as behind a slice of
+            n-step rows that is shorter than n.
+
+    Example:
+        >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1])))
+        >>> slots.source.tolist(), slots.next_slot.tolist()
+        ([0, 1, 1, 2, 2], [1, 2, 4])
+    """
+
+    source: Tensor
+    is_next: Tensor
+    is_start: Tensor
+    row_slot: Tensor
+    next_slot: Tensor
+    fits: Tensor | None = None
+    has_holes: bool = False
+
+    def __len__(self) -> int:
+        return self.source.shape[0]
+
+    @property
+    def needs_extra(self) -> Tensor:
+        """Rows whose next observation is no row of their segment, bool ``[M]``."""
+        return self.is_next[self.next_slot]
+
+    def cut_to(self, rows_of: Tensor, room: int, terminated: Tensor) -> Slots:
+        """Keep the first slots of each row of the batch, as many as there is room for.
+
+        Args:
+            rows_of: int64 ``[M]``, the row of the batch that each real step lies in.
+            room: slots that each of them has.
+            terminated: bool ``[M]``, steps that need no next observation.
+
+        Returns:
+            The slots that are kept; `fits` tells the steps that have what they need.
+
+        Example:
+            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1])))
+            >>> no = torch.zeros(3, dtype=torch.bool)
+            >>> slots.cut_to(torch.tensor([0, 0, 0]), 4, no).fits.tolist()
+            [True, True, False]
+        """
+        row = rows_of[self.source]
+        first = torch.searchsorted(row, row)  # rows of the batch are in order
+        kept = torch.arange(len(self), device=row.device) - first < room
+        place = kept.cumsum(0) - 1
+        fits = kept[self.row_slot] & (terminated | kept[self.next_slot])
+        return Slots(
+            self.source[kept],
+            self.is_next[kept],
+            self.is_start[kept],
+            torch.where(kept[self.row_slot], place[self.row_slot], 0),
+            torch.where(kept[self.next_slot], place[self.next_slot], 0),
+            fits,
+        )
+
+    def chunks(self, size: int) -> list[tuple[int, int]]:
+        """Divide the slots into runs of whole segments.
+
+        Args:
+            size: most slots of a chunk, except where one segment has more.
+
+        Returns:
+            First slot of each chunk, and the one behind its last.
+
+        Example:
+            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1, 4])))
+            >>> slots.chunks(5)
+            [(0, 5), (5, 10)]
+        """
+        if not len(self):
+            return [(0, 0)]
+        starts = [*self.is_start.nonzero()[:, 0].tolist(), len(self)]
+        cuts = [0]
+        for here, following in zip(starts[1:], [*starts[2:], None], strict=True):
+            if following is None or following - cuts[-1] > size:
+                cuts.append(here)
+        return list(pairwise(cuts))
+
+
+def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slots:
+    """Lay out plain steps: each segment, and the last next observation of each.
+
+    Args:
+        segments: of the batch.
+        behind_terminated: whether terminated segments have one, whose value nobody needs.
+
+    Returns:
+        M + S slots, or fewer.
+
+    Example:
+        >>> len(one_step_slots(Segments.from_lengths(torch.tensor([2, 3]))))
+        7
+    """
+    device, count = segments.starts.device, segments.num_real
+    has_extra = torch.ones(len(segments), dtype=torch.bool, device=device)
+    if not behind_terminated:
+        has_extra = segments.kinds != 2
+    extras_before = has_extra.cumsum(0) - has_extra.to(torch.int64)
+    row_slot = torch.arange(count, device=device) + segments.spread(extras_before)
+    lasts = segments.offsets[1:] - 1
+    extra_row = lasts[has_extra]
+    extra_slot = row_slot[extra_row] + 1
+    next_slot = row_slot + 1
+    if not behind_terminated:  # what is not there points at the row itself
+        next_slot[lasts[~has_extra]] -= 1
+    starts = row_slot[segments.offsets[:-1]]
+    return _assemble(row_slot, next_slot, (extra_row, extra_slot), starts)
+
+
+def n_step_slots(segments: Segments, steps: Tensor) -> Slots:
+    """Lay out n-step rows: each segment, and every next observation that lies behind it.
+
+    Args:
+        segments: of the batch.
+        steps: int64 ``[M]``, how far away each row's next observation is.
+
+    Returns:
+        The slots. What lies behind a segment follows in the order of time, each once.
+
+    Example:
+        >>> slots = n_step_slots(Segments.from_lengths(torch.tensor([3])), torch.tensor([2, 2, 2]))
+        >>> slots.source.tolist(), slots.next_slot.tolist()
+        ([0, 1, 2, 1, 2], [2, 3, 4])
+    """
+    device, count = segments.starts.device, segments.num_real
+    numbers = torch.arange(count, device=device)
+    segment = segments.spread(torch.arange(len(segments), device=device))
+    ahead = numbers + steps
+    beyond = ahead - segments.offsets[1:][segment]  # 0 for the one right behind the segment
+    outside = beyond >= 0
+    reach = int(steps.max()) + 1
+    places, which = torch.unique(
+        segment[outside] * reach + beyond[outside], sorted=True, return_inverse=True
+    )
+    extra_segment = places // reach
+    per_segment = torch.bincount(extra_segment, minlength=len(segments))
+    before = per_segment.cumsum(0) - per_segment
+    rank = torch.arange(len(places), device=device)
+    row_slot = numbers + segments.spread(before)
+    extra_slot = segments.offsets[1:][extra_segment] + rank
+    has_holes = bool((places % reach != rank - before[extra_segment]).any())
+    extra_row = torch.zeros_like(places).index_copy_(0, which, numbers[outside])
+    next_slot = row_slot[ahead.clamp(max=count - 1)]
+    next_slot[outside] = extra_slot[which]
+    starts = row_slot[segments.offsets[:-1]]
+    made = _assemble(row_slot, next_slot, (extra_row, extra_slot), starts)
+    return replace(made, has_holes=has_holes)
+
+
+def _assemble(
+    row_slot: Tensor, next_slot: Tensor, extras: tuple[Tensor, Tensor], starts: Tensor
+) -> Slots:
+    extra_row, extra_slot = extras
+    size = len(row_slot) + len(extra_row)
+    source = torch.empty(size, dtype=torch.int64, device=row_slot.device)
+    source[row_slot] = torch.arange(len(row_slot), device=row_slot.device)
+    source[extra_slot] = extra_row
+    is_next = torch.zeros(size, dtype=torch.bool, device=row_slot.device)
+    is_next[extra_slot] = True
+    is_start = torch.zeros_like(is_next)
+    is_start[starts] = True
+    return Slots(source, is_next, is_start, row_slot, next_slot)

@@ -1,0 +1,239 @@
+"""The real steps of one batch, flat, with all that an estimator needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.markers import FIELDS, flat_marker
+
+STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The M real steps of a batch, segment after segment.
+
+    Attributes:
+        batch: the tensordict, time last.
+        segments: its segments.
+        reward: ``[M, *G, C]``.
+        terminated: bool ``[M, *G, 1]``.
+        missing: bool ``[M, *G, 1]``, not terminated, and the next observation could not be had;
+            None where the batch does not say so.
+        ahead: int64 ``[M]``, how far away the next observation is; None where it is one step.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+        ...            "steps_to_next_obs": "steps_to_next_obs"}
+        >>> Steps.of(trajectories([2, 1]), entries).ends.tolist()
+        [False, True, True]
+    """
+
+    batch: TensorDictBase
+    segments: Segments
+    reward: Tensor
+    terminated: Tensor
+    missing: Tensor | None
+    ahead: Tensor | None
+
+    @classmethod
+    def of(cls, batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Steps:
+        """Read the steps of a batch.
+
+        Args:
+            batch: a TED tensordict ``[*B, T]``.
+            entries: keys of reward, done, terminated and steps_to_next_obs, named as at the root.
+
+        Returns:
+            The steps.
+
+        Raises:
+            KeyError: reward or flags are missing.
+            TypeError: a flag is not boolean, or the reward not floating point.
+            ValueError: a shape does not fit, or flags of a group end where the batch goes on.
+        """
+        segments = _segments(batch, entries)
+        reward = segments.gather(require(batch, _behind(entries["reward"])))
+        if not reward.is_floating_point():
+            msg = f"{entries['reward']!r}: expected floating point, got {reward.dtype}."
+            raise TypeError(msg)
+        terminated, done = _flags(batch, entries, segments)
+        _check_group(terminated, reward, entries["terminated"])
+        if done is not None:
+            _check_ends(done & ~terminated, segments, entries["done"])
+        steps = batch.get(_behind(entries["steps_to_next_obs"]), None)
+        ahead = None if steps is None else segments.gather(steps).reshape(-1)
+        missing = _missing(batch, segments, terminated)
+        return cls(batch, segments, reward, terminated, missing, ahead)
+
+    @property
+    def ends(self) -> Tensor:
+        """Last steps of segments, bool ``[M]``."""
+        last = torch.zeros(self.segments.num_real, dtype=torch.bool, device=self.reward.device)
+        last[self.segments.offsets[1:] - 1] = True
+        return last
+
+    @property
+    def successor(self) -> Tensor:
+        """The step that holds each step's next state, int64 ``[M]``; M where none does."""
+        count = self.segments.num_real
+        numbers = torch.arange(count, device=self.reward.device)
+        reached = numbers + (1 if self.ahead is None else self.ahead)
+        return torch.where(
+            reached < self.segments.spread(self.segments.offsets[1:]), reached, count
+        )
+
+    def successor_values(self, values: Tensor, others: Tensor) -> Tensor:
+        """Take values ``[M, ...]`` where each step's next state is, and others where it is none."""
+        where = self.successor
+        inside = (where < len(values)).view(-1, *(1,) * (values.ndim - 1))
+        return torch.where(inside, values[where.clamp(max=len(values) - 1)], others)
+
+    def stored(self, key: NestedKey) -> Tensor | None:
+        """Read an entry ``[M, ...]`` of the batch; None where it is missing."""
+        value = self.batch.get(key, None)
+        return None if value is None else self.segments.gather(value)
+
+    def per_step(self, gamma: float | Tensor) -> float | Tensor:
+        """The discount up to each step's next state: a number, or ``[M, ...]``."""
+        if isinstance(gamma, Tensor) and gamma.ndim:
+            shape = (*self.batch.batch_size, *self.reward.shape[1:])
+            gamma = self.segments.gather(gamma.to(self.reward.device).expand(shape))
+        elif isinstance(gamma, Tensor):
+            gamma = float(gamma)
+        if self.ahead is None:
+            return gamma
+        power = self.widen(self.ahead).to(self.reward.dtype)
+        return torch.as_tensor(gamma, dtype=power.dtype, device=power.device) ** power
+
+    def widen(self, flag: Tensor) -> Tensor:
+        """Give a flag of whole steps the dimensions of the reward: ``[M]`` to ``[M, 1, ...]``."""
+        return flag.view(-1, *(1,) * (self.reward.ndim - 1))
+
+
+def _behind(key: NestedKey) -> tuple[str, ...]:
+    parts = as_tuple(key)
+    return parts if parts[0] == keys.NEXT else next_key(parts)
+
+
+def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:
+    """The segments; flags that are kept under other names than the usual ones count as those."""
+    renamed = {
+        next_key(usual): value
+        for name, usual in STANDARD.items()
+        if _behind(entries[name]) != next_key(usual)
+        and (value := batch.get(_behind(entries[name]), None)) is not None
+        and value.shape == (*batch.batch_size, 1)
+    }
+    markers = [key for key, _, _ in FIELDS.values()]
+    if not renamed and any(batch.get(key, None) is not None for key in markers):
+        return Segments.of(batch)
+    known = TensorDict({}, batch_size=batch.batch_size)
+    for key in markers:
+        if (value := batch.get(key, None)) is not None and key != keys.NEXT_TRUNCATED:
+            known.set(key, value)
+    for key, value in renamed.items():
+        known.set(key, value)
+    if known.is_empty():  # flags of a group only: each row of time is one segment
+        shape = (*batch.batch_size, 1)
+        known.set(keys.IS_INIT, torch.zeros(shape, dtype=torch.bool, device=batch.device))
+    return Segments.of(known)
+
+
+def _flags(
+    batch: TensorDictBase, entries: Mapping[str, NestedKey], segments: Segments
+) -> tuple[Tensor, Tensor | None]:
+    """Terminated steps; and done ones where flags are a group's own, which must be looked at."""
+    places = {name: _behind(entries[name]) for name in ("terminated", "done")}
+    found = {}
+    for name, place in places.items():
+        value = batch.get(place, None)
+        if value is not None:
+            if value.dtype != torch.bool:
+                msg = f"{place!r}: expected torch.bool, got {value.dtype}. Call .bool()."
+                raise TypeError(msg)
+            found[name] = segments.gather(value)
+    if "terminated" not in found:
+        if "done" not in found:
+            msg = (
+                f"{places['terminated']!r} and {places['done']!r} are missing: without them no "
+                "target knows whether to bootstrap. Name them by set_keys(terminated=, done=)."
+            )
+            raise KeyError(msg)
+        truncated = batch.get((*places["done"][:-1], keys.TRUNCATED), None)
+        known = found["done"]
+        found["terminated"] = known if truncated is None else known & ~segments.gather(truncated)
+    own_group = len(places["done"]) > 2
+    return found["terminated"], found.get("done") if own_group else None
+
+
+def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
+    if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
+        msg = (
+            f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} behind the "
+            f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=)."
+        )
+        raise ValueError(msg)
+
+
+def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
+    """Refuse truncations of a group inside a segment: what they bootstrap from is not known."""
+    inside = truncated.flatten(1).any(1)
+    inside[segments.offsets[1:] - 1] = False
+    if bool(inside.any()):
+        msg = (
+            f"{key!r} is truncated where the batch's own markers go on, in "
+            f"{int(inside.sum())} steps. Set 'is_init' behind them, or truncate the batch there."
+        )
+        raise ValueError(msg)
+
+
+def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:
+    flag = batch.get(keys.NEXT_MISSING, None)
+    if flag is None:
+        return None
+    shape = batch.batch_size
+    whole = flat_marker(flag, shape, keys.NEXT_MISSING, torch.bool, singleton=False).view(shape)
+    rows = segments.gather(whole).view(-1, *(1,) * (terminated.ndim - 1))
+    return rows & ~terminated
+
+
+def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
+    """Find the time dimension of a batch: the given one, the one of that name, or the last.
+
+    Args:
+        tensordict: the batch.
+        explicit: its number, or None.
+
+    Returns:
+        The number, from the front.
+
+    Raises:
+        ValueError: there is no batch dimension, or not that one.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> time_dimension(TensorDict({}, [2, 3]), None)
+        1
+    """
+    dims: int = tensordict.ndim
+    if not dims:
+        msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
+        raise ValueError(msg)
+    if explicit is None:
+        named = tensordict._has_names() and keys.TIME in tensordict.names
+        names: list[str | None] = tensordict.names if named else []
+        return names.index(keys.TIME) if named else dims - 1
+    if isinstance(explicit, bool) or not -dims <= explicit < dims:
+        shape = list(tensordict.batch_size)
+        msg = f"time_dim={explicit}: the batch is {shape}. Pass {-dims} to {dims - 1}."
+        raise ValueError(msg)
+    return explicit % dims

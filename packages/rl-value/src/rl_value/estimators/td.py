@@ -1,0 +1,135 @@
+"""Estimators of bootstrapped returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_value.estimators.estimator import ValueEstimator
+from rl_value.estimators.valued import Valued, finished
+from rl_value.returns import td0, td_lambda
+from rl_value.returns.doubling import jumping_scan
+from rl_value.returns.steps import check_fraction, check_steps, zeroed
+
+
+class TD0Estimator(ValueEstimator):
+    """Estimates by one step: the target is r + γ V(s'), the advantage target - V(s).
+
+    Args:
+        gamma: discount in [0, 1]; on n-step rows γ ** steps counts.
+        value_network: writes the values; None reads stored ones.
+        settings: what `ValueEstimator` takes besides.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> batch = TD0Estimator(gamma=0.5, value_network=net)(trajectories([3]))
+        >>> batch["value_target"].flatten().tolist()  # rewards 1, 2, 3; next values 1, 2
+        [1.5, 3.0, 3.0]
+    """
+
+    def __init__(
+        self, *, gamma: float | Tensor, value_network: TensorDictModuleBase | None, **settings: Any
+    ) -> None:
+        super().__init__(gamma=gamma, value_network=value_network, **settings)
+
+    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+        """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
+        terminated = valued.steps.terminated
+        check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
+        target = td0(valued.reward, valued.next_value, terminated, gamma=valued.gamma)
+        return finished(valued, target - valued.value, target)
+
+
+class TDLambdaEstimator(ValueEstimator):
+    """Estimates by λ-returns; the advantage is target - V(s).
+
+    Args:
+        gamma: discount in [0, 1].
+        lmbda: 0 for one step, 1 for the whole trajectory.
+        value_network: writes the values; None reads stored ones.
+        settings: what `ValueEstimator` takes besides.
+
+    Raises:
+        ValueError: a factor lies outside [0, 1].
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> estimator = TDLambdaEstimator(gamma=0.5, lmbda=0.5, value_network=net)
+        >>> estimator(trajectories([3]))["value_target"].flatten().tolist()
+        [2.0625, 3.25, 3.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float | Tensor,
+        lmbda: float | Tensor,
+        value_network: TensorDictModuleBase | None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(gamma=gamma, value_network=value_network, **settings)
+        check_fraction("lmbda", lmbda)
+        self.lmbda = lmbda
+
+    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+        """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
+        target = lambda_returns(valued, self.lmbda)
+        return finished(valued, target - valued.value, target)
+
+
+class TD1Estimator(TDLambdaEstimator):
+    """Estimates by discounted returns to the end of each trajectory, bootstrapped there.
+
+    Args:
+        gamma: discount in [0, 1].
+        value_network: writes the values; None reads stored ones.
+        settings: what `ValueEstimator` takes besides.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> batch = TD1Estimator(gamma=0.5, value_network=net)(trajectories([3]))
+        >>> batch["value_target"].flatten().tolist()
+        [2.75, 3.5, 3.0]
+    """
+
+    def __init__(
+        self, *, gamma: float | Tensor, value_network: TensorDictModuleBase | None, **settings: Any
+    ) -> None:
+        super().__init__(gamma=gamma, lmbda=1.0, value_network=value_network, **settings)
+
+
+def lambda_returns(valued: Valued, lmbda: float | Tensor) -> Tensor:
+    """Compute λ-returns, over plain steps or n-step rows.
+
+    On n-step rows Gₜ = Rₜ + γᵐ ((1 - λ) V(sₜ₊ₘ) + λ Gₜ₊ₘ), m the row's own number of steps.
+
+    Args:
+        valued: the steps.
+        lmbda: mixing factor in [0, 1].
+
+    Returns:
+        ``[M, *G, C]``.
+    """
+    reward, ahead, terminated = valued.reward, valued.next_value, valued.steps.terminated
+    check_steps(reward, value=valued.value, next_value=ahead)
+    if isinstance(lmbda, Tensor):
+        lmbda = lmbda.to(reward.device)
+    if valued.steps.ahead is None:
+        cut, gamma = valued.cut, valued.gamma
+        return td_lambda(reward, ahead, terminated, cut, gamma=gamma, lmbda=lmbda, time_dim=0)
+    successor = valued.steps.successor
+    cut = valued.cut | terminated | valued.steps.widen(successor == len(successor))
+    kept = torch.where(cut, 0, torch.as_tensor(lmbda, dtype=reward.dtype, device=reward.device))
+    bootstrap = zeroed(ahead, terminated)
+    term = reward + valued.gamma * (1 - kept) * bootstrap
+    decay = (valued.gamma * kept).expand(reward.shape)
+    return jumping_scan(decay, term, successor)

@@ -1,0 +1,217 @@
+"""Networks read over a sequence of slots, whole or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_layout import Segments, keys, set_recurrent_mode
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.views import flatten
+from rl_value.estimators.slots import Slots
+
+
+def state_keys(network: TensorDictModuleBase) -> set[tuple[str, ...]]:
+    """Find the recurrent states of a network: what it reads, and writes for the next step.
+
+    Args:
+        network: a tensordict module.
+
+    Returns:
+        Their keys.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> cell = TensorDictModule(
+        ...     lambda x, h: (x, h), in_keys=["x", "h"], out_keys=["y", ("next", "h")]
+        ... )
+        >>> state_keys(cell)
+        {('h',)}
+    """
+    written = {as_tuple(key) for key in network.out_keys}
+    return {as_tuple(key) for key in network.in_keys if next_key(key) in written}
+
+
+def observation_keys(network: TensorDictModuleBase) -> list[NestedKey]:
+    """List what a network observes: all that it reads but markers and its own states.
+
+    Args:
+        network: a tensordict module.
+
+    Returns:
+        The keys, in its order.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> observation_keys(TensorDictModule(lambda *x: x[0], ["is_init", "x"], ["y"]))
+        ['x']
+    """
+    states = state_keys(network)
+    return [
+        key
+        for key in network.in_keys
+        if as_tuple(key) not in states and as_tuple(key)[-1] != keys.IS_INIT
+    ]
+
+
+def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
+    """Tell whether a batch came without next observations, as compact collection makes it.
+
+    Args:
+        network: whose inputs are looked for.
+        batch: a TED tensordict.
+
+    Returns:
+        True where none is there, False where all are.
+
+    Raises:
+        KeyError: some are and some are not.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> lacks_next(net, trajectories([2]))
+        False
+    """
+    observed = observation_keys(network)
+    absent = [key for key in observed if batch.get(next_key(key), None) is None]
+    if absent and len(absent) < len(observed):
+        msg = (
+            f"{next_key(absent[0])!r} is missing, while other next observations are there. "
+            "Store all that the network reads under 'next', or none."
+        )
+        raise KeyError(msg)
+    return bool(absent)
+
+
+class Reader:
+    """Reads the inputs of a network from a batch, slot by slot.
+
+    Args:
+        network: a tensordict module.
+        batch: a TED tensordict ``[*B, T]``.
+        segments: its segments.
+        slots: the sequence that the network reads.
+        stand_in: bool ``[M]``, rows whose next observation is replaced by their own; None where
+            every one is real.
+
+    Raises:
+        KeyError: an input is missing.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from rl_value.estimators.slots import one_step_slots
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> batch = trajectories([2, 1])
+        >>> segments = Segments.of(batch)
+        >>> reader = Reader(net, batch, segments, one_step_slots(segments), None)
+        >>> reader.read(0, 5)["observation"][:, 1].tolist()
+        [0.0, 1.0, 2.0, 0.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        network: TensorDictModuleBase,
+        batch: TensorDictBase,
+        segments: Segments,
+        slots: Slots,
+        stand_in: Tensor | None,
+    ) -> None:
+        self.network = network
+        self.slots = slots
+        self.rows = segments.rows if segments.has_gaps else None
+        self.real_next = (
+            slots.is_next if stand_in is None else (slots.is_next & ~stand_in[slots.source])
+        )
+        self.leaves: list[tuple[NestedKey, Tensor, Tensor | None]] = []
+        for key in network.in_keys:
+            if as_tuple(key)[-1] != keys.IS_INIT:
+                root = flatten(require(batch, key), segments.batch_shape)
+                after = batch.get(next_key(key), None)
+                ahead = None if after is None else flatten(after, segments.batch_shape)
+                self.leaves.append((key, root, ahead))
+
+    def read(self, start: int, stop: int) -> TensorDict:
+        """Read a run of slots, as a flat batch whose segments start where `is_init` is set.
+
+        Args:
+            start: first slot.
+            stop: the one behind the last.
+
+        Returns:
+            The inputs of the network ``[stop - start]``.
+        """
+        source = self.slots.source[start:stop]
+        rows = source if self.rows is None else self.rows[source]
+        places = self.real_next[start:stop].nonzero()[:, 0]
+        following = rows[places]
+        made: dict[NestedKey, Tensor] = {keys.IS_INIT: self.slots.is_start[start:stop, None]}
+        for key in self.network.in_keys:
+            if as_tuple(key)[-1] == keys.IS_INIT:
+                made[key] = made[keys.IS_INIT]
+        for key, root, ahead in self.leaves:
+            leaf = root.index_select(0, rows)
+            if ahead is not None:
+                leaf.index_copy_(0, places, ahead.index_select(0, following).to(leaf.dtype))
+            made[key] = leaf
+        return _tensordict(made, stop - start)
+
+
+def unroll(
+    reader: Reader,
+    wanted: Sequence[NestedKey],
+    *,
+    params: TensorDictBase | None = None,
+    chunk_size: int | None = None,
+) -> list[Tensor]:
+    """Evaluate a network over all slots, in recurrent mode.
+
+    Args:
+        reader: reads the slots.
+        wanted: keys of the outputs to keep.
+        params: parameters to use in place of the network's own.
+        chunk_size: most slots at a time, whole segments only; None for all at once.
+
+    Returns:
+        Each output ``[K, ...]``.
+
+    Raises:
+        KeyError: the network does not write such a key.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from rl_value.estimators.slots import one_step_slots
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> batch = trajectories([2, 1])
+        >>> segments = Segments.of(batch)
+        >>> reader = Reader(net, batch, segments, one_step_slots(segments), None)
+        >>> unroll(reader, ["state_value"])[0].flatten().tolist()
+        [0.0, 1.0, 2.0, 0.0, 1.0]
+    """
+    size = len(reader.slots)
+    spans = [(0, size)] if chunk_size is None else reader.slots.chunks(chunk_size)
+    swapped: Any = nullcontext() if params is None else params.to_module(reader.network)
+    found = []
+    with swapped, set_recurrent_mode(True):
+        for start, stop in spans:
+            out = reader.network(reader.read(start, stop))
+            found.append([require(out, key) for key in wanted])
+    if len(found) == 1:
+        return found[0]
+    return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
+
+
+def _tensordict(leaves: dict[NestedKey, Tensor], size: int) -> TensorDict:
+    made = TensorDict({}, batch_size=[size])
+    for key, leaf in leaves.items():
+        made.set(key, leaf)
+    return made

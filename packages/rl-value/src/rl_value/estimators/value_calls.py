@@ -1,0 +1,92 @@
+"""How value networks are called: how often, over what, how much at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+MissingNext = Literal["skip", "root"]
+
+
+@dataclass(frozen=True)
+class ValueCalls:
+    """Settings of the calls of a value network.
+
+    Attributes:
+        shifted: read a sequence of fixed length, and leave out the steps that do not fit.
+        shifted_budget: how much longer than time that sequence is.
+        single_call: values and next values from one call; False makes two.
+        value_chunk_size: most elements of one dimension of the batch at a time.
+        num_chunks: how many calls to make instead.
+        value_chunk_dim: the dimension that `value_chunk_size` counts.
+        missing_next: leave steps out whose next observation is missing, or put their own in
+            its place.
+
+    Raises:
+        TypeError: a number is not an integer.
+        ValueError: a number is below 1, both chunk settings are given, or a name is unknown.
+
+    Example:
+        >>> ValueCalls(num_chunks=4).chunk_slots(torch.Size([100]), 120)
+        30
+    """
+
+    shifted: bool = False
+    shifted_budget: int = 1
+    single_call: bool = True
+    value_chunk_size: int | None = None
+    num_chunks: int | None = None
+    value_chunk_dim: int = 0
+    missing_next: MissingNext = "skip"
+
+    def __post_init__(self) -> None:
+        for name in ("shifted", "single_call"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"{name}: expected True or False, got {getattr(self, name)!r}."
+                raise ValueError(msg)
+        for name in ("shifted_budget", "value_chunk_size", "num_chunks"):
+            _check_count(name, getattr(self, name))
+        if self.value_chunk_size is not None and self.num_chunks is not None:
+            msg = (
+                f"value_chunk_size={self.value_chunk_size} and num_chunks={self.num_chunks} say "
+                "the same in two ways: pass one of them."
+            )
+            raise ValueError(msg)
+        if self.missing_next not in ("skip", "root"):
+            msg = f"missing_next: expected 'skip' or 'root', got {self.missing_next!r}."
+            raise ValueError(msg)
+
+    def chunk_slots(self, shape: torch.Size, slots: int) -> int | None:
+        """Say how many slots one call may have.
+
+        Args:
+            shape: of the batch.
+            slots: number of all slots.
+
+        Returns:
+            Most slots of a chunk; None without a limit.
+
+        Raises:
+            ValueError: the batch has no dimension `value_chunk_dim`.
+        """
+        if self.num_chunks is not None:
+            return -(-slots // self.num_chunks)
+        if self.value_chunk_size is None:
+            return None
+        if not -len(shape) <= self.value_chunk_dim < len(shape):
+            msg = f"value_chunk_dim={self.value_chunk_dim}: the batch is {list(shape)}."
+            raise ValueError(msg)
+        return max(1, self.value_chunk_size * slots // shape[self.value_chunk_dim])
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is None and name != "shifted_budget":
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name}: expected an integer, got {value!r}."
+        raise TypeError(msg)
+    if value < 1:
+        msg = f"{name}: expected at least 1, got {value}."
+        raise ValueError(msg)
