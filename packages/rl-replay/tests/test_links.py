@@ -45,7 +45,7 @@ class LinkedRing:
         """Number of the row before, by the number of the row, where both are live."""
         numbers = range(self.ring.first, self.ring.published)
         back = {n: int(self.links.back[n % self.ring.capacity]) for n in numbers}
-        return {n: n - b for n, b in back.items() if b and n - b >= self.ring.first}
+        return {n: n - b for n, b in back.items() if b > 0 and n - b >= self.ring.first}
 
     def expected(self) -> dict[int, int]:
         live = range(self.ring.first, self.ring.published)
@@ -151,7 +151,7 @@ def test_without_ids_and_observations_nothing_is_joined_across_calls() -> None:
 def test_masked_rows_continue_nobody() -> None:
     rows = trajectories([5], EndKind.CUT)
     rows[keys.MASK] = torch.tensor([True, True, False, True, True])
-    assert LinkedRing(10, rows).extend(rows) == [0, 1, 0, 0, 1]
+    assert LinkedRing(10, rows).extend(rows) == [0, 1, -1, 0, 1]
 
 
 def test_done_cuts_n_step_rows_only_one_step_away() -> None:

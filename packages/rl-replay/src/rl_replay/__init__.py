@@ -1,1 +1,37 @@
 """Replay buffers of flat trajectories: storages, samplers, writers."""
+
+from rl_replay.buffer import ReplayBuffer
+from rl_replay.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from rl_replay.storages import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    Storage,
+    TensorStorage,
+)
+from rl_replay.tensordict_buffer import TensorDictReplayBuffer
+from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+)
+
+__all__ = [
+    "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "RandomSampler",
+    "ReplayBuffer",
+    "RoundRobinWriter",
+    "Sampler",
+    "SamplerWithoutReplacement",
+    "Storage",
+    "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+    "TensorStorage",
+    "TrajectoryIndex",
+    "Writer",
+]

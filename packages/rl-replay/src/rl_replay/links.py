@@ -33,8 +33,8 @@ class Found(NamedTuple):
     """The links of rows about to be written.
 
     Attributes:
-        back: For each row the distance in numbers to the one that it continues, 0 without one;
-            int32 `[n]`.
+        back: For each row the distance in numbers to the one that it continues, 0 without one,
+            -1 for padding; int32 `[n]`.
         opened: Ids, step and number of the rows that none of them continues yet.
         taken: Ids and step of older rows that are continued now.
         tail: What the next call needs, where rows are not numbered by ids and steps.
@@ -71,7 +71,7 @@ class Links:
 
     Attributes:
         back: For each position the distance in numbers to the row that its row continues, 0
-            without one; int32 `[capacity]`.
+            without one, -1 for padding; int32 `[capacity]`.
         pending: The number of each row that nobody continues yet, by its ids and step; only where
             rows have both.
 
@@ -123,13 +123,15 @@ class Links:
             if inside is not None:
                 joined &= inside
             np.multiply(joined, np.int32(stride), out=back[later], casting="unsafe")
+        if marks.real is not None:
+            back[~marks.real] = -1
         if self.keys.numbered:
             return self._by_number(marks, back, numbers)
         pairs = self.keys.observations
         if not pairs:
             return Found(back, {}, [])
         if self._tail is not None and self._tail.marks.count == stride <= extent.count:
-            back[:stride] = stride * self._goes_on(self._tail, cells, marks, stride)
+            back[:stride][self._goes_on(self._tail, cells, marks, stride)] = stride
         following = tuple(_bytes(cells.get(after)[-stride:]).copy() for _, after in pairs)
         return Found(back, {}, [], Tail(_some(marks, slice(-stride, None)), following))
 
@@ -145,7 +147,7 @@ class Links:
         keys = self.keys
         here = (*(int(get(key).item()) for key in keys.ids), int(get(keys.step).item()))
         if keys.mask is not None and not get(keys.mask).item():
-            return Found(_NONE, {}, [])
+            return Found(_NONE - 1, {}, [])
         back, taken = _NONE, []
         if keys.init is None or not get(keys.init).item():
             before = (*here[:-1], here[-1] - 1)
@@ -195,6 +197,8 @@ class Links:
         row = row[marks.joined(row - distance[row], row)]
         back = np.zeros(marks.count, dtype=np.int32)
         back[row] = distance[row]
+        if marks.real is not None:
+            back[~marks.real] = -1
         self.forget()
         if self.keys.numbered:
             found = self._by_number(marks, back, range(first, first + marks.count))
@@ -203,7 +207,7 @@ class Links:
 
     def _by_number(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> Found:
         """Complete `back` for rows that name their predecessor, looking at older ones too."""
-        rows = np.flatnonzero(back)
+        rows = np.flatnonzero(back > 0)
         has_next = np.zeros(marks.count, dtype=np.bool_)
         has_next[rows - back[rows]] = True
         heads = np.flatnonzero(marks.after_others() & (back == 0))

@@ -153,7 +153,7 @@ def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | N
         return None
     flags = column if column.dtype == np.bool_ else column != 0
     flat = flags.reshape(count, -1)
-    return flat[:, 0] if flat.shape[1] == 1 else flat.any(1)
+    return flat[:, 0] if flat.shape[1] == 1 else np.logical_or.reduce(flat, 1)
 
 
 def _boundary(get: Get, keys: MarkerKeys, count: int) -> NDArray[np.bool_] | None:

@@ -1,0 +1,104 @@
+"""From what a caller writes in brackets to positions of rows, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rl_replay.storages.storage import Storage
+
+
+def live_positions(storage: Storage) -> torch.Tensor:
+    """Where the rows that can be read lie, in rising order, int64 `[len(storage)]`.
+
+    Example:
+        >>> from rl_replay import ListStorage
+        >>> storage = ListStorage(5)
+        >>> _ = storage.extend(["a", "b"])
+        >>> live_positions(storage)
+        tensor([0, 1])
+    """
+    window = storage.ring.window()
+    total = len(window)
+    positions = storage.ring.positions(window.numbers(torch.arange(total)))
+    return positions.sort().values
+
+
+def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
+    """The positions that an index means, as if the rows that can be read were a tensor.
+
+    Args:
+        storage: Where the rows are.
+        index: Whatever a tensor of the shape of the storage can be indexed by; its dimensions are
+            those of the data, `[*B, T]`.
+
+    Returns:
+        Positions, int64 of the indexed shape; an int for one row of a storage with one dimension.
+
+    Raises:
+        IndexError: There is no such row.
+
+    Example:
+        >>> from rl_replay import ListStorage
+        >>> storage = ListStorage(5)
+        >>> _ = storage.extend(["a", "b", "c"])
+        >>> positions_at(storage, slice(1, None)), positions_at(storage, -1)
+        (tensor([1, 2]), 2)
+    """
+    total = len(storage)
+    if storage.ndim > 1:
+        rows = live_positions(storage).view(-1, *storage.columns)
+        return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
+        place = index.__index__()
+        if not -total <= place < total:
+            raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
+        return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
+    if isinstance(index, slice) and _is_prefix(storage):
+        return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
+    return live_positions(storage)[_plain(index)]
+
+
+def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
+    """The index of some positions, such that `buffer[index]` gives their rows.
+
+    Args:
+        storage: Where the rows are.
+        positions: int64 `[N]`.
+
+    Returns:
+        `[N]` for a storage with one dimension, else `[N, ndim]`.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage
+        >>> storage = LazyTensorStorage(12, ndim=2)
+        >>> _ = storage.extend(torch.zeros(3, 2))
+        >>> coordinates(storage, torch.tensor([4]))  # the second step of the second column
+        tensor([[1, 1]])
+    """
+    if storage.ndim == 1:
+        return positions
+    found = torch.unravel_index(positions, storage.shape)
+    return torch.stack(storage.arrangement.swapped(found), -1)
+
+
+def _is_prefix(storage: Storage) -> bool:
+    """Whether rows lie at positions 0 to len - 1."""
+    window, capacity = storage.ring.window(), storage.max_size
+    single = len(window.first) == 1
+    return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, list | range):
+        return torch.as_tensor(list(index))
+    if isinstance(index, slice) and (index.step or 1) < 0:
+        return _bad(index)
+    return index
+
+
+def _bad(index: slice) -> Any:
+    raise IndexError(f"a slice of rows steps forward, got {index}: flip the result instead.")

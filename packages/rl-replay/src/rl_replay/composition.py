@@ -1,0 +1,296 @@
+"""What a buffer is made of, and how its parts are exchanged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from rl_replay.collate import Collate, stack
+from rl_replay.prefetch import Prefetch
+from rl_replay.samplers import RandomSampler, Sampler
+from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
+from rl_transforms import CallableTransform, Compose, Transform, as_transform
+
+Part = TypeVar("Part")
+
+
+class Composition:
+    """The parts of a buffer under one lock, and a count of everything that changed them.
+
+    Args:
+        storage: Where rows live; a list of 1000 objects unless given.
+        sampler: Which rows a sample holds; uniform unless given.
+        writer: Whether and what may be written; round robin unless given.
+        collate_fn: Makes a batch of what the storage returns.
+        prefetch: Batches to make ahead.
+        batch_size: Rows of a sample.
+        dim_extend: The dimension of the data along which the storage grows.
+        generator: Where randomness comes from.
+
+    Raises:
+        TypeError: A part of the wrong type.
+        ValueError: Settings that do not go together.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts that the seeds name
+        self,
+        *,
+        storage: Storage | None,
+        sampler: Sampler | None,
+        writer: Writer | None,
+        collate_fn: Collate | None,
+        prefetch: int | None,
+        batch_size: int | None,
+        dim_extend: int | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._stamp = 0
+        # an empty storage is falsy
+        self._storage = _checked(storage, Storage, lambda: ListStorage(1000))
+        self._sampler = _checked(sampler, Sampler, RandomSampler)
+        self._writer = _checked(writer, Writer, self._default_writer)
+        self._collate = collate_fn or _default_collate(self._storage)
+        self._transform = Compose()
+        self._batch_size = batch_size
+        if prefetch and batch_size is None:
+            raise ValueError(f"prefetch={prefetch} needs a batch_size: say how many rows.")
+        if self._sampler.drop_last and batch_size is None:
+            raise ValueError("a sampler with drop_last needs a batch_size: say how many rows.")
+        self._dim_extend = self._storage.ndim - 1 if dim_extend is None else dim_extend
+        self._storage.arrange(self._dim_extend)
+        self._prefetch = Prefetch(prefetch) if prefetch else None
+        self.set_rng(generator)
+        self._fit()
+
+    @property
+    def storage(self) -> Storage:
+        """Where rows live."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """Which rows a sample holds."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """Whether and what may be written."""
+        return self._writer
+
+    @property
+    def transform(self) -> Compose:
+        """What samples, and in reverse data that are stored, go through."""
+        return self._transform
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of the data along which the storage grows."""
+        return self._dim_extend
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a sample, unless `sample` says otherwise."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int | None) -> None:
+        with self._lock:
+            self._batch_size = size
+            self._changed()
+
+    def append_transform(
+        self, transform: Transform | Callable[[Any], Any], *, invert: bool = False
+    ) -> Any:
+        """Put a transform behind the others.
+
+        Args:
+            transform: A transform, or a function of a batch.
+            invert: Exchange its two directions.
+
+        Returns:
+            The buffer.
+
+        Raises:
+            TypeError: Neither a transform nor a function.
+            ValueError: A transform that cannot work in a buffer.
+        """
+        return self.insert_transform(len(self._transform), transform, invert=invert)
+
+    def insert_transform(
+        self, index: int, transform: Transform | Callable[[Any], Any], *, invert: bool = False
+    ) -> Any:
+        """Put a transform ahead of the one at a place.
+
+        Args:
+            index: The place.
+            transform: A transform, or a function of a batch.
+            invert: Exchange its two directions.
+
+        Returns:
+            The buffer.
+
+        Raises:
+            TypeError: Neither a transform nor a function.
+            ValueError: A transform that cannot work in a buffer.
+            IndexError: There is no such place.
+        """
+        made = as_transform(transform)
+        made.check_place("buffer")
+        with self._lock:
+            self._transform.insert(index, Inverted(made) if invert else made)
+            self._changed()
+        return self
+
+    def set_storage(self, storage: Storage, collate_fn: Collate | None = None) -> Storage:
+        """Exchange the storage.
+
+        Args:
+            storage: The new one.
+            collate_fn: Makes a batch of what it returns.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No storage.
+        """
+        with self._lock:
+            old, self._storage = self._storage, _checked(storage, Storage)
+            self._collate = collate_fn or _default_collate(storage)
+            self._dim_extend = min(self._dim_extend, storage.ndim - 1)
+            storage.arrange(self._dim_extend)
+            self._sampler.reset()
+            self._fit()
+        return old
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Exchange the sampler.
+
+        Args:
+            sampler: The new one.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No sampler.
+        """
+        with self._lock:
+            old, self._sampler = self._sampler, _checked(sampler, Sampler)
+            sampler.generator = self._generator
+            self._fit()
+        return old
+
+    def set_writer(self, writer: Writer) -> Writer:
+        """Exchange the writer.
+
+        Args:
+            writer: The new one.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No writer.
+        """
+        with self._lock:
+            old, self._writer = self._writer, _checked(writer, Writer)
+            self._fit()
+        return old
+
+    def set_rng(self, generator: torch.Generator | None) -> torch.Generator | None:
+        """Exchange the generator that samples are drawn from.
+
+        Args:
+            generator: The new one; None for torch's own.
+
+        Returns:
+            The old one.
+        """
+        with self._lock:
+            old: torch.Generator | None = getattr(self, "_generator", None)
+            self._generator = self._sampler.generator = generator
+            self._changed()
+        return old
+
+    def _default_writer(self) -> Writer:
+        return RoundRobinWriter()
+
+    def _fit(self) -> None:
+        """Let the parts know one another."""
+        storage, writer = self._storage, self._writer
+        if getattr(storage, "lossless", False) and not writer.overwrites_oldest:
+            raise ValueError(
+                f"{type(writer).__name__} does not overwrite the oldest row first, which lossless "
+                "storage relies on: use RoundRobinWriter, or lossless=False."
+            )
+        if isinstance(writer, ImmutableDatasetWriter) and isinstance(storage, TensorStorage):
+            storage.fill()
+        storage.mark(list(self._sampler.id_keys), list(self._sampler.end_keys))
+        self._changed()
+
+    def _changed(self) -> None:
+        """Let no batch that was made ahead be handed out."""
+        self._stamp += 1
+
+
+class Inverted(Transform):
+    """A transform whose two directions are exchanged.
+
+    Args:
+        transform: The transform.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_transforms import DTypeCastTransform
+        >>> cast = DTypeCastTransform(torch.float32, torch.float64, in_keys=["observation"])
+        >>> Inverted(cast).inv(trajectories([2]))["observation"].dtype
+        torch.float64
+    """
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.inner = transform
+
+    def forward(self, batch: Any) -> Any:
+        """What the transform's inverse does."""
+        return self.inner.inv(batch)
+
+    def inv(self, batch: Any) -> Any:
+        """What the transform does."""
+        return self.inner(batch)
+
+
+def apply(transform: Compose, batch: Any, source: Any) -> Any:
+    """Pass a batch through transforms; plain functions take any data, not tensordicts alone.
+
+    Args:
+        transform: The transforms.
+        batch: A sample.
+        source: The rows beside it, for those that need them.
+    """
+    for one in transform:
+        if isinstance(one, CallableTransform):
+            batch = one.function(batch)
+        elif one.needs_rows:
+            batch = one(batch, source)
+        else:
+            batch = one(batch)
+    return batch
+
+
+def _checked(part: Any, kind: Callable[..., Part], default: Any = None) -> Part:
+    found: Part = default() if part is None and default is not None else part
+    if not isinstance(found, kind):  # type: ignore[arg-type]
+        name = kind.__name__
+        raise TypeError(f"{name.lower()} must be a {name}, got {type(found).__name__}.")
+    return found
+
+
+def _default_collate(storage: Storage) -> Collate | None:
+    return stack if isinstance(storage, ListStorage) else None

@@ -1,0 +1,88 @@
+"""What a sampler is: the choice of rows for a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, ABCMeta, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from rl_layout.keys import NestedKey
+
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
+
+class _Dispatch(ABCMeta):
+    """Lets `SomeSampler(replacement=False)` make the class that samples without replacement."""
+
+    def __call__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
+        if replacement:
+            return super().__call__(*args, **options)
+        other = getattr(cls, "without_replacement", None)
+        if other is None:
+            raise TypeError(
+                f"{cls.__name__} has no variant without replacement: leave replacement out."
+            )
+        return other(*args, **options)
+
+
+class Sampler(ABC, metaclass=_Dispatch):
+    """Chooses the rows of a batch. Derive from it and write `sample`.
+
+    Attributes:
+        generator: Where randomness comes from; torch's own where it is None. The buffer sets it.
+        ran_out: Whether the batch chosen last was the last one of an epoch.
+        drop_last: Whether an epoch leaves out a last batch that is too short.
+        id_keys: Columns that must be equal in rows of one trajectory, beside those of the contract.
+        end_keys: Flags of last steps, beside those of the contract.
+        truncated_key: Where the ends of slices are marked, by samplers of slices; None for nowhere.
+
+    Example:
+        >>> class Newest(Sampler):
+        ...     def sample(self, storage, batch_size):
+        ...         window = storage.ring.window()
+        ...         return window.numbers(torch.arange(len(window))[-batch_size:]), {}
+        >>> Newest().ran_out
+        False
+    """
+
+    without_replacement: ClassVar[type[Sampler] | None] = None
+
+    generator: torch.Generator | None = None
+    ran_out: bool = False
+    drop_last: bool = False
+    id_keys: Sequence[NestedKey] = ()
+    end_keys: Sequence[NestedKey] = ()
+    truncated_key: NestedKey | None = None
+
+    @abstractmethod
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Choose the rows of a batch; called under the buffer's lock.
+
+        Args:
+            storage: Where the rows are; `storage.ring.window()` says which can be read.
+            batch_size: How many rows.
+
+        Returns:
+            Their numbers, int64 `[N]`, and whatever else is known about them.
+        """
+
+    def reset(self) -> None:
+        """Begin anew, with other rows."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next choices depend on, beside the generator."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another sampler was.
+
+        Args:
+            state: What its `state_dict` returned.
+        """
+        del state
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"

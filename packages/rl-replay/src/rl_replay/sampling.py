@@ -1,0 +1,147 @@
+"""How batches are drawn: choose, gather, mark, collate, transform; at once or ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+from rl_replay.addresses import coordinates
+from rl_replay.composition import Composition, apply
+from rl_replay.row_source import StoredRows
+from rl_replay.samplers.marks import mark_slices
+from rl_replay.storages import TensorStorage
+from rl_slabs.tensordict_fast import put
+
+
+class Drawn(NamedTuple):
+    """Rows that a sampler chose.
+
+    Attributes:
+        numbers: Their numbers, int64 `[N]`.
+        info: What the sampler knows about them.
+        last: Whether they end an epoch.
+    """
+
+    numbers: torch.Tensor
+    info: dict[str, Any]
+    last: bool
+
+
+class Sampling(Composition):
+    """The half of a buffer that hands rows out.
+
+    Args:
+        pin_memory: Copy samples to pinned memory, where there is a CUDA device.
+        **parts: As for `Composition`.
+    """
+
+    def __init__(self, *, pin_memory: bool, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._pins = pin_memory and torch.cuda.is_available()
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: How many rows; those of the constructor unless given.
+            return_info: Return what is known about the rows as well.
+
+        Returns:
+            The batch, or the batch and a dict with "index" and "row" of each of its rows.
+
+        Raises:
+            ValueError: No batch size, an empty buffer, or what the sampler refuses.
+        """
+        batch, info, _ = self._next(self._size(batch_size))
+        return (batch, info) if return_info else batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches up to the end of an epoch; without end where the sampler knows none."""
+        size = self._size(None)
+        last = False
+        while not last:
+            batch, _, last = self._next(size)
+            yield batch
+
+    def _size(self, batch_size: int | None) -> int:
+        size = self._batch_size if batch_size is None else batch_size
+        if size is None:
+            raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
+        return size
+
+    def _next(self, size: int) -> tuple[Any, dict[str, Any], bool]:
+        """The next batch, what is known about its rows, and whether it ends an epoch."""
+        if self._prefetch is not None:
+            return self._next_ahead(size)
+        with self._lock:
+            drawn = self._draw(size)
+            rows, info = self._gather(drawn)
+        return self._finish(rows), info, drawn.last
+
+    def _next_ahead(self, size: int) -> tuple[Any, dict[str, Any], bool]:
+        queue = self._prefetch
+        assert queue is not None  # the caller looked
+        while True:
+            with self._lock:
+                pending = queue.take(self._stamp, size)
+                if pending is None:
+                    before = queue.drop()
+                    if before is not None:
+                        self._sampler.load_state_dict(before)
+                    self._submit(size)
+                    pending = queue.take(self._stamp, size)
+                assert pending is not None  # just submitted
+                while len(queue) < queue.depth:
+                    self._submit(size)
+            made = pending.future.result()
+            with self._lock:
+                if made is not None and pending.stamp == self._stamp:
+                    return *made, pending.last
+
+    def _submit(self, size: int) -> None:
+        queue, stamp, before = self._prefetch, self._stamp, self._sampler.state_dict()
+        assert queue is not None  # the caller looked
+        drawn = self._draw(size)
+
+        def make() -> tuple[Any, dict[str, Any]] | None:
+            with self._lock:
+                if stamp != self._stamp:
+                    return None
+                rows, info = self._gather(drawn)
+            return self._finish(rows), info
+
+        queue.submit(make, stamp=stamp, size=size, before=before, last=drawn.last)
+
+    def _draw(self, size: int) -> Drawn:
+        numbers, info = self._sampler.sample(self._storage, size)
+        return Drawn(numbers, info, self._sampler.ran_out)
+
+    def _gather(self, drawn: Drawn) -> tuple[Any, dict[str, Any]]:
+        """Copy chosen rows out, with their numbers and marks."""
+        storage, numbers = self._storage, drawn.numbers
+        positions = storage.ring.positions(numbers)
+        rows = storage.read(positions)
+        index = coordinates(storage, positions)
+        if isinstance(rows, TensorDictBase):
+            put(rows, (keys.INDEX,), index)
+            put(rows, keys.ROW, numbers)
+            if "slices" in drawn.info:
+                mark_slices(rows, drawn.info["slices"], self._sampler.truncated_key)
+        return rows, {keys.INDEX: index, "row": numbers} | drawn.info
+
+    def _finish(self, rows: Any) -> Any:
+        if self._collate is not None:
+            rows = self._collate(rows)
+        if len(self._transform):
+            rows = apply(self._transform, rows, self._source())
+        if self._pins and hasattr(rows, "pin_memory"):
+            rows = rows.pin_memory()
+        return rows
+
+    def _source(self) -> StoredRows | None:
+        storage = self._storage
+        return StoredRows(storage) if isinstance(storage, TensorStorage) else None

@@ -1,0 +1,59 @@
+"""Rows in memory that is made when the first of them comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_layout.keys import NestedKey
+from rl_replay.compact import CompactRows
+from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.storages.tensors import Device, TensorStorage
+from rl_slabs import Rows, RowSchema, Slab
+
+
+class LazyTensorStorage(TensorStorage):
+    """Rows in memory, or on a device, made for `max_size` rows like the first that are written.
+
+    Args:
+        max_size: How many rows, those of all dimensions together; rounded up to whole columns.
+        device: Where they live; "auto" for where the first data are.
+        ndim: Its dimensions: 2 for batches `[B, T]`, whose environments become columns.
+        lossless: Keep each observation once; a row names the row that holds its next one. True
+            takes every leaf that is there under `"next"` too; a list names them, as is needed
+            where the next observations are not stored at all.
+
+    Raises:
+        ValueError: A size or a number of dimensions out of range.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> storage = LazyTensorStorage(9)
+        >>> _ = storage.extend(trajectories([3, 2]))
+        >>> len(storage), len(storage.trajectories())
+        (5, 2)
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: Device = "cpu",
+        ndim: int = 1,
+        lossless: bool | Sequence[NestedKey] = False,
+    ) -> None:
+        self._begin(max_size, device=device, ndim=ndim)
+        self.lossless = lossless if isinstance(lossless, bool) else list(lossless)
+
+    def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:
+        self._look_at_device()
+        if self.lossless is False:
+            if self._on_host:
+                return PlainRows(Slab.private(schema, capacity).rows)
+            return PlainRows(Rows.zeros(schema, capacity, device=self._device_of_rows))
+        named = None if self.lossless is True else self.lossless
+        return CompactRows.zeros(
+            schema, capacity, keys=named, back=back, device=self._device_of_rows
+        )

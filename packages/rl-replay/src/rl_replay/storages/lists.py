@@ -1,0 +1,131 @@
+"""Any objects, in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import is_tensor_collection
+
+from rl_replay.storages.storage import Storage
+from rl_slabs import Span
+
+_ENDLESS = 1 << 40
+
+
+class ListStorage(Storage):
+    """Holds any objects, each as it came. It is slow, and cannot be written to disk.
+
+    Args:
+        max_size: How many; as many as there is memory for unless given.
+
+    Example:
+        >>> storage = ListStorage(3)
+        >>> _ = storage.extend([30, None, "a", "b"][:3]), storage.add("b")
+        >>> storage.read(torch.tensor([0, 1]))
+        ['b', None]
+    """
+
+    def __init__(self, max_size: int | None = None) -> None:
+        super().__init__(_ENDLESS if max_size is None else max_size)
+        self.items: list[Any] = []
+
+    def extend(self, data: Any) -> Span:
+        """Write several objects.
+
+        Args:
+            data: A list, tuple, set, range, array, tensor or tensordict of them.
+
+        Raises:
+            TypeError: Something else.
+            ValueError: None at all, or more than the storage holds.
+        """
+        self.require_own()
+        items = _items(data)
+        if not items:
+            raise ValueError("there is nothing to store: got no element. Leave it out.")
+        if len(items) > self.max_size:
+            raise ValueError(
+                f"{len(items)} elements do not fit a storage of {self.max_size}: extend by fewer."
+            )
+        span = self.ring.reserve(len(items))
+        for position, item in zip(_places(span), items, strict=True):
+            # a slice, because it appends until the ring is full
+            self.items[position : position + 1] = [item]
+        self.ring.publish(len(items))
+        return span
+
+    def read(self, positions: torch.Tensor) -> list[Any]:
+        """The objects at some positions.
+
+        Args:
+            positions: int64 `[N]`.
+        """
+        return [self.items[position] for position in positions.reshape(-1).tolist()]
+
+    def replace(self, positions: torch.Tensor, data: Any) -> None:
+        """Put other objects at some positions.
+
+        Args:
+            positions: int64 `[N]`.
+            data: As many objects.
+
+        Raises:
+            ValueError: Not as many.
+        """
+        self.require_own()
+        places, items = positions.reshape(-1).tolist(), _items(data)
+        if len(places) != len(items):
+            raise ValueError(f"expected {len(places)} elements, got {len(items)}.")
+        for position, item in zip(places, items, strict=True):
+            self.items[position] = item
+
+    def empty(self) -> None:
+        """Drop every object."""
+        super().empty()
+        self.items.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The objects themselves, and where the ring stands."""
+        window = self.ring.window()
+        return {
+            "items": list(self.items),
+            "floor": window.first[0],
+            "published": window.first[0] + window.counts[0],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hold what another storage held.
+
+        Args:
+            state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It held more than this one can.
+        """
+        if len(state["items"]) > self.max_size:
+            raise ValueError(
+                f"{len(state['items'])} elements do not fit a storage of {self.max_size}."
+            )
+        self.items = list(state["items"])
+        self.ring.restore(state["published"], state["floor"])
+
+
+def _items(data: Any) -> list[Any]:
+    if isinstance(data, torch.Tensor) or is_tensor_collection(data):
+        return list(data.unbind(0))
+    if isinstance(data, list | tuple | set | frozenset | range | np.ndarray):
+        return list(data)
+    raise TypeError(
+        f"expected a list, tuple, set, range, array, tensor or tensordict of elements, got "
+        f"{type(data).__name__}: use add() for one element."
+    )
+
+
+def _places(span: Span) -> Iterable[int]:
+    if isinstance(span.rows, slice):
+        return range(span.rows.start, span.rows.stop)
+    places: list[int] = span.rows.tolist()
+    return places

@@ -1,0 +1,161 @@
+"""Rows whose markers are known: which of them follow which, kept right as rows come and change."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NestedKey
+from rl_replay.links import Links
+from rl_replay.marker_keys import MarkerKeys
+from rl_replay.marks import Marks
+from rl_replay.row_store import RowStore
+from rl_replay.storages.storage import Storage
+from rl_replay.structure import Structure
+from rl_replay.trajectory_index import TrajectoryIndex
+from rl_slabs.schema import leaves_of
+
+
+class MarkedStorage(Storage):
+    """What storages of tensors share: rows by key, their links and their trajectories.
+
+    Attributes:
+        structure: What one row is to its owner; None before the first write.
+        store: The bytes of the rows; None before the first write.
+        links: Who continues whom; None before the first write.
+        ids: Columns that cut beside those of the contract.
+        ends: Flags of last steps beside those of the contract.
+    """
+
+    structure: Structure | None = None
+    store: RowStore | None = None
+    links: Links | None = None
+    ids: list[NestedKey]
+    ends: list[NestedKey]
+    _index: TrajectoryIndex | None
+    _device_of_rows: torch.device
+
+    def read_keys(self, positions: torch.Tensor, keys: list[NestedKey]) -> TensorDict:
+        """Copy some leaves of rows out.
+
+        Args:
+            positions: int64, any shape, which becomes the batch shape.
+            keys: Leaves or groups.
+
+        Raises:
+            KeyError: There is no such leaf.
+            RuntimeError: Nothing was ever written.
+        """
+        store, _ = self._made()
+        return store.read(positions.to(self._device_of_rows), keys=keys)
+
+    def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
+        """Write some leaves of rows where they lie.
+
+        Args:
+            positions: int64 `[n]`.
+            cells: Some of the leaves, `[n, *shape]`.
+        """
+        store, _ = self._made()
+        links = self._linked()
+        given = leaves_of(cells)
+        store.schema.select(list(given))
+        numbers = self.ring.numbers_at(positions)
+        behind = links.back[positions.cpu().numpy()]
+        store.update(positions.to(self._device_of_rows), numbers, cells, behind)
+        if any(key in links.keys.columns for key in cells.keys(True, True)):
+            self._relink()
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories of the rows that can be read now.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+            KeyError: A column that was named to find them by is not there.
+        """
+        self._require_columns()
+        if self._index is None:
+            self._index = TrajectoryIndex(self.ring.capacity)
+        self._index.catch_up(self._linked().back, self.ring.window())
+        return self._index
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Let further columns cut trajectories, those that are stored already included.
+
+        Args:
+            ids: Columns that must be equal in two rows for one to continue the other.
+            ends: Flags of last steps; those that are not stored are passed over where one is.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        if (ids, ends) == (self.ids, self.ends):
+            return
+        self.ids, self.ends = list(ids), list(ends)
+        if self.links is not None:
+            self._require_columns()
+            self.links.keys = self._marker_keys()
+            self._relink()
+
+    def fill(self) -> None:
+        """Let every row of the tensors count as written, as a dataset's do."""
+        store, _ = self._made()
+        if len(self):
+            return
+        count = len(store)
+        self.ring.restore(count, 0)
+        cells = store.read(slice(0, count), keys=list(self._linked().keys.columns) or None)
+        inner = self.columns.numel()
+        marks = Marks.of(cells, self._linked().keys)
+        joined = marks.joined(slice(0, count - inner), slice(inner, count))
+        self._linked().back[inner:] = np.where(joined, inner, 0)
+        self._relink()
+
+    def stats(self) -> dict[str, float]:
+        """Figures about what is stored."""
+        found = super().stats()
+        if self.store is not None:
+            index = self.trajectories()
+            found |= {"trajectories": len(index), "one_row_pieces": index.one_row_pieces}
+            linked = index.steps - len(index)
+            found["linked_share"] = linked / index.steps if index.steps else 1.0
+        return found
+
+    def _relink(self) -> None:
+        """Find who continues whom again, after markers changed or were loaded."""
+        links, window = self._linked(), self.ring.window()
+        if self._index is not None:
+            self._index.clear()
+        columns = list(links.keys.columns)
+        if not columns or not len(window):
+            return
+        numbers = torch.arange(window.first[0], window.first[0] + len(window))
+        cells = self.read_keys(self.ring.positions(numbers), columns)
+        links.revise(Marks.of(cells, links.keys), window.first[0])
+
+    def _marker_keys(self) -> MarkerKeys:
+        schema = self._made()[0].schema
+        ids, ends = ([key for key in found if key in schema] for found in (self.ids, self.ends))
+        return MarkerKeys.of(schema).with_explicit(ids, ends)
+
+    def _require_columns(self) -> None:
+        """Refuse to look for trajectories by columns that are not there."""
+        schema = self._made()[0].schema
+        missing = [key for key in self.ids if key not in schema]
+        if self.ends and not any(key in schema for key in self.ends):
+            missing += self.ends
+        if missing:
+            raise KeyError(
+                f"no column {missing[0]!r} to find trajectories by: choose from {list(schema)}."
+            )
+
+    def _made(self) -> tuple[RowStore, Structure]:
+        if self.store is None or self.structure is None:
+            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        return self.store, self.structure
+
+    def _linked(self) -> Links:
+        if self.links is None:
+            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        return self.links

@@ -1,0 +1,224 @@
+"""What a storage is: a ring of rows, written and read by their buffer."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_replay.ring import PrivateRing, Ring
+from rl_replay.structure import Arrangement
+from rl_slabs import Span
+
+if TYPE_CHECKING:
+    from rl_layout.keys import NestedKey
+    from rl_replay.trajectory_index import TrajectoryIndex
+
+
+class Storage(ABC):
+    """Holds the rows of a buffer. Derive from it and write `extend`, `read` and `replace`.
+
+    Everything below a buffer's surface is flat: row n of the life of a storage lies at position
+    n modulo its capacity. Nothing here locks; the buffer does.
+
+    Args:
+        max_size: How many rows it holds, those of all its dimensions together.
+        ndim: Its dimensions, 1 to 3.
+
+    Attributes:
+        ring: Which rows are written next, and which can be read.
+        arrangement: How the dimensions of data map onto rows.
+        columns: The storage's dimensions behind the first; known from the first write on.
+
+    Raises:
+        ValueError: A size or a number of dimensions out of range.
+        TypeError: A size that is no integer.
+
+    Example:
+        >>> from rl_replay import ListStorage
+        >>> storage = ListStorage(5)
+        >>> _ = storage.extend(["a", "b"])
+        >>> len(storage), storage.read(torch.tensor([1]))
+        (2, ['b'])
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+        if isinstance(max_size, bool) or not hasattr(max_size, "__index__"):
+            raise TypeError(f"max_size must be an integer, got {max_size!r}: use int(max_size).")
+        if max_size < 1:
+            raise ValueError(f"max_size must be at least 1, got {max_size}.")
+        if ndim not in (1, 2, 3):
+            raise ValueError(f"ndim must be 1, 2 or 3, got {ndim}: merge batch dimensions.")
+        self.ring: Ring = PrivateRing(int(max_size))
+        self.arrangement = Arrangement(ndim, ndim - 1)
+        self.columns = torch.Size()
+        self._process = os.getpid()
+
+    @property
+    def max_size(self) -> int:
+        """How many rows it holds: what was asked for, rounded up to whole rows of columns."""
+        return self.ring.capacity
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return self.arrangement.ndim
+
+    @property
+    def shape(self) -> torch.Size:
+        """How it is full: rows along the first dimension, and its columns."""
+        return torch.Size([self.max_size // self.columns.numel(), *self.columns])
+
+    def __len__(self) -> int:
+        return len(self.ring.window())
+
+    @abstractmethod
+    def extend(self, data: Any) -> Span:
+        """Write several elements.
+
+        Args:
+            data: Elements along the batch dimensions.
+
+        Returns:
+            Where they lie, and their row numbers.
+        """
+
+    def add(self, data: Any) -> Span:
+        """Write one element.
+
+        Args:
+            data: The element.
+
+        Returns:
+            Where it lies, and its row number.
+        """
+        return self.extend([data])
+
+    @abstractmethod
+    def read(self, positions: torch.Tensor) -> Any:
+        """Copy rows out.
+
+        Args:
+            positions: int64, any shape.
+        """
+
+    @abstractmethod
+    def replace(self, positions: torch.Tensor, data: Any) -> None:
+        """Write rows where they lie.
+
+        Args:
+            positions: int64, any shape.
+            data: As many elements, of that batch shape.
+        """
+
+    def read_one(self, position: int) -> Any:
+        """Copy one row out, without a batch dimension.
+
+        Args:
+            position: Where it lies.
+        """
+        return self.read(torch.tensor([position]))[0]
+
+    def empty(self) -> None:
+        """Drop every row; what is written next may have other keys."""
+        self.ring.empty()
+
+    def arrange(self, dim_extend: int) -> None:
+        """Say along which dimension of the data the storage grows.
+
+        Args:
+            dim_extend: From 0 to ndim - 1.
+
+        Raises:
+            ValueError: There is no such dimension.
+            RuntimeError: Rows were written along another one.
+        """
+        if not 0 <= dim_extend < self.ndim:
+            raise ValueError(
+                f"dim_extend must lie in [0, {self.ndim}), the dimensions of the storage: got "
+                f"{dim_extend}."
+            )
+        if dim_extend != self.arrangement.dim_extend and len(self):
+            raise RuntimeError(
+                f"rows were written along dimension {self.arrangement.dim_extend} already, not "
+                f"{dim_extend}: call empty() first."
+            )
+        self.arrangement = Arrangement(self.ndim, dim_extend)
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories of the rows that can be read now.
+
+        Raises:
+            TypeError: The storage does not hold leaves by key.
+        """
+        raise self._without_keys("trajectories")
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Let further columns cut trajectories.
+
+        Args:
+            ids: Columns that must be equal in two rows for one to continue the other.
+            ends: Flags of last steps.
+
+        Raises:
+            KeyError: There is no such column.
+            TypeError: The storage does not hold leaves by key.
+        """
+        if ids or ends:
+            raise self._without_keys("markers")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it holds, for `load_state_dict`.
+
+        Raises:
+            NotImplementedError: It does not know how.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no state_dict: write one.")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hold what another storage held.
+
+        Args:
+            state: What its `state_dict` returned.
+
+        Raises:
+            NotImplementedError: It does not know how.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no load_state_dict: write one.")
+
+    def explain(self) -> list[str]:
+        """What is stored, a line each."""
+        return [f"{type(self).__name__}: {len(self)} of {self.max_size} rows"]
+
+    def stats(self) -> dict[str, float]:
+        """Figures about what is stored."""
+        return {"size": len(self), "capacity": self.max_size, "written": self.ring.written}
+
+    def require_own(self) -> None:
+        """Nothing in the process that made the storage.
+
+        Raises:
+            RuntimeError: This is another one, forked from it: its writes would reach nobody.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this storage belongs to process {self._process} and is not shared, so what "
+                f"process {os.getpid()} writes would reach nobody: make the buffer with "
+                "shared=True."
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} that is not shared stays in its process: make the buffer "
+            "with shared=True to hand it to another one, or use dumps() to keep its rows."
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
+
+    def _without_keys(self, what: str) -> TypeError:
+        return TypeError(
+            f"a {type(self).__name__} knows no {what}: store tensordicts in a LazyTensorStorage."
+        )

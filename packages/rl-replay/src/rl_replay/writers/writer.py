@@ -1,0 +1,50 @@
+"""What a writer is: whether and what a buffer may write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Writer:
+    """Says what a buffer may write. Derive from it and override what differs.
+
+    The place of the next row is the storage's to know: its ring is shared with everyone who reads.
+
+    Attributes:
+        stores_index: Whether rows are handed out with their position under `"index"` by `buffer[i]`
+            too; samples always have it.
+        overwrites_oldest: Whether the oldest row is the first to go, as lossless storage needs.
+
+    Example:
+        >>> class Quiet(Writer):
+        ...     def check(self, count):
+        ...         if count > 100:
+        ...             raise ValueError(f"at most 100 rows a call, got {count}: split them.")
+        >>> Quiet().overwrites_oldest
+        True
+    """
+
+    stores_index: bool = False
+    overwrites_oldest: bool = True
+
+    def check(self, count: int) -> None:
+        """Refuse a write before anything happens.
+
+        Args:
+            count: How many rows are about to be written; 0 when the buffer is to be emptied.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next writes depend on."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another writer was.
+
+        Args:
+            state: What its `state_dict` returned.
+        """
+        del state
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
