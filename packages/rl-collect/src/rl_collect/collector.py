@@ -8,22 +8,19 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
-from torch import Tensor, nn
+from torch import nn
 
 from rl_collect.background import Background
+from rl_collect.batches import Batches
 from rl_collect.devices import Devices, mover
 from rl_collect.environments import Makers, limited, make_env
-from rl_collect.episodes import Episodes
-from rl_collect.marking import compact, ends_of, mark
 from rl_collect.playing import Player
 from rl_collect.policies import as_policy, check_reads
 from rl_collect.progress import Progress
 from rl_collect.settings import Settings
-from rl_collect.trajectory_ids import TrajectoryIds
 from rl_collect.weights import load_weights
-from rl_collect.whole import Finished, WholeTrajectories, truncate_rows
 from rl_envs import EnvBase, wire_policy
-from rl_layout import keys, split_trajectories
+from rl_layout import split_trajectories
 
 
 class Collector:
@@ -72,8 +69,6 @@ class Collector:
     Attributes:
         env: the environment, transforms and all.
         policy: what acts.
-        frames: steps played so far.
-        policy_version: how often the weights were changed; each row carries its own.
 
     Raises:
         ValueError: options that exclude each other, or a number out of range.
@@ -152,14 +147,10 @@ class Collector:
             policy_device=policy_device,
             storing_device=storing_device,
         )
-        self._store = mover(self.devices.storing, synchronise=not no_cuda_sync)
-        self._num_steps = self.settings.num_steps(env)
-        self._player = Player(env, self.policy, exploration_type)
-        self._ids = TrajectoryIds(env.batch_size, producer)
-        self._whole = WholeTrajectories(max(env.batch_size.numel(), 1), max_unfinished_frames)
-        self._finished = Finished()
-        self.episodes = Episodes(env.batch_size)
-        self.frames = self.policy_version = 0
+        player = Player(env, self.policy, exploration_type)
+        store = mover(self.devices.storing, synchronise=not no_cuda_sync)
+        self._plan = player.plan
+        self._batches = Batches(player, self.settings, producer, store)
         self._progress = Progress(total_frames, is_on=progress)
         self._background: Background | None = None
 
@@ -174,12 +165,7 @@ class Collector:
         if self.settings.total_frames == -1:
             msg = "this collector has no end: give total_frames, or do not ask for its length."
             raise RuntimeError(msg)
-        return -(-self.settings.total_frames // self.frames_of_batch)
-
-    @property
-    def frames_of_batch(self) -> int:
-        """How many steps a batch has, all environments together."""
-        return self._num_steps * max(self.env.batch_size.numel(), 1)
+        return -(-self.settings.total_frames // self._frames_of_batch)
 
     def next(self) -> TensorDictBase | None:
         """One more batch; None where there is none, or it went to the buffer.
@@ -207,91 +193,48 @@ class Collector:
             [True, False, False, False]
         """
         self._require_open()
-        return self._stored(self._played()[0])
+        return self._batches.play()
+
+    @property
+    def frames(self) -> int:
+        """Steps played so far."""
+        return self._batches.frames
+
+    @property
+    def policy_version(self) -> int:
+        """How often the weights were changed; each row carries the version that acted."""
+        return self._batches.policy_version
 
     def _batch(self) -> TensorDictBase | None:
         """Play what is handed out next, and hand it out or store it."""
         self._require_open()
+        before, batch = self.frames, None
         if self.settings.trajs_per_batch is not None:
-            return self._whole_batch(self.settings.trajs_per_batch)
-        if not self.settings.extend_buffer:
-            self._by_step()
-            return None
-        return self._hand_out(self.rollout())
-
-    def _by_step(self) -> None:
-        self._begin_batch()
-        for number in range(1, self._num_steps + 1):
-            batch, over = self._steps(1)
-            if number == self._num_steps:
-                self._end_batch(batch, over)
-            step = self._stored(batch)[..., 0]
-            if self.settings.post_collect_hook is not None:
-                self.settings.post_collect_hook(step)
-            if step.ndim:
-                self.settings.replay_buffer.extend(step)
-            else:
-                self.settings.replay_buffer.add(step)
+            batch = self._whole_batch(self.settings.trajs_per_batch)
+        elif self.settings.extend_buffer:
+            batch = self._hand_out(self._batches.play())
+        else:
+            self._add_steps()
+        self._progress.add(self.frames - before, self._batches.episodes, lag=0)
+        return batch
 
     def _whole_batch(self, wanted: int) -> TensorDictBase | None:
         """Whole trajectories: what one more batch completes for a buffer, else so many."""
-        to_buffer = self.settings.replay_buffer is not None
-        while to_buffer or self._finished.count < wanted:
-            if not self._has_frames_left():
-                break
-            self._collect_whole()
-            if to_buffer:
-                break
-        found = self._finished.pop(None if to_buffer else wanted)
+        if self.settings.replay_buffer is not None:
+            self._batches.play_whole()
+            found = self._batches.pop()
+        else:
+            while self._batches.waiting < wanted and self._has_frames_left():
+                self._batches.play_whole()
+            found = self._batches.pop(wanted)
         return None if found is None else self._hand_out(found)
 
-    def _collect_whole(self) -> None:
-        batch, over = self._played()
-        self._finished.push(self._whole.take(self._stored(batch), over))
-        too_long = self._whole.over_bound()
-        if bool(too_long.any()):
-            self._finished.push(self._whole.cut(too_long))
-            self._begin_anew(too_long.reshape(self.env.batch_size))
-
-    def _played(self) -> tuple[TensorDictBase, Tensor]:
-        """A batch with its markers, and the steps in it that end a trajectory."""
-        self._begin_batch()
-        batch, over = self._steps(self._num_steps)
-        return batch, self._end_batch(batch, over)
-
-    def _begin_batch(self) -> None:
-        if self.settings.pre_collect_hook is not None:
-            self.settings.pre_collect_hook()
-        if self.settings.reset_at_each_iter:
-            self.reset()
-
-    def _end_batch(self, batch: TensorDictBase, over: Tensor) -> Tensor:
-        """Truncate the last steps where that was asked for, and say which steps end then."""
-        if not self.settings.set_truncated:
-            return over
-        last = torch.zeros_like(over)
-        last[..., -1] = True
-        truncate_rows(batch, last)
-        self._begin_anew(last[..., -1])
-        return over | last
-
-    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
-        at_random = self.frames < self.settings.init_random_frames
-        batch = self._player.play(num_steps, at_random=at_random)
-        over = ends_of(batch)
-        mark(batch, over, self._ids, with_ids=self.settings.track_traj_ids)
-        batch.set(keys.POLICY_VERSION, torch.full(batch.shape, self.policy_version))
-        self.frames += batch.numel()
-        reward = batch.get(keys.NEXT_REWARD, None)
-        if reward is not None:
-            self.episodes.add(reward.numpy(), over.numpy())
-        self._progress.add(batch.numel(), self.episodes, lag=0)
-        return batch, over
-
-    def _stored(self, batch: TensorDictBase) -> TensorDictBase:
-        if self.settings.compact_obs:
-            batch = compact(batch, list(self.env.observation_spec.keys(True, True)))
-        return self._store(batch)
+    def _add_steps(self) -> None:
+        buffer, hook = self.settings.replay_buffer, self.settings.post_collect_hook
+        for step in self._batches.play_by_step():
+            if hook is not None:
+                hook(step)
+            (buffer.extend if step.ndim else buffer.add)(step)
 
     def _hand_out(self, batch: TensorDictBase) -> TensorDictBase | None:
         settings = self.settings
@@ -305,11 +248,6 @@ class Collector:
             return batch
         settings.replay_buffer.extend(batch)
         return None
-
-    def _begin_anew(self, rows: Tensor) -> None:
-        """Let what follows begin new trajectories in some environments, which go on."""
-        self._ids.cut(rows.numpy())
-        self._player.mark_first(rows)
 
     # in the background
 
@@ -381,11 +319,7 @@ class Collector:
             [0, 1, 2]
         """
         self._require_open()
-        if self.settings.trajs_per_batch is not None:
-            self._finished.push(self._whole.cut())
-        self._player.reset()
-        self._ids.cut()
-        self.episodes.forget()
+        self._batches.reset()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and reset them before the next step.
@@ -428,7 +362,7 @@ class Collector:
         """
         if policy_or_weights is not None:
             load_weights(self.policy, policy_or_weights)
-        self.policy_version += 1
+        self._batches.policy_version += 1
 
     def stats(self) -> dict[str, Any]:
         """Tell how far it is, and how.
@@ -442,14 +376,15 @@ class Collector:
             >>> Collector(CountingEnv(), frames_per_batch=3).stats()["frames"]
             0
         """
+        episodes = self._batches.episodes
         return {
             "frames": self.frames,
-            "episodes": self.episodes.finished,
-            "mean_return": self.episodes.mean_return,
-            "mean_length": self.episodes.mean_length,
-            "unfinished_frames": self._whole.held,
+            "episodes": episodes.finished,
+            "mean_return": episodes.mean_return,
+            "mean_length": episodes.mean_length,
+            "unfinished_frames": self._batches.unfinished,
             "policy_version": self.policy_version,
-            "policy": None if self._player.plan is None else self._player.plan.stats(),
+            "policy": None if self._plan is None else self._plan.stats(),
         }
 
     # state
@@ -465,20 +400,14 @@ class Collector:
 
         Example:
             >>> from rl_envs.testing import CountingEnv
-            >>> Collector(CountingEnv(), frames_per_batch=3).state_dict()["frames"]
-            0
+            >>> sorted(Collector(CountingEnv(), frames_per_batch=3).state_dict())
+            ['batches', 'env', 'policy', 'random']
         """
         has_weights = isinstance(self.policy, nn.Module)
         return {
-            "frames": self.frames,
-            "policy_version": self.policy_version,
+            "batches": self._batches.state_dict(),
             "policy": self.policy.state_dict() if has_weights else {},
             "env": self.env.state_dict(),
-            "player": self._player.state_dict(),
-            "ids": self._ids.state_dict(),
-            "whole": self._whole.state_dict(),
-            "finished": self._finished.state_dict(),
-            "episodes": self.episodes.state_dict(),
             "random": torch.get_rng_state(),
         }
 
@@ -492,15 +421,10 @@ class Collector:
             NotImplementedError: the environment cannot load a state.
             ValueError: it is of other environments.
         """
-        self._ids.load_state_dict(state["ids"])
+        self._batches.load_state_dict(state["batches"])
         self.env.load_state_dict(state["env"])
         if isinstance(self.policy, nn.Module):
             self.policy.load_state_dict(state["policy"])
-        self.frames, self.policy_version = state["frames"], state["policy_version"]
-        self._player.load_state_dict(state["player"])
-        self._whole.load_state_dict(state["whole"])
-        self._finished.load_state_dict(state["finished"])
-        self.episodes.load_state_dict(state["episodes"])
         torch.set_rng_state(state["random"])
 
     # the end
@@ -521,10 +445,9 @@ class Collector:
         try:
             if self._background is not None:
                 self._background.stop(timeout_s)
-            if self.settings.trajs_per_batch is not None and self._whole.held:
-                self._finished.push(self._whole.cut())
-                if self.settings.replay_buffer is not None:
-                    self._hand_out(self._finished.pop(None))
+            self._batches.cut_unfinished()
+            if self.settings.replay_buffer is not None and self._batches.waiting:
+                self._hand_out(self._batches.pop())
         finally:
             self._progress.close()
             self.env.close()
@@ -538,16 +461,20 @@ class Collector:
     def __repr__(self) -> str:
         total = self.settings.total_frames
         return (
-            f"{type(self).__name__}({self.env!r}, {self.frames_of_batch} frames a batch, "
+            f"{type(self).__name__}({self.env!r}, {self._frames_of_batch} frames a batch, "
             f"{self.frames} of {'any number' if total == -1 else total} played)"
         )
+
+    @property
+    def _frames_of_batch(self) -> int:
+        return self._batches.num_steps * max(self.env.batch_size.numel(), 1)
 
     def _has_frames_left(self) -> bool:
         return self.settings.total_frames == -1 or self.frames < self.settings.total_frames
 
     def _has_more(self) -> bool:
         self._require_open()
-        return self._has_frames_left() or self._finished.count > 0
+        return self._has_frames_left() or self._batches.waiting > 0
 
     def _require_open(self) -> None:
         if self._is_shut:

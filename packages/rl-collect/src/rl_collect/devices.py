@@ -72,8 +72,16 @@ class Devices:
             )
             raise ValueError(msg)
         for one in (devices.policy, devices.storing):
-            torch.empty(0, device=one)  # one that is not there says so itself
+            _require_there(one)
         return devices
+
+
+def _require_there(device: torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        msg = f"there is no device {str(device)!r} here: {error}"
+        raise RuntimeError(msg) from error
 
 
 def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:

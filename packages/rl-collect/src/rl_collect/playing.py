@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
@@ -92,7 +92,7 @@ class Player:
         Returns:
             Tensors and flags.
         """
-        root = None if self.root is None else self.root.clone()
+        root = None if self.root is None else self.root.clone().to_dict()
         return {"root": root, "is_playing": self._is_playing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -101,7 +101,8 @@ class Player:
         Args:
             state: what `state_dict` returned.
         """
-        self.root = None if state["root"] is None else state["root"].clone()
+        root = state["root"]
+        self.root = None if root is None else TensorDict(root, self.env.batch_size).clone()
         self._is_playing = state["is_playing"]
 
     def _following(self, last: TensorDictBase) -> TensorDictBase:

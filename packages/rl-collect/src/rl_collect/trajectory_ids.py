@@ -92,7 +92,7 @@ class TrajectoryIds:
             >>> ids.mark(np.array([False])).ids.item()
             1
         """
-        self._fresh |= rows
+        self._fresh = np.array(self._fresh | rows)
 
     def mark(self, over: Flags) -> Marks:
         """Give the steps that follow the last ones their markers.
@@ -112,8 +112,9 @@ class TrajectoryIds:
         begun[..., 0] = np.where(self._fresh, 0, -self._steps)
         steps = number - np.maximum.accumulate(begun, axis=-1)
         ids = self._number(is_init)
-        self._fresh = over[..., -1].copy()
-        self._ids, self._steps = ids[..., -1].copy(), steps[..., -1] + 1
+        # numbers, where there is no dimension, are arrays all the same
+        self._fresh = np.array(over[..., -1])
+        self._ids, self._steps = np.array(ids[..., -1]), np.array(steps[..., -1] + 1)
         return Marks(is_init, ids, steps)
 
     def _number(self, is_init: Flags) -> Numbers:
@@ -143,7 +144,7 @@ class TrajectoryIds:
         return {
             "producer": self.producer,
             "begun": self.begun,
-            **{name: torch.from_numpy(value.copy()) for name, value in under_way.items()},
+            **{name: torch.tensor(value) for name, value in under_way.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

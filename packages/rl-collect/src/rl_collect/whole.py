@@ -130,7 +130,8 @@ class WholeTrajectories:
         Returns:
             Tensors.
         """
-        return {"rows": build(nest(self._rows), self._env.shape).clone(), "env": self._env.clone()}
+        rows = build(nest(self._rows), self._env.shape)
+        return {"rows": rows.clone().to_dict(), "env": self._env.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold the rows of a saved state instead.
@@ -138,7 +139,8 @@ class WholeTrajectories:
         Args:
             state: what `state_dict` returned.
         """
-        self._rows, self._env = dict(_of(state["rows"].clone())), state["env"].clone()
+        self._env = state["env"].clone()
+        self._rows = dict(_of(TensorDict(state["rows"], [len(self._env)]).clone()))
 
     def _joined(self, fresh: Leaves) -> Leaves:
         if not self.held:
@@ -214,7 +216,7 @@ class Finished:
         Returns:
             Tensors.
         """
-        return {"rows": [rows.clone() for rows in self._rows]}
+        return {"rows": [rows.clone().to_dict() for rows in self._rows]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the trajectories of a saved state wait instead.
@@ -224,7 +226,7 @@ class Finished:
         """
         self._rows, self._lengths = [], []
         for rows in state["rows"]:
-            self.push(rows.clone())
+            self.push(TensorDict(rows).auto_batch_size_(1).clone())
 
 
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:

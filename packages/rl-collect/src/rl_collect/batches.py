@@ -1,0 +1,203 @@
+"""From steps to marked batches: what a collector makes, before it goes anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_collect.episodes import Episodes
+from rl_collect.marking import compact, ends_of, mark
+from rl_collect.playing import Player
+from rl_collect.settings import Settings
+from rl_collect.trajectory_ids import TrajectoryIds
+from rl_collect.whole import Finished, WholeTrajectories, truncate_rows
+from rl_layout import keys
+
+
+class Batches:
+    """Plays batches, marks them, and puts whole trajectories together.
+
+    Args:
+        player: plays the steps.
+        settings: what was asked for.
+        producer: high bits of the trajectory ids; drawn where None.
+        store: brings a batch to where it is wanted.
+
+    Attributes:
+        num_steps: T, steps of each environment in a batch.
+        frames: steps played so far.
+        policy_version: which weights act.
+        episodes: returns and lengths.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> settings = Settings(frames_per_batch=3)
+        >>> batches = Batches(Player(CountingEnv(), None), settings, producer=0)
+        >>> [batches.play()["collector", "traj_step"].tolist() for _ in range(2)]
+        [[0, 1, 2], [3, 4, 0]]
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        settings: Settings,
+        producer: int | None = None,
+        store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
+    ) -> None:
+        env = player.env
+        self._env, self._player, self._settings, self._store = env, player, settings, store
+        self.num_steps = settings.num_steps(env)
+        self._ids = TrajectoryIds(env.batch_size, producer)
+        num_envs = max(env.batch_size.numel(), 1)
+        self._whole = WholeTrajectories(num_envs, settings.max_unfinished_frames)
+        self._finished = Finished()
+        self.episodes = Episodes(env.batch_size)
+        self.frames = self.policy_version = 0
+
+    @property
+    def producer(self) -> int:
+        """High bits of the trajectory ids."""
+        return self._ids.producer
+
+    @property
+    def unfinished(self) -> int:
+        """How many steps of unfinished trajectories are held."""
+        return self._whole.held
+
+    @property
+    def waiting(self) -> int:
+        """How many whole trajectories wait to be handed out."""
+        return self._finished.count
+
+    def play(self) -> TensorDictBase:
+        """Play a batch.
+
+        Returns:
+            The steps `[*B, T]` with all markers.
+        """
+        return self._stored(self._played()[0])
+
+    def play_by_step(self) -> Iterator[TensorDictBase]:
+        """Play a batch step by step.
+
+        Yields:
+            Each step `[*B]` with all markers.
+        """
+        self._begin()
+        for number in range(1, self.num_steps + 1):
+            batch, over = self._steps(1)
+            if number == self.num_steps:
+                self._end(batch, over)
+            yield self._stored(batch)[..., 0]
+
+    def play_whole(self) -> None:
+        """Play a batch, and let the trajectories that it completes wait."""
+        batch, over = self._played()
+        self._finished.push(self._whole.take(self._stored(batch), over))
+        too_long = self._whole.over_bound()
+        if bool(too_long.any()):
+            self._finished.push(self._whole.cut(too_long))
+            self._begin_anew(too_long.reshape(self._env.batch_size))
+
+    def pop(self, count: int | None = None) -> TensorDictBase | None:
+        """Hand out trajectories that wait.
+
+        Args:
+            count: how many, or as many as there are; all where None.
+
+        Returns:
+            They, end to end; None where there are none.
+        """
+        return self._finished.pop(count)
+
+    def cut_unfinished(self) -> None:
+        """Let the pieces of trajectories that have not ended wait as well, as truncations."""
+        if self._settings.trajs_per_batch is not None:
+            self._finished.push(self._whole.cut())
+
+    def reset(self) -> None:
+        """Reset every environment before the next step; what follows are new trajectories."""
+        self.cut_unfinished()
+        self._player.reset()
+        self._ids.cut()
+        self.episodes.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next batch depends on, but environment and policy.
+
+        Returns:
+            Tensors, numbers and dictionaries of them.
+        """
+        return {
+            "frames": self.frames,
+            "policy_version": self.policy_version,
+            "player": self._player.state_dict(),
+            "ids": self._ids.state_dict(),
+            "whole": self._whole.state_dict(),
+            "finished": self._finished.state_dict(),
+            "episodes": self.episodes.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a saved one stopped.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of environments of another batch size.
+        """
+        self._ids.load_state_dict(state["ids"])
+        self.frames, self.policy_version = state["frames"], state["policy_version"]
+        self._player.load_state_dict(state["player"])
+        self._whole.load_state_dict(state["whole"])
+        self._finished.load_state_dict(state["finished"])
+        self.episodes.load_state_dict(state["episodes"])
+
+    def _played(self) -> tuple[TensorDictBase, Tensor]:
+        """A batch with its markers, and the steps in it that end a trajectory."""
+        self._begin()
+        batch, over = self._steps(self.num_steps)
+        return batch, self._end(batch, over)
+
+    def _begin(self) -> None:
+        if self._settings.pre_collect_hook is not None:
+            self._settings.pre_collect_hook()
+        if self._settings.reset_at_each_iter:
+            self.reset()
+
+    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
+        at_random = self.frames < self._settings.init_random_frames
+        batch = self._player.play(num_steps, at_random=at_random)
+        over = ends_of(batch)
+        mark(batch, over, self._ids, with_ids=self._settings.track_traj_ids)
+        batch.set(keys.POLICY_VERSION, torch.full(batch.shape, self.policy_version))
+        self.frames += batch.numel()
+        reward = batch.get(keys.NEXT_REWARD, None)
+        if reward is not None:
+            self.episodes.add(reward.cpu().numpy(), over.numpy())
+        return batch, over
+
+    def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
+        """Truncate the last steps where that was asked for, and say which steps end then."""
+        if not self._settings.set_truncated:
+            return over
+        last = torch.zeros_like(over)
+        last[..., -1] = True
+        truncate_rows(batch, last)
+        self._begin_anew(last[..., -1])
+        return over | last
+
+    def _begin_anew(self, rows: Tensor) -> None:
+        """Let what follows begin new trajectories in some environments, which go on."""
+        self._ids.cut(rows.numpy())
+        self._player.mark_first(rows)
+
+    def _stored(self, batch: TensorDictBase) -> TensorDictBase:
+        if self._settings.compact_obs:
+            batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
+        return self._store(batch)
