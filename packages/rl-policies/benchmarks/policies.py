@@ -17,9 +17,11 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import InteractionType, NormalParamExtractor, TensorDictModule
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 import rl_policies as ours
 from rl_specs import Bounded, OneHot
+from rl_specs import Categorical as Choice
 
 warnings.filterwarnings("ignore")
 
@@ -69,6 +71,29 @@ def normal_by_hand(net: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     return act
 
 
+def categorical_by_hand(net: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What a script would write for a choice as a number."""
+
+    def act(observation: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = net(observation).log_softmax(-1)
+        index = torch.multinomial(log_probs.exp(), 1)
+        return index.squeeze(-1), log_probs.gather(-1, index).squeeze(-1)
+
+    return act
+
+
+def independent_by_hand(net: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What a script would write for an action without bounds."""
+
+    def act(observation: Tensor) -> tuple[Tensor, Tensor]:
+        loc, scale = net(observation)
+        noise = torch.randn_like(loc)
+        log_prob = -0.5 * noise.square() - scale.log() - 0.918938533204672
+        return loc + scale * noise, log_prob.sum(-1)
+
+    return act
+
+
 def actor(package: Any, net: nn.Module, keys: list[str], name: str, spec: Any) -> Any:
     """The same policy from ours or from the peer."""
     module = TensorDictModule(net, in_keys=["observation"], out_keys=keys)
@@ -76,7 +101,7 @@ def actor(package: Any, net: nn.Module, keys: list[str], name: str, spec: Any) -
         module,
         in_keys=keys,
         spec=spec,
-        distribution_class=getattr(package, name),
+        distribution_class=Categorical if name == "Categorical" else getattr(package, name),
         return_log_prob=True,
         default_interaction_type=InteractionType.RANDOM,
     )
@@ -124,6 +149,8 @@ def main() -> None:
             Bounded(-1, 1, shape=(CHOICES,)),
             normal_by_hand(vector),
         ),
+        ("Categorical", choice, ["logits"], Choice(CHOICES), categorical_by_hand(choice)),
+        ("IndependentNormal", vector, ["loc", "scale"], None, independent_by_hand(vector)),
     ]
     with torch.no_grad():
         for name, net, keys, spec, by_hand in cases:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl_policies import EGreedyModule, QValueActor
-from rl_specs import Bounded, Categorical, Composite, OneHot
+from rl_specs import Bounded, Categorical, Composite, MultiCategorical, OneHot
 
 
 def explore(spec, eps=1.0, **kwargs):
@@ -162,3 +162,18 @@ def test_a_missing_mask_is_named():
     module = explore(Categorical(3), action_mask_key="mask")
     with pytest.raises(KeyError, match="'mask' is missing: there are action"):
         module(TensorDict({"action": torch.zeros(2).long()}, [2]))
+
+
+def test_several_numbers_are_replaced_together_or_not_at_all():
+    explore = EGreedyModule(MultiCategorical([50, 60]), eps_init=0.5)
+    actions = torch.full((300, 2), 99)
+    changed = explore.step(actions)[0] != 99
+    assert torch.equal(changed[:, 0], changed[:, 1])
+    assert 50 < int(changed[:, 0].sum()) < 250
+
+
+def test_one_column_of_numbers_keeps_its_dimension():
+    explore = EGreedyModule(MultiCategorical([5]), eps_init=1.0)
+    made = explore.step(torch.full((7, 1), 9))[0]
+    assert made.shape == (7, 1)
+    assert int(made.max()) < 5

@@ -132,6 +132,34 @@ def test_a_copy_has_a_plan_of_its_own(duplicate):
     assert_close(policy.step(x), before)
 
 
+def test_a_plan_is_not_saved():
+    policy = actor()
+    policy.step(torch.zeros(1, 3))
+    assert "_plan" in policy.__dict__
+    assert "_plan" not in policy.__getstate__()
+    assert "_plan" not in copy.deepcopy(policy).__dict__
+    assert "_plan" not in pickle.loads(pickle.dumps(policy)).__dict__
+
+
+class Several(nn.Module):
+    """A network that returns the same tensor so many times."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def forward(self, x):
+        return (x,) * self.count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_tuple_of_another_length_is_refused_with_its_keys(count):
+    keys = ["hidden", "more"]
+    part = TensorDictModule(Several(count), in_keys=["observation"], out_keys=keys)
+    with pytest.raises(ValueError, match=rf"each of \['hidden', 'more'\].*returned {count}"):
+        actor(part).step(torch.zeros(5, 4))
+
+
 def test_a_network_with_too_few_outputs_is_refused():
     short = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden", "more"])
     with pytest.raises(ValueError, match="returned 1"):

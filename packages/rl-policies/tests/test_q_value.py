@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from rl_policies import QValueActor, QValueModule
 from rl_policies.q_value import GreedyChoice
-from rl_specs import Bounded, Categorical, Composite, OneHot
+from rl_specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
 
 VALUES = torch.tensor([[1.0, 3.0, 2.0, 0.0], [5.0, 4.0, 6.0, -1.0]])
 
@@ -78,7 +78,7 @@ def test_a_tensordict_module_and_other_keys():
         ({}, ValueError, "Pass spec"),
         ({"action_space": "binary"}, ValueError, "got 'binary'"),
         ({"action_space": "one-hot", "spec": Categorical(4)}, ValueError, "contradicts"),
-        ({"spec": Bounded(0, 1, shape=(4,))}, TypeError, "OneHot or Categorical: got Bounded"),
+        ({"spec": Bounded(0, 1, shape=(4,))}, TypeError, "one of OneHot, .*: got Bounded"),
         ({"spec": Composite(move=OneHot(4))}, KeyError, "no 'action'"),
     ],
 )
@@ -107,3 +107,56 @@ def test_a_mask_of_numbers_is_refused():
 def test_three_keys_are_needed():
     with pytest.raises(ValueError, match=r"got .*'action'"):
         QValueModule("one_hot", out_keys=["action"])
+
+
+def test_several_choices_at_once_are_the_best_of_each_group():
+    numbers = QValueActor(nn.Identity(), spec=MultiCategorical([3, 1]))(rows())
+    assert numbers["action"].tolist() == [[1, 0], [2, 0]]
+    assert numbers["chosen_action_value"].tolist() == [[3.0], [5.0]]
+    spec = MultiOneHot([1, 3])
+    vectors = QValueActor(nn.Identity(), spec=spec)(rows())
+    assert vectors["action"].int().tolist() == [[1, 1, 0, 0], [1, 0, 1, 0]]
+    assert vectors["chosen_action_value"].tolist() == [[4.0], [11.0]]
+    assert spec.is_in(vectors["action"])
+
+
+def test_masked_groups_choose_among_what_is_left():
+    actor = QValueActor(nn.Identity(), spec=MultiCategorical([2, 2]), action_mask_key="mask")
+    mask = torch.tensor([[True, False, True, True], [True, True, False, True]])
+    batch = actor(rows().set("mask", mask))
+    assert batch["action"].tolist() == [[0, 0], [0, 1]]
+    assert batch["chosen_action_value"].tolist() == [[3.0], [4.0]]
+
+
+def test_another_number_of_values_than_choices_of_all_groups_is_refused():
+    with pytest.raises(ValueError, match="5 choices by its spec: got scores for 4"):
+        QValueActor(nn.Identity(), spec=MultiCategorical([3, 2]))(rows())
+    ragged = MultiCategorical(torch.tensor([[2, 3], [3, 2]]))
+    with pytest.raises(ValueError, match="other numbers of choices each"):
+        QValueActor(nn.Identity(), spec=ragged)
+    with pytest.raises(ValueError, match="Pass spec"):
+        QValueActor(nn.Identity(), action_space="multi_one_hot")
+
+
+@pytest.mark.parametrize(
+    ("spec", "action", "worth"),
+    [
+        (OneHot(4, mask=[False, False, False, True]), [[0, 0, 0, 1]] * 2, [0, -1]),
+        (Categorical(4, mask=[True, False, False, False]), [0, 0], [1, 5]),
+        (MultiCategorical([2, 2], mask=[True, False, False, True]), [[0, 1]] * 2, [1, 4]),
+        (MultiOneHot([2, 2], mask=[True, False, False, True]), [[1, 0, 0, 1]] * 2, [1, 4]),
+    ],
+)
+def test_safe_keeps_to_the_choices_that_the_spec_allows(spec, action, worth):
+    mask = getattr(spec, "mask", None)
+    assert mask is not None
+    batch = QValueActor(nn.Identity(), spec=spec, safe=True)(rows())
+    assert batch["action"].int().tolist() == action
+    assert batch["chosen_action_value"].flatten().tolist() == worth
+    free = QValueActor(nn.Identity(), spec=spec)(rows())
+    assert free["action"].int().tolist() != action
+
+
+def test_safe_needs_a_spec():
+    with pytest.raises(ValueError, match="pass spec"):
+        QValueActor(nn.Identity(), action_space="one_hot", safe=True)

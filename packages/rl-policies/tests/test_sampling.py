@@ -184,3 +184,36 @@ def test_a_sample_that_does_not_fit_is_refused(spec, distribution, parameter, er
     module = SamplingModule(["logits"], spec=spec, distribution_class=distribution)
     with pytest.raises(error, match=message):
         module.step(parameter)
+
+
+def test_safe_projects_samples_and_scores_what_it_writes():
+    spec, loc = Bounded(-1, 1, shape=(3,)), torch.tensor([[5.0, 0.0, -5.0]]).expand(4, 3)
+    module = SamplingModule(
+        ["loc", "scale"],
+        spec=spec,
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+        default_interaction_type=InteractionType.RANDOM,
+        safe=True,
+    )
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            action, log_prob = module.step(loc, torch.full((4, 3), 0.1))
+        assert spec.is_in(action[0])
+        assert action[:, 0].tolist() == [1] * 4
+        wanted = IndependentNormal(loc, torch.full((4, 3), 0.1)).log_prob(action)
+        assert torch.equal(log_prob, wanted)
+
+
+def test_safe_mends_bounds_outside_the_spec_and_needs_one():
+    wide = {"low": -2.0, "high": 2.0}
+    names = ["loc", "scale"]
+    spec = Bounded(-1, 1, shape=(3,))
+    with pytest.raises(ValueError, match="outside of the spec"):
+        SamplingModule(names, spec=spec, distribution_class=TanhNormal, distribution_kwargs=wide)
+    module = SamplingModule(
+        names, spec=spec, distribution_class=TanhNormal, distribution_kwargs=wide, safe=True
+    )
+    assert module.step(torch.full((4, 3), 9.0), torch.ones(4, 3))[0].tolist() == [[1.0] * 3] * 4
+    with pytest.raises(ValueError, match="pass spec"):
+        SamplingModule(names, distribution_class=TanhNormal, safe=True)

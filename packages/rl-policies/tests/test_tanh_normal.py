@@ -181,3 +181,12 @@ def test_values_of_another_size_are_refused():
 def test_validation_refuses_values_outside_the_bounds():
     with pytest.raises(ValueError, match="support"):
         TanhNormal(LOC, SCALE, validate_args=True).log_prob(LOC)
+
+
+@pytest.mark.parametrize("far", [-50.0, 50.0])
+def test_rounding_never_passes_a_bound(far):
+    low, high = torch.tensor(-1.9), torch.tensor(0.8)
+    assert low + (high - low) / 2 * 2 > high  # what the sum makes of this pair of bounds
+    dist = TanhNormal(torch.full((3,), far), 1e-3, low=-1.9, high=0.8)
+    for value in (dist.mode, dist.rsample(), dist.sample((5,))):
+        assert bool(((value >= low) & (value <= high)).all())

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from rl_layout.keys import NestedKey
-from rl_specs import Categorical, CategoricalBox, Composite, TensorSpec
+from rl_specs import (
+    Categorical,
+    CategoricalBox,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    TensorSpec,
+)
 
 
 def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
@@ -59,18 +66,20 @@ class ActionForm:
         (torch.Size([3]), 3, 1)
     """
 
-    __slots__ = ("count", "dtype", "event_dims", "key", "leaf", "tail")
+    __slots__ = ("count", "dtype", "event_dims", "groups", "key", "leaf", "tail")
 
     def __init__(self, leaf: TensorSpec, key: NestedKey) -> None:
         self.leaf = leaf
         self.key = key
         self.dtype: torch.dtype = leaf.dtype  # type: ignore[assignment]
         # one action: entries of a vector or a one-hot, or a number by itself
-        self.event_dims = 0 if isinstance(leaf, Categorical) or not leaf.ndim else 1
+        alone = isinstance(leaf, Categorical) and not isinstance(leaf, MultiCategorical)
+        self.event_dims = 0 if alone or not leaf.ndim else 1
         self.tail = leaf.shape[leaf.ndim - self.event_dims :]
         box = leaf.space
         # -1 where the number of choices is not known yet
         self.count = box.n if isinstance(box, CategoricalBox) and box.n > 0 else None
+        self.groups = groups_of(leaf, key)
 
     def check(self, action: Tensor) -> None:
         """Compare dtype and last size of an action with the spec.
@@ -112,9 +121,63 @@ class ActionForm:
         Example:
             >>> ActionForm(Categorical(3), "action").check_scores(3)
         """
-        if self.count is not None and count != self.count:
-            msg = f"{self.key!r} has {self.count} choices by its spec: got scores for {count}"
+        wanted = self.count if self.groups is None else sum(self.groups)
+        if wanted is not None and count != wanted:
+            msg = f"{self.key!r} has {wanted} choices by its spec: got scores for {count}"
             raise ValueError(msg)
+
+    def fitted(self, action: Tensor, safe: bool) -> Tensor:
+        """Hold an action to the spec.
+
+        Args:
+            action: what a module is about to write, `[*B, *tail]`.
+            safe: project it into the spec, which waits for the device.
+
+        Returns:
+            The action, projected where that was asked for.
+
+        Raises:
+            TypeError: the dtype differs.
+            ValueError: the last size differs.
+
+        Example:
+            >>> from rl_specs import Bounded
+            >>> ActionForm(Bounded(-1, 1, shape=(2,)), "action").fitted(torch.ones(2) * 9, True)
+            tensor([1., 1.])
+        """
+        self.check(action)
+        if not safe:
+            return action
+        projected: Tensor = self.leaf.project(action)
+        return projected
+
+
+def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:
+    """List how many choices there are in each of the groups of several choices at once.
+
+    Args:
+        leaf: the spec of the action.
+        key: the key of the action, for messages.
+
+    Returns:
+        One number a group; None for any other spec.
+
+    Raises:
+        ValueError: the rows of the spec have other numbers each.
+
+    Example:
+        >>> groups_of(MultiCategorical([2, 3]), "action"), groups_of(Categorical(3), "action")
+        ((2, 3), None)
+    """
+    if isinstance(leaf, MultiOneHot):
+        return tuple(leaf.nvec)
+    if not isinstance(leaf, MultiCategorical):
+        return None
+    rows = leaf.nvec.reshape(-1, leaf.nvec.shape[-1])
+    if bool((rows != rows[0]).any()):
+        msg = f"{key!r}: the rows of its spec have other numbers of choices each: {rows.tolist()}. "
+        raise ValueError(msg + "Use a policy for each.")
+    return tuple(rows[0].tolist())
 
 
 def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
@@ -137,3 +200,21 @@ def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
     """
     leaf = leaf_of(spec, key)
     return None if leaf is None else ActionForm(leaf, key)
+
+
+def check_safe(safe: bool, form: ActionForm | None) -> None:
+    """Refuse to project actions into a spec that is not there.
+
+    Args:
+        safe: whether actions are projected.
+        form: of the action, None without a spec.
+
+    Raises:
+        ValueError: they are, and there is no spec.
+
+    Example:
+        >>> check_safe(safe=False, form=None)
+    """
+    if safe and form is None:
+        msg = "safe=True projects actions into their spec: pass spec"
+        raise ValueError(msg)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey
-from rl_policies.action_spec import ActionForm, form_of
+from rl_policies.action_spec import ActionForm, check_safe, form_of
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.plan import PlannedStep
 from rl_policies.sampling import Keys, SamplingModule
@@ -58,12 +58,10 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         safe: bool = False,
     ) -> None:
         super().__init__(module, listed(in_keys, OBSERVATION), listed(out_keys, ACTION))
-        if safe and spec is None:
-            msg = "safe=True projects actions into their spec: pass spec"
-            raise ValueError(msg)
         self.spec = spec
         self.safe = safe
         self._form: ActionForm | None = form_of(spec, self.out_keys[0])
+        check_safe(safe, self._form)
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Compute actions.
@@ -88,8 +86,7 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         """Hold the action to its spec."""
         action, *others = outputs_of(outputs, self.out_keys_source)
         if self._form is not None:
-            self._form.check(action)
-            action = self._form.leaf.project(action) if self.safe else action
+            action = self._form.fitted(action, self.safe)
         return action, *others
 
 
@@ -112,12 +109,15 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         return_log_prob: write the log-probability of the action, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.
+        safe: project actions into the spec, which waits for the device. The log-probability is
+            that of the projected action.
         **kwargs: what tensordict's `ProbabilisticTensorDictModule` takes besides.
 
     Raises:
         TypeError: `module` is no tensordict module, or the distribution does not take the
             parameters or cannot draw what the spec describes.
-        ValueError: the module writes none of the parameters, or bounds lie outside the spec's.
+        ValueError: the module writes none of the parameters, bounds lie outside the spec's and
+            `safe` is not set, or `safe` is set without a spec.
         KeyError: the spec holds other keys only.
 
     Example:
@@ -149,6 +149,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         return_log_prob: bool = False,
         log_prob_key: NestedKey | None = None,
         default_interaction_type: InteractionType | str = InteractionType.DETERMINISTIC,
+        safe: bool = False,
         **kwargs: Any,
     ) -> None:
         sampling = SamplingModule(
@@ -160,6 +161,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
             return_log_prob=return_log_prob,
             log_prob_key=log_prob_key,
             default_interaction_type=default_interaction_type,
+            safe=safe,
             **kwargs,
         )
         _check_network(module, sampling.in_keys)

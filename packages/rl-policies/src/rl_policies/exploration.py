@@ -164,7 +164,9 @@ class EGreedyModule(TensorStep):
             # a spec of several environments, met by another batch: one element stands for all
             leaf = leaf[(0,) * (leaf.ndim - self._form.event_dims)]
             lead = len(rows)
-        return leaf.rand(action.shape[:lead])  # type: ignore[no-any-return]
+        # a spec of one column draws numbers without it
+        drawn: Tensor = leaf.rand(action.shape[:lead]).reshape(action.shape)
+        return drawn
 
     def _allowed(self, rows: torch.Size, mask: Tensor) -> Tensor:
         """Draw among the allowed choices, each with the same chance."""

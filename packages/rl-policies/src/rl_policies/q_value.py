@@ -10,23 +10,31 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey
-from rl_policies.action_spec import form_of
+from rl_policies.action_spec import check_safe, form_of
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.plan import PlannedStep
 from rl_policies.tensor_step import TensorStep
-from rl_specs import Categorical, OneHot, TensorSpec
+from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 
-ActionSpace = Literal["one_hot", "categorical"]
+ActionSpace = Literal["one_hot", "categorical", "multi_one_hot", "multi_categorical"]
+SPACES: dict[type, ActionSpace] = {
+    OneHot: "one_hot",
+    Categorical: "categorical",
+    MultiOneHot: "multi_one_hot",
+    MultiCategorical: "multi_categorical",
+}
 
 
 class GreedyChoice(nn.Module):
     """The choice of the highest value, and that value, on plain tensors.
 
     The first of equal choices is taken. The mask decides what may be chosen, and changes no value.
+    Of several choices at once the best of each group is taken; together they are worth the sum.
 
     Args:
-        action_space: `"one_hot"` or `"categorical"`.
+        action_space: `"one_hot"` or `"categorical"`, with `"multi_"` in front for several at once.
         dtype: dtype of the actions.
+        groups: number of choices of each group, where there are several.
 
     Example:
         >>> GreedyChoice("categorical")(torch.tensor([[0.0, 2.0, 1.0]]))
@@ -35,22 +43,31 @@ class GreedyChoice(nn.Module):
         ...     torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[True, False, True]])
         ... )
         (tensor([[0, 0, 1]]), tensor([[1.]]))
+        >>> GreedyChoice("multi_categorical", groups=(2, 1))(torch.tensor([[0.0, 2.0, 1.0]]))
+        (tensor([[1, 0]]), tensor([[3.]]))
     """
 
-    def __init__(self, action_space: ActionSpace, dtype: torch.dtype = torch.int64) -> None:
+    def __init__(
+        self,
+        action_space: ActionSpace,
+        dtype: torch.dtype = torch.int64,
+        groups: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__()
         self.action_space = action_space
         self.dtype = dtype
+        self.groups = groups
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose.
 
         Args:
-            values: floats `[*B, n]`.
+            values: floats `[*B, n]`, the groups side by side where there are several.
             mask: bool, broadcasts to `[*B, n]`, True where a choice is allowed.
 
         Returns:
-            The actions, `[*B, n]` one-hot or `[*B]` categorical; and their values, `[*B, 1]`.
+            The actions, `[*B, n]` one-hot, `[*B]` categorical, or `[*B, K]` for K numbers at once;
+            and their values, `[*B, 1]`.
 
         Raises:
             TypeError: the mask is not bool.
@@ -61,27 +78,48 @@ class GreedyChoice(nn.Module):
                 msg = f"the mask must be bool, True where a choice is allowed: got {mask.dtype}"
                 raise TypeError(msg)
             scores = values.masked_fill(~mask, -torch.inf)
-        index = scores.argmax(-1, keepdim=True)
-        chosen = values.gather(-1, index)
+        index = self._best(scores)
+        places = index if self.groups is None else index + self._firsts(index)
+        chosen = values.gather(-1, places)
+        if self.groups is not None:
+            chosen = chosen.sum(-1, keepdim=True)
         if self.action_space == "categorical":
             return index.squeeze(-1).to(self.dtype), chosen
+        if self.action_space == "multi_categorical":
+            return index.to(self.dtype), chosen
         action = torch.zeros(values.shape, dtype=self.dtype, device=values.device)
-        return action.scatter_(-1, index, 1), chosen
+        return action.scatter_(-1, places, 1), chosen
+
+    def _best(self, scores: Tensor) -> Tensor:
+        """The best choice of each group `[*B, K]`."""
+        if self.groups is None:
+            return scores.argmax(-1, keepdim=True)
+        best = [part.argmax(-1) for part in scores.split(self.groups, -1)]
+        return torch.stack(best, -1)
+
+    def _firsts(self, like: Tensor) -> Tensor:
+        """Where each group begins `[K]`."""
+        assert self.groups is not None
+        sizes = torch.tensor((0, *self.groups[:-1]), device=like.device)
+        return sizes.cumsum(0)
 
 
 class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     """The last part of a `QValueActor`: reads values, writes the action that is worth most.
 
     Args:
-        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec.
+        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec, and is
+            not enough for several choices at once.
         action_value_key: what it reads.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
         out_keys: the action, the values again, the value of the action.
         spec: spec of the action, or a `Composite` that holds it; gives the dtype.
+        safe: project actions into the spec, whose own mask may forbid the best one. This waits
+            for the device. The value is that of the projected action.
 
     Raises:
-        ValueError: neither action space nor spec is given, they contradict each other, or there
-            are not three keys.
+        ValueError: neither action space nor spec is given, they contradict each other, there
+            are not three keys, or `safe` is set without a spec.
         TypeError: the spec is of no such kind.
         KeyError: the spec holds other keys only.
 
@@ -99,6 +137,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         out_keys: Sequence[NestedKey] | None = None,
         *,
         spec: TensorSpec | None = None,
+        safe: bool = False,
     ) -> None:
         written = list(out_keys or (ACTION, action_value_key, CHOSEN_ACTION_VALUE))
         if len(written) != 3:
@@ -106,15 +145,18 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
             raise ValueError(msg)
         form = form_of(spec, written[0])
         space = _space(action_space, None if form is None else form.leaf)
-        choice = GreedyChoice(space, torch.int64 if form is None else form.dtype)
+        dtype, groups = (torch.int64, None) if form is None else (form.dtype, form.groups)
+        choice = GreedyChoice(space, dtype, groups)
+        check_safe(safe, form)
         masks = [] if action_mask_key is None else [action_mask_key]
         super().__init__(choice, [action_value_key, *masks], written)
         self.spec = spec
+        self.safe = safe
         self._form = form
 
     @property
     def action_space(self) -> ActionSpace:
-        """How an action is written: `"one_hot"` or `"categorical"`."""
+        """How an action is written: `"one_hot"`, `"categorical"`, or several of either at once."""
         space: ActionSpace = self.module.action_space
         return space
 
@@ -125,8 +167,8 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
             tensors: floats `[*B, n]`, and the mask where there is a key for it.
 
         Returns:
-            The actions, `[*B, n]` one-hot or `[*B]` categorical; the values as they came; the
-            values of the actions, `[*B, 1]`.
+            The actions, `[*B, n]` one-hot, `[*B]` categorical or `[*B, K]` for K numbers at once;
+            the values as they came; the values of the actions, `[*B, 1]`.
 
         Raises:
             ValueError: there are not as many values as the spec has choices.
@@ -137,8 +179,23 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     def _call_module(self, tensors: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
         if self._form is not None:
             self._form.check_scores(tensors[0].shape[-1])
+        values = tensors[0]
         action, chosen = self.module(*tensors)
-        return action, tensors[0], chosen
+        if self.safe and self._form is not None:
+            allowed = self._form.leaf.project(action)
+            if allowed is not action:
+                action, chosen = allowed, self._worth(allowed, values)
+        return action, values, chosen
+
+    def _worth(self, action: Tensor, values: Tensor) -> Tensor:
+        """The value of any action `[*B, 1]`."""
+        if self.action_space == "categorical":
+            return values.gather(-1, action.unsqueeze(-1).to(torch.int64))
+        if self.action_space == "multi_categorical":
+            places = action.to(torch.int64) + self.module._firsts(action)
+            return values.gather(-1, places).sum(-1, keepdim=True)
+        # a choice and not a product: other values may be infinite
+        return values.where(action.bool(), 0).sum(-1, keepdim=True)
 
 
 class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
@@ -146,6 +203,9 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
 
     Written are the action, `[*B, n]` one-hot or `[*B]` categorical; `"action_value"`, `[*B, n]`;
     and `"chosen_action_value"`, `[*B, 1]`. Explore by an `EGreedyModule` behind it.
+
+    With a `MultiOneHot` or `MultiCategorical` spec the network returns the values of all groups
+    side by side, the best of each is chosen, and the value of the action is their sum.
 
     Args:
         module: a network that returns `[*B, n]` for the tensors of `in_keys`; or a tensordict
@@ -157,11 +217,12 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         action_key: where the action goes.
         chosen_action_value_key: where the value of the action goes.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        safe: project actions into the spec; see `QValueModule`.
 
     Raises:
-        ValueError: neither action space nor spec is given, they contradict each other, or the
-            module does not write the values.
-        TypeError: the spec is neither `OneHot` nor `Categorical`.
+        ValueError: neither action space nor spec is given, they contradict each other, the
+            module does not write the values, or `safe` is set without a spec.
+        TypeError: the spec is of no kind of choices.
         KeyError: the spec holds other keys only.
 
     Example:
@@ -182,9 +243,12 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         action_key: NestedKey = ACTION,
         chosen_action_value_key: NestedKey = CHOSEN_ACTION_VALUE,
         action_mask_key: NestedKey | None = None,
+        safe: bool = False,
     ) -> None:
         out_keys = [action_key, action_value_key, chosen_action_value_key]
-        choice = QValueModule(action_space, action_value_key, action_mask_key, out_keys, spec=spec)
+        choice = QValueModule(
+            action_space, action_value_key, action_mask_key, out_keys, spec=spec, safe=safe
+        )
         if not isinstance(module, TensorDictModuleBase):
             module = TensorDictModule(module, listed(in_keys, OBSERVATION), [action_value_key])
         elif action_value_key not in module.out_keys:
@@ -208,18 +272,19 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
 def _space(action_space: str | None, leaf: TensorSpec | None) -> ActionSpace:
     """Tell how actions are written, from what was said and from the spec."""
     said = None if action_space is None else action_space.replace("-", "_")
-    if said not in (None, "one_hot", "categorical"):
-        msg = f"action_space must be 'one_hot' or 'categorical': got {action_space!r}"
+    if said not in (None, *SPACES.values()):
+        msg = f"action_space must be one of {list(SPACES.values())}: got {action_space!r}"
         raise ValueError(msg)
-    if leaf is None and said is None:
+    if leaf is None and said not in ("one_hot", "categorical"):
         msg = "how are actions written? Pass spec, or action_space='one_hot' or 'categorical'."
         raise ValueError(msg)
     if leaf is None:
         return "one_hot" if said == "one_hot" else "categorical"
-    if type(leaf) not in (OneHot, Categorical):
-        msg = f"the spec of the action must be OneHot or Categorical: got {type(leaf).__name__}"
+    found = SPACES.get(type(leaf))
+    if found is None:
+        named = ", ".join(kind.__name__ for kind in SPACES)
+        msg = f"the spec of the action must be one of {named}: got {type(leaf).__name__}"
         raise TypeError(msg)
-    found: ActionSpace = "one_hot" if isinstance(leaf, OneHot) else "categorical"
     if said not in (None, found):
         msg = f"action_space={action_space!r} contradicts the spec, which is {found!r}"
         raise ValueError(msg)

@@ -19,7 +19,8 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple
-from rl_policies.action_spec import ActionForm, form_of
+from rl_policies.action_spec import ActionForm, check_safe, form_of
+from rl_policies.distributions.direct import Draw, can_draw, direct_draw
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import TanhNormal
@@ -47,12 +48,15 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         return_log_prob: write the log-probability too, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.
+        safe: project samples into the spec, which waits for the device. The log-probability is
+            that of the projected sample.
         **kwargs: what tensordict's `ProbabilisticTensorDictModule` takes besides.
 
     Raises:
         TypeError: the distribution has no argument of that name, or cannot draw what the spec
             describes.
-        ValueError: its bounds lie outside the spec's.
+        ValueError: its bounds lie outside the spec's and `safe` is not set, or `safe` is set and
+            there is no spec.
         KeyError: the spec holds other keys only.
 
     Example:
@@ -74,6 +78,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         return_log_prob: bool = False,
         log_prob_key: NestedKey | None = None,
         default_interaction_type: InteractionType | str = InteractionType.DETERMINISTIC,
+        safe: bool = False,
         **kwargs: Any,
     ) -> None:
         composite = distribution_class is CompositeDistribution
@@ -103,8 +108,14 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             _check_names(distribution_class, self._names)
             self._form = form_of(spec, self.dist_sample_keys[0])
         if self._form is not None:
+            self._scored = self._scored and self._form.groups is None
             given = distribution_kwargs or {}
-            self.distribution_kwargs: Any = _fitted(distribution_class, given, self._form)
+            self.distribution_kwargs: Any = _fitted(distribution_class, given, self._form, safe)
+        check_safe(safe, self._form)
+        self.safe = safe
+        self._draw = None
+        if self._simple and self.num_samples is None and not safe:
+            self._draw = direct_draw(distribution_class, self._names, self.distribution_kwargs)
 
     @property
     def out_keys(self) -> list[NestedKey]:
@@ -190,19 +201,33 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
                 "call the module instead of step"
             )
             raise TypeError(msg)
-        dist = self.distribution(*tensors)
         kind = interaction_type() or self.default_interaction_type
+        if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
+            return self._drawn(self._draw, tensors)
+        dist = self.distribution(*tensors)
         if kind is InteractionType.RANDOM:
             sample = dist.rsample() if dist.has_rsample else dist.sample()
         else:
             sample = self._dist_sample(dist, interaction_type=kind)
         if self._form is not None:
-            self._form.check(sample)
             if self._scored:
                 self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
+            sample = self._form.fitted(sample, self.safe)
         if self.return_log_prob:
             return sample, dist.log_prob(sample)
         return (sample,)
+
+    def _drawn(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What `step` returns, without making a distribution."""
+        if len(tensors) != len(self._names):
+            msg = f"step takes one tensor for each of {self.in_keys}: got {len(tensors)}"
+            raise TypeError(msg)
+        sample, log_prob = draw(*tensors)
+        if self._form is not None:
+            self._form.check(sample)
+            if self._scored:
+                self._form.check_scores(tensors[0].shape[-1])
+        return (sample, log_prob) if self.return_log_prob else (sample,)
 
     def _steps(self) -> bool:
         return self._simple and self.num_samples is None
@@ -229,7 +254,7 @@ def _check_names(distribution_class: Any, names: list[str]) -> None:
         raise TypeError(msg)
 
 
-def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm) -> Any:
+def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
     """Refuse a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
     title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
     if distribution_class is OneHotCategorical:
@@ -240,7 +265,7 @@ def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm) -> Any:
     if distribution_class in (IndependentNormal, TanhNormal) and not form.dtype.is_floating_point:
         msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
         raise TypeError(msg)
-    if distribution_class is TanhNormal and isinstance(leaf, Bounded):
+    if distribution_class is TanhNormal and isinstance(leaf, Bounded) and not safe:
         low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
         box = leaf.space
         if bool((box.low > low).any() or (box.high < high).any()):

@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 from rl_policies.distributions.drawn import Drawn
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale, normal_kl
 
-_LOG_2 = math.log(2.0)
+LOG_2 = math.log(2.0)
 
 
 class TanhNormal(LocScale):
@@ -73,8 +73,8 @@ class TanhNormal(LocScale):
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
         if not self._plain:
             check_bounds(low, high, validate_args)
-        self.low: Tensor | float = low if self._plain else _placed(low, self.loc)
-        self.high: Tensor | float = high if self._plain else _placed(high, self.loc)
+        self.low: Tensor | float = low if self._plain else placed(low, self.loc)
+        self.high: Tensor | float = high if self._plain else placed(high, self.loc)
         self._drawn: Drawn | None = None
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
@@ -153,7 +153,7 @@ class TanhNormal(LocScale):
         surprise = torch.sub(self._surprise(u, z), flatness, alpha=2)
         if not self._plain:
             surprise = surprise + self._half.log()
-        return self._log_density(surprise, HALF_LOG_2PI + 2 * _LOG_2)
+        return self._log_density(surprise, HALF_LOG_2PI + 2 * LOG_2)
 
     def entropy(self) -> Tensor:
         """Refused: there is no closed form.
@@ -217,7 +217,20 @@ def check_bounds(low: Any, high: Any, wait: bool = True) -> None:
         raise ValueError(msg)
 
 
-def _placed(bound: Tensor | float, loc: Tensor) -> Tensor:
+def placed(bound: Tensor | float, loc: Tensor) -> Tensor:
+    """Bring a bound to where the parameters lie.
+
+    Args:
+        bound: a number, or broadcasting against `loc`.
+        loc: floats `[*B, *E]`.
+
+    Returns:
+        A tensor of the dtype and device of `loc`.
+
+    Example:
+        >>> placed(2.0, torch.zeros(3))
+        tensor(2.)
+    """
     if isinstance(bound, Tensor):
         return bound.to(loc)
     return torch.full((), bound, dtype=loc.dtype, device=loc.device)

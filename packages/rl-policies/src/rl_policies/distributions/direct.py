@@ -1,0 +1,215 @@
+"""Samples and their log-probabilities straight from parameters, without a distribution.
+
+Acting draws once from parameters that nobody asks about again. A distribution object costs more
+than the arithmetic of one row, so each function here does what its distribution does, operation
+by operation: the same generator gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+from torch.nn.functional import softplus
+
+from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI
+from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal, check_bounds, placed
+
+Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+FULL = (torch.float32, torch.float64)  # narrower ones are widened on the way
+
+
+def direct_draw(
+    distribution_class: Any, names: Sequence[str], kwargs: Mapping[str, Any]
+) -> Draw | None:
+    """Find the function that draws like a distribution.
+
+    Args:
+        distribution_class: makes the distribution.
+        names: of the parameters, in the order in which they come.
+        kwargs: further arguments of it.
+
+    Returns:
+        Takes the parameters, returns a sample and its log-probability ``[*B]``; None where only
+        the distribution itself can draw.
+
+    Example:
+        >>> draw = direct_draw(OneHotCategorical, ["logits"], {"dtype": torch.bool})
+        >>> sample, log_prob = draw(torch.tensor([[0.0, -torch.inf]]))
+        >>> sample, log_prob
+        (tensor([[ True, False]]), tensor([0.]))
+        >>> direct_draw(OneHotCategorical, ["logits", "mask"], {}) is None
+        True
+    """
+    given, said = list(names), dict(kwargs)
+    if distribution_class is OneHotCategorical and given == ["logits"] and not {*said} - {"dtype"}:
+        return partial(draw_one_hot, dtype=said.get("dtype", torch.int64))
+    if distribution_class is Categorical and given == ["logits"] and not said:
+        return draw_categorical
+    if given != ["loc", "scale"]:
+        return None
+    if distribution_class is IndependentNormal and not said:
+        return draw_normal
+    if distribution_class is TanhNormal and not {*said} - {"low", "high"}:
+        low, high = said.get("low", -1.0), said.get("high", 1.0)
+        if not isinstance(low, Tensor) and (low, high) == (-1, 1):
+            return draw_tanh_normal
+        check_bounds(low, high)
+        return partial(draw_bounded, low=low, high=high)
+    return None
+
+
+def can_draw(*parameters: Any) -> bool:
+    """Tell whether parameters may be drawn from directly: alike, wide enough, without gradient.
+
+    Args:
+        parameters: tensors.
+
+    Returns:
+        False where the distribution itself must look at them.
+
+    Example:
+        >>> with torch.no_grad():
+        ...     can_draw(torch.zeros(2)), can_draw(torch.zeros(2).half()), can_draw(1.0)
+        (True, False, False)
+        >>> can_draw(torch.zeros(2))
+        False
+    """
+    first = parameters[0]
+    if torch.is_grad_enabled() or not isinstance(first, Tensor) or not first.ndim:
+        return False
+    dtype = first.dtype
+    if dtype not in FULL:
+        return False
+    if len(parameters) == 1:
+        return True
+    second = parameters[1]
+    return isinstance(second, Tensor) and second.shape == first.shape and second.dtype == dtype
+
+
+def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Draw as `OneHotCategorical` does.
+
+    Args:
+        logits: floats ``[*B, n]``.
+        dtype: dtype of the vectors.
+
+    Returns:
+        One-hot vectors ``[*B, n]``, and floats ``[*B]``.
+
+    Example:
+        >>> draw_one_hot(torch.tensor([0.0, -torch.inf]), torch.int64)
+        (tensor([1, 0]), tensor(0.))
+    """
+    logits = logits.log_softmax(-1)
+    probs = logits.exp()
+    index = (probs / torch.empty_like(probs).exponential_()).argmax(-1, True)
+    vectors = torch.zeros_like(logits, dtype=dtype).scatter_(-1, index, 1)
+    return vectors, logits.gather(-1, index).squeeze(-1)
+
+
+def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw as torch's `Categorical` does, which refuses NaN when it draws.
+
+    Args:
+        logits: floats ``[*B, n]``.
+
+    Returns:
+        Choices, int64 ``[*B]``, and floats ``[*B]``.
+
+    Raises:
+        RuntimeError: a logit is NaN.
+
+    Example:
+        >>> draw_categorical(torch.tensor([[0.0, -torch.inf]]))
+        (tensor([0]), tensor([0.]))
+    """
+    logits = logits - logits.logsumexp(-1, keepdim=True)
+    flat = logits.softmax(-1).reshape(-1, logits.shape[-1])
+    index = torch.multinomial(flat, 1, True).reshape(logits.shape[:-1])
+    return index, logits.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw as `IndependentNormal` does.
+
+    Args:
+        loc: floats ``[*B, k]``.
+        scale: positive floats ``[*B, k]``.
+
+    Returns:
+        Floats ``[*B, k]`` and ``[*B]``.
+
+    Example:
+        >>> x, log_prob = draw_normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> torch.allclose(log_prob, -0.5 * x.square().sum(-1) - 1.837877)
+        True
+    """
+    x = torch.addcmul(loc, torch.empty_like(loc).normal_(), scale)
+    z = (x - loc) / scale
+    surprise = torch.addcmul(scale.log(), z, z, value=0.5)
+    return x, surprise.sum(-1).add_(HALF_LOG_2PI * loc.shape[-1]).neg_()
+
+
+def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw as a `TanhNormal` between -1 and 1 does.
+
+    Args:
+        loc: floats ``[*B, k]``.
+        scale: positive floats ``[*B, k]``.
+
+    Returns:
+        Floats ``[*B, k]`` within the bounds, and ``[*B]``.
+
+    Example:
+        >>> x, log_prob = draw_tanh_normal(torch.zeros(5, 2), torch.full((5, 2), 1e-6))
+        >>> bool(x.abs().max() < 1e-4)
+        True
+    """
+    u, surprise = _before_tanh(loc, scale)
+    constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
+    return u.tanh(), surprise.sum(-1).add_(constant).neg_()
+
+
+def draw_bounded(
+    loc: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Draw as a `TanhNormal` between other bounds does.
+
+    Args:
+        loc: floats ``[*B, k]``.
+        scale: positive floats ``[*B, k]``.
+        low: lower bound, a number or broadcasting against `loc`.
+        high: upper bound, likewise.
+
+    Returns:
+        Floats ``[*B, k]`` within the bounds, and ``[*B]``.
+
+    Example:
+        >>> x, log_prob = draw_bounded(torch.zeros(5, 2), torch.ones(5, 2), 3.0, 7.0)
+        >>> bool(((x >= 3) & (x <= 7)).all())
+        True
+    """
+    low, high = placed(low, loc), placed(high, loc)
+    half = (high - low) / 2
+    u, surprise = _before_tanh(loc, scale)
+    # the sum may round past a bound
+    x = (low + half * (1 + u.tanh())).clamp(low, high)
+    constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
+    return x, (surprise + half.log()).sum(-1).add_(constant).neg_()
+
+
+def _before_tanh(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """What tanh is taken of, and what each entry takes from the log-density: ``[*B, k]``."""
+    noise = torch.empty_like(loc).normal_()
+    u = torch.addcmul(loc, noise, scale)
+    # the threshold makes softplus exact to the last bit of float64
+    flatness = u + softplus(-2 * u, threshold=40)
+    surprise = torch.addcmul(scale.log(), noise, noise, value=0.5).sub_(flatness, alpha=2)
+    return u, surprise
