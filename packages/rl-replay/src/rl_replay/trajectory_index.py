@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rl_replay.trajectory_check import require_sound
 from rl_replay.trajectory_search import numbers_of, pieces_with
+from rl_replay.trajectory_state import restore, state_of
 from rl_replay.trajectory_tables import (
     BEGIN,
+    BORN,
     END,
     INDEXED,
     LIVE,
@@ -17,6 +21,7 @@ from rl_replay.trajectory_tables import (
     LOW,
     ORIGIN,
     PIECES,
+    PLACE,
     START,
     STEPS,
     STOP,
@@ -223,6 +228,43 @@ class TrajectoryIndex:
         lengths: Ints = found[:, STOP] - found[:, BEGIN]
         return lengths
 
+    def born(self, slots: Ints) -> Ints:
+        """The number of the first row that each of some trajectories ever had, int64 `[n]`.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 0]))
+            >>> index.born(np.array([1, 0]))
+            array([1, 0])
+        """
+        found: Ints = self.tables.trajectories[:, BORN].take(slots, mode="clip")
+        return found
+
+    def alive(self, slots: Ints, born: Ints) -> Flags:
+        """Which trajectories are still there.
+
+        Args:
+            slots: int64 `[n]`.
+            born: int64 `[n]`, what `born` said of them: slots are used again.
+
+        Returns:
+            bool `[n]`.
+
+        Example:
+            >>> index = TrajectoryIndex(2)
+            >>> index.append(0, np.array([0, 0]))
+            >>> index.append(2, np.array([0]))
+            >>> index.alive(np.array([0, 1]), np.array([0, 1]))
+            array([False,  True])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        places, lanes = found[:, PLACE], slots // self.capacity
+        counts = self.tables.words[:, LIVE].take(lanes, mode="clip")
+        listed = places - lanes * self.capacity < counts
+        listed &= self.tables.live.take(places, mode="clip") == slots
+        alive: Flags = listed & (found[:, BORN] == born)
+        return alive
+
     def draw(self, count: int, minimum: int = 1, generator: torch.Generator | None = None) -> Ints:
         """Draw trajectories uniformly, with replacement.
 
@@ -258,6 +300,31 @@ class TrajectoryIndex:
             more = more[self.lengths_of(more) >= minimum]
             slots = np.concatenate((slots, more))[:count]
         return slots
+
+    def draw_rows(self, count: int, generator: torch.Generator | None = None) -> Ints:
+        """Draw rows uniformly, with replacement, among them those that are not real.
+
+        Args:
+            count: How many.
+            generator: Where the randomness comes from; torch's own unless given.
+
+        Returns:
+            Numbers, int64 `[count]`.
+
+        Raises:
+            ValueError: There is no row.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0]))
+            >>> index.draw_rows(2)
+            array([0, 0])
+        """
+        low = [writer.low for writer in self._writers]
+        counts = [writer.indexed - writer.low for writer in self._writers]
+        window = Window(tuple(low), tuple(max(count, 0) for count in counts))
+        numbers: Ints = window.draw(count, generator=generator).numpy()
+        return numbers
 
     def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
         """The numbers of rows that follow one another.
@@ -339,6 +406,32 @@ class TrajectoryIndex:
             (array([0, 1]), array([ True, False]))
         """
         return self.after(numbers, -k)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything it holds, as arrays to keep; no more than there are rows.
+
+        Example:
+            >>> TrajectoryIndex(3).state()["words"].shape
+            (1, 16)
+        """
+        return state_of(self.tables)
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Hold what another index of the same size held; the same draws follow.
+
+        Args:
+            state: What its `state` returned.
+
+        Raises:
+            ValueError: It was of another size, or its arrays do not fit each other.
+
+        Example:
+            >>> index, other = TrajectoryIndex(3), TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 0]))
+            >>> other.restore(index.state()), len(other)
+            (None, 2)
+        """
+        restore(self.tables, state)
 
     def check(self, back: NDArray[np.integer]) -> None:
         """Compare everything with a reading of all rows one by one. For tests: it is slow.

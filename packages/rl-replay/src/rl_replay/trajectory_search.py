@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 # More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
 # and again for each time that its oldest piece went while it grew.
-_MOST_JUMPS = 1000
+_MOST_JUMPS = 500
 
 
 def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:

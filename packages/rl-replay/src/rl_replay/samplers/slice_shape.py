@@ -1,0 +1,117 @@
+"""How many slices of how many rows a batch has, and how far they may reach out of trajectories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import Self
+
+Overhang = bool | int | tuple[bool | int, bool | int]
+
+
+@dataclass(frozen=True)
+class SliceShape:
+    """How a batch is cut into slices; at least one of the two is given.
+
+    Attributes:
+        num_slices: Slices of a batch.
+        slice_len: Rows of a slice.
+
+    Raises:
+        TypeError: Neither is given, or one is no integer.
+        ValueError: One is below 1.
+
+    Example:
+        >>> SliceShape(num_slices=4).of(128), SliceShape(slice_len=16).of(128)
+        ((4, 32), (8, 16))
+    """
+
+    num_slices: int | None = None
+    slice_len: int | None = None
+
+    def __post_init__(self) -> None:
+        both = {"num_slices": self.num_slices, "slice_len": self.slice_len}
+        given = {name: index(value) for name, value in both.items() if value is not None}
+        if not given:
+            raise TypeError("a slice sampler needs num_slices, slice_len, or both: got neither.")
+        for name, value in given.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1: got {value}.")
+
+    def of(self, batch_size: int) -> tuple[int, int]:
+        """The slices of a batch, and the rows of each.
+
+        Args:
+            batch_size: Rows of the batch.
+
+        Raises:
+            ValueError: They do not divide the batch.
+
+        Example:
+            >>> SliceShape(num_slices=4, slice_len=32).of(128)
+            (4, 32)
+        """
+        count, length = self.num_slices, self.slice_len
+        if count is not None and length is not None:
+            if count * length != batch_size:
+                raise ValueError(
+                    f"{count} slices of {length} rows make a batch of {count * length}, not of "
+                    f"{batch_size}. Ask for that batch size, or leave out num_slices or slice_len."
+                )
+            return count, length
+        part, name = (count, "num_slices") if count is not None else (length, "slice_len")
+        assert part is not None  # one of the two is given
+        if batch_size < 1 or batch_size % part:
+            raise ValueError(
+                f"the batch size must be a multiple of {name}: got {batch_size} and {part}. Use "
+                f"{max(batch_size // part, 1) * part}."
+            )
+        other = batch_size // part
+        return (part, other) if count is not None else (other, part)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How many rows of a slice may lie outside its trajectory, where they are left out.
+
+    Attributes:
+        left: Before the first row.
+        right: Behind the last row.
+
+    Example:
+        >>> Reach.of((True, 3), slice_len=8)
+        Reach(left=7, right=3)
+    """
+
+    left: int = 0
+    right: int = 0
+
+    @classmethod
+    def of(cls, span: Overhang, slice_len: int) -> Self:
+        """What the argument `span` of a slice sampler means.
+
+        Args:
+            span: For both sides, or a pair for left and right: True lets all rows but one lie
+                outside, a number so many.
+            slice_len: Rows of a slice.
+
+        Raises:
+            TypeError: It is neither a bool nor an integer, nor a pair of such.
+            ValueError: It is negative, or would let a slice lie outside with all its rows.
+
+        Example:
+            >>> Reach.of(False, 8)
+            Reach(left=0, right=0)
+        """
+        if not span and not isinstance(span, tuple):
+            return cls()
+        pair = span if isinstance(span, tuple) else (span, span)
+        if len(pair) != 2 or not all(isinstance(side, int) for side in pair):
+            raise TypeError(f"span is a bool, an integer or a pair of such: got {span!r}.")
+        sides = [(slice_len - 1) if side is True else int(side) for side in pair]
+        if min(sides) < 0 or max(sides) >= slice_len:
+            raise ValueError(
+                f"span must lie in [0, {slice_len}), so that one row of {slice_len} is left: got "
+                f"{span!r}."
+            )
+        return cls(*sides)

@@ -1,0 +1,141 @@
+"""Where the slices of a sample lie in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a sample, end to end; a padded one ends in copies of its last row.
+
+    Attributes:
+        lengths: int64 `[S]`, real rows of each.
+        padded_to: Rows of each with its padding; None where there is none.
+
+    Example:
+        >>> slices = Slices(np.array([2, 3]), padded_to=4)
+        >>> slices.starts, slices.lasts, slices.ids
+        (array([0, 4]), array([1, 6]), array([0, 0, 0, 0, 1, 1, 1, 1]))
+    """
+
+    lengths: Ints
+    padded_to: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the sample, padding among them."""
+        if self.padded_to is not None:
+            return self.padded_to * len(self)
+        return int(self.lengths.sum())
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first row of each, int64 `[S]`."""
+        if self.padded_to is not None:
+            return np.arange(0, self.rows, self.padded_to)
+        starts: Ints = self.lengths.cumsum() - self.lengths
+        return starts
+
+    @property
+    def lasts(self) -> Ints:
+        """The last real row of each, int64 `[S]`."""
+        lasts: Ints = self.starts + self.lengths - 1
+        return lasts
+
+    @cached_property
+    def ids(self) -> Ints:
+        """The slice of each row, int64 `[rows]`."""
+        counts = self.lengths if self.padded_to is None else self.padded_to
+        return np.arange(len(self)).repeat(counts)
+
+    @cached_property
+    def mask(self) -> Flags:
+        """Which rows are no padding, bool `[rows]`."""
+        if self.padded_to is None:
+            return np.ones(self.rows, dtype=np.bool_)
+        mask: Flags = (np.arange(self.padded_to) < self.lengths[:, None]).reshape(-1)
+        return mask
+
+    def pad(self, values: Ints, length: int) -> tuple[Ints, Slices]:
+        """Lay every slice out to the same length, repeating its last value.
+
+        Args:
+            values: int64 `[rows]`.
+            length: At least as long as the longest one.
+
+        Returns:
+            The values, int64 `[S * length]`, and where the slices lie then.
+
+        Example:
+            >>> Slices(np.array([1, 2])).pad(np.array([5, 7, 8]), 3)[0]
+            array([5, 5, 5, 7, 8, 8])
+        """
+        places = np.minimum(np.arange(length), self.lengths[:, None] - 1) + self.starts[:, None]
+        return values.take(places.reshape(-1)), Slices(self.lengths, length)
+
+    def proved(self, numbers: Ints, back: NDArray[np.integer]) -> Flags:
+        """Which slices are runs of rows that each continue the one before, bool `[S]`.
+
+        What a reader in another process was told may have changed while it read. It asks this
+        after the rows are gathered, and whether their numbers still stand.
+
+        Args:
+            numbers: int64 `[rows]`, of the rows that were read.
+            back: Integers `[rows]`, how many numbers before each the one lies that it continues.
+
+        Example:
+            >>> slices = Slices(np.array([2, 2]))
+            >>> slices.proved(np.array([3, 5, 8, 9]), np.array([0, 2, 1, 2]))
+            array([ True, False])
+        """
+        joined = np.ones(len(numbers), dtype=np.bool_)
+        joined[1:] = back[1:] == np.diff(numbers)
+        joined |= ~self.mask
+        joined[self.starts] = True
+        return np.logical_and.reduceat(joined, self.starts)
+
+    def rows_of(self, chosen: Flags) -> Flags:
+        """The rows of some slices, bool `[rows]`.
+
+        Args:
+            chosen: bool `[S]`.
+
+        Example:
+            >>> Slices(np.array([1, 2])).rows_of(np.array([False, True]))
+            array([False,  True,  True])
+        """
+        rows: Flags = chosen[self.ids]
+        return rows
+
+    def only(self, chosen: Flags) -> Self:
+        """Some of the slices, laid end to end.
+
+        Args:
+            chosen: bool `[S]`.
+
+        Example:
+            >>> Slices(np.array([1, 2])).only(np.array([False, True])).starts
+            array([0])
+        """
+        return type(self)(self.lengths[chosen], self.padded_to)
+
+    def and_then(self, other: Self) -> Self:
+        """These slices and those of another sample behind them.
+
+        Example:
+            >>> Slices(np.array([1, 2])).and_then(Slices(np.array([4]))).starts
+            array([0, 1, 3])
+        """
+        return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)

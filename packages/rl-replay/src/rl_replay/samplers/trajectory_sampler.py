@@ -1,0 +1,142 @@
+"""What slice samplers share: whose slices, how long, and how they lie in a sample."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_replay.samplers.given_trajectories import GivenTrajectories
+from rl_replay.samplers.sampler import Sampler
+from rl_replay.samplers.slice_draw import Places
+from rl_replay.samplers.slice_shape import SliceShape
+from rl_replay.samplers.slices_of_sample import Slices
+from rl_replay.trajectory_index import TrajectoryIndex
+
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
+
+class TrajectorySampler(Sampler):
+    """Chooses slices of trajectories. Derive from it and write `choose`.
+
+    Args:
+        shape: How a batch is cut into slices.
+        traj_key: A column of ids that cuts trajectories, beside the markers.
+        end_keys: Columns of flags that cut them, beside the markers.
+        ends: Flags of last rows, one for each row of the storage, instead of all markers.
+        trajectories: Ids, one for each row of the storage, instead of all markers.
+        truncated_key: Where the ends of slices are marked; None for nowhere.
+
+    Attributes:
+        shape: How a batch is cut into slices.
+        id_keys: The columns of ids that cut.
+        end_keys: The columns of flags that cut.
+        truncated_key: Where the ends of slices are marked.
+
+    Raises:
+        TypeError: A key is none, or both `ends` and `trajectories` are given.
+        ValueError: Tensors and columns are given.
+
+    Example:
+        >>> class Oldest(TrajectorySampler):
+        ...     def choose(self, index, count, length):
+        ...         slots = index.slots()[:count]
+        ...         lengths = np.minimum(index.lengths_of(slots), length)
+        ...         return Places(slots, np.zeros_like(slots), lengths)
+        >>> Oldest(SliceShape(num_slices=2)).end_keys
+        []
+    """
+
+    def __init__(
+        self,
+        shape: SliceShape,
+        *,
+        traj_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] = (),
+        ends: torch.Tensor | None = None,
+        trajectories: torch.Tensor | None = None,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+    ) -> None:
+        self.shape = shape
+        self.id_keys = [] if traj_key is None else [as_key(as_tuple(traj_key))]
+        self.end_keys = [as_key(as_tuple(key)) for key in end_keys]
+        self.truncated_key = None if truncated_key is None else as_key(as_tuple(truncated_key))
+        self._given: GivenTrajectories | None = None
+        if ends is not None or trajectories is not None:
+            self._given = GivenTrajectories(ends=ends, trajectories=trajectories)
+            if self.id_keys or self.end_keys:
+                raise ValueError(
+                    "ends and trajectories say where trajectories end, instead of any column: "
+                    "leave out traj_key, end_key and end_keys, or leave out the tensors."
+                )
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Choose the slices of a batch.
+
+        Args:
+            storage: Where the rows are.
+            batch_size: Rows of all slices together; fewer come where trajectories are shorter.
+
+        Returns:
+            Row numbers, int64 `[N]`, and under "slices" how the slices lie in them.
+
+        Raises:
+            ValueError: Slices do not divide the batch, or no trajectory is long enough.
+            TypeError: The storage has no markers.
+        """
+        numbers, slices = self.sample_slices(storage, *self.shape.of(batch_size))
+        return torch.from_numpy(numbers), {"slices": slices}
+
+    def sample_slices(
+        self, storage: Storage, count: int, length: int
+    ) -> tuple[NDArray[np.int64], Slices]:
+        """Choose some slices, for a batch or in place of some that were lost.
+
+        Args:
+            storage: Where the rows are.
+            count: How many slices.
+            length: Rows of each, at most.
+
+        Returns:
+            Row numbers, int64 `[N]`, and how the slices lie in them.
+
+        Raises:
+            ValueError: No trajectory is long enough.
+            TypeError: The storage has no markers.
+        """
+        index = storage.trajectories() if self._given is None else self._given.index(storage)
+        places = self.choose(index, count, length)
+        return index.rows(*places), Slices(places.lengths)
+
+    @abstractmethod
+    def choose(self, index: TrajectoryIndex, count: int, length: int) -> Places:
+        """Choose slices of some trajectories.
+
+        Args:
+            index: The trajectories.
+            count: How many slices.
+            length: Rows of each, at most.
+        """
+
+
+def end_keys_of(
+    end_key: NestedKey | None, end_keys: Sequence[NestedKey] | None
+) -> Sequence[NestedKey]:
+    """The columns that two arguments name, of which one may be given.
+
+    Raises:
+        ValueError: Both are given.
+
+    Example:
+        >>> end_keys_of(("next", "done"), None)
+        [('next', 'done')]
+    """
+    if end_key is not None and end_keys is not None:
+        raise ValueError("give end_key or end_keys, not both: end_keys=[...] holds any number.")
+    return [end_key] if end_key is not None else list(end_keys or ())
