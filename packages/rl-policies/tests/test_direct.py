@@ -32,14 +32,15 @@ def parameters(names, dtype, rows=(5, 4)):
     torch.manual_seed(1)
     found = [torch.randn(*rows, 3, dtype=dtype) * 3, torch.rand(*rows, 3, dtype=dtype) + 0.1]
     if names == ["logits"]:
-        found[0][0, 0, 1] = -torch.inf
+        found[0][..., 1] = -torch.inf
     return found[: len(names)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [(5, 4), (5,), ()])
 @pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
-def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, dtype):
-    given = parameters(names, dtype)
+def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, rows, dtype):
+    given = parameters(names, dtype, rows)
     torch.manual_seed(7)
     sample, log_prob = direct_draw(kind, names, kwargs)(*given)
     torch.manual_seed(7)
@@ -48,7 +49,7 @@ def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, 
     assert torch.equal(sample, wanted)
     assert sample.dtype == wanted.dtype
     assert torch.equal(log_prob, dist.log_prob(wanted))
-    assert log_prob.shape == (5, 4)
+    assert log_prob.shape == rows
 
 
 @pytest.mark.parametrize(

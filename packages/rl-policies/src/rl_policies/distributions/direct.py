@@ -131,9 +131,13 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([0]), tensor([0.]))
     """
     logits = logits - logits.logsumexp(-1, keepdim=True)
-    flat = logits.softmax(-1).reshape(-1, logits.shape[-1])
-    index = torch.multinomial(flat, 1, True).reshape(logits.shape[:-1])
-    return index, logits.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    probs = logits.softmax(-1)
+    if logits.ndim == 2:
+        index = torch.multinomial(probs, 1, True)
+    else:
+        flat = probs.reshape(-1, logits.shape[-1])
+        index = torch.multinomial(flat, 1, True).reshape(*logits.shape[:-1], 1)
+    return index.squeeze(-1), logits.gather(-1, index).squeeze(-1)
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
