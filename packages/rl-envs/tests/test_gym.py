@@ -114,3 +114,19 @@ def test_an_observation_of_another_shape_is_named():
 
     with pytest.raises(ValueError, match=r"'observation': expected shape \(3,\), got \(5,\)"):
         GymEnv(Wrong()).reset()
+
+
+def test_an_action_can_be_taken_for_several_frames():
+    batches = []
+    for frames in (1, 3):
+        env = GymEnv("CartPole-v1", frame_skip=frames, max_episode_steps=8)
+        env.set_seed(3)
+        act = lambda root: root.set("action", torch.tensor([True, False]))  # noqa: E731
+        batches.append(env.rollout(20, act))
+    frames, steps = batches
+    assert steps["next", "reward"].flatten().tolist() == [3, 3, 2]
+    assert torch.equal(steps["observation"], frames["observation"][::3])
+    assert torch.equal(steps["next", "observation"][-1], frames["next", "observation"][-1])
+    assert env.state_dict()["state"]["gym"]["counters"]["_elapsed_steps"] == 8
+    with pytest.raises(ValueError, match="frame_skip must be at least 1: got 0"):
+        GymEnv("CartPole-v1", frame_skip=0)

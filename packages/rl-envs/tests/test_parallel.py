@@ -184,13 +184,22 @@ def test_arguments_of_a_reset_reach_the_environments():
         assert (root["observation"] >= 0.01).all()
 
 
-def test_sizes_that_differ_travel_as_messages():
-    with make(2, GrowingEnv, [{"first": 2}, {"first": 5}]) as env:
+@pytest.mark.parametrize("kind", [SerialEnv, make])
+def test_sizes_that_differ_lie_in_lazy_stacks(kind):
+    with kind(2, GrowingEnv, [{"first": 2}, {"first": 5}]) as env:
         root = env.reset()
         assert [row["observation"].shape for row in root.unbind(0)] == [(2, 3), (5, 3)]
         batch = env.rollout(4, break_when_any_done=False)
         seen = [row["next", "observation"].shape[0] for row in batch[1].unbind(0)]
         assert seen == [6, 7, 6, 7]
+        root = env.reset()
+        root["_reset"] = torch.tensor([[True], [False]])
+        step = env.rand_step(env.reset(env.rand_step(root)["next"].update(root.select("_reset"))))
+        assert [row["next", "observation"].shape[0] for row in step.unbind(0)] == [3, 7]
+        with pytest.raises(ValueError, match=r"'action': expected shape \(2, 2\)"):
+            env.step(root.set("action", torch.zeros(2, 5, dtype=torch.bool)))
+    with pytest.raises(RuntimeError, match="closed"):
+        env.reset()
 
 
 def test_state_goes_through_to_the_workers_and_between_the_two_kinds():

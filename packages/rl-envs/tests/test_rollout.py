@@ -1,7 +1,9 @@
 import pytest
 import torch
+from tensordict import TensorDict
+from torch import nn
 
-from rl_envs import RandomPolicy
+from rl_envs import GymEnv, RandomPolicy
 from rl_envs.rollout import Request, truncate
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 
@@ -98,3 +100,54 @@ def test_a_root_that_names_a_device_is_welcome():
     assert env.rollout(3, policy, auto_reset=False, tensordict=root).shape == (3,)
     assert root.device == torch.device("cpu")
     assert "action" not in root  # what the policy wrote went to a copy
+
+
+@pytest.mark.parametrize("make", [CountingEnv, lambda: GymEnv("CartPole-v1")])
+def test_a_policy_may_return_nothing_but_the_action(make):
+    batch = make().rollout(4, lambda root: TensorDict({"action": torch.tensor([True, False])}))
+    assert torch.equal(batch["observation"][1:], batch["next", "observation"][:-1])
+
+
+@pytest.mark.parametrize("make", [CountingEnv, lambda: GymEnv("CartPole-v1")])
+def test_a_rollout_can_be_written_into_memory_that_is_there(make):
+    env = make()
+    env.set_seed(3)
+    out = torch.zeros_like(env.rollout(9, break_when_any_done=False))
+    place = out["next", "observation"].data_ptr()
+    batch = env.rollout(4, out=out, break_when_any_done=False)
+    assert batch.shape == (4,)
+    assert batch.names == ["time"]
+    assert batch["next", "observation"].data_ptr() == place
+    assert (out["next", "reward"].flatten() != 0).tolist() == [True] * 4 + [False] * 5
+
+
+def test_memory_that_does_not_fit_is_refused():
+    env = CountingEnv()
+    batch = env.rollout(3)
+    with pytest.raises(ValueError, match=r"batch size \(3,\), or more steps: got \(2,\)"):
+        env.rollout(3, out=batch[:2].clone())
+    with pytest.raises(KeyError, match=r"differ in \['done', 'extra'\]"):
+        env.rollout(3, out=batch.exclude("done").set("extra", torch.ones(3)))
+    with pytest.raises(TypeError, match=r"'action': expected torch\.bool, got torch\.int64"):
+        env.rollout(3, out=batch.clone().set("action", batch["action"].long()))
+    with pytest.raises(ValueError, match=r"'action': expected shape \(3, 2\), got \(3, 5\)"):
+        env.rollout(3, out=batch.clone().set("action", torch.ones(3, 5, dtype=torch.bool)))
+
+
+def test_a_policy_acts_on_its_own_device():
+    class Elsewhere(nn.Module):
+        """Has its weights on the device "meta", which every machine has."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1, device="meta"))
+
+        def forward(self, root):
+            found.append(root["observation"].device.type)
+            return TensorDict({"action": torch.eye(2)[0].bool()})  # meta holds nothing to act by
+
+    found = []
+    batch = CountingEnv().rollout(2, Elsewhere(), auto_cast_to_device=True)
+    assert found == ["meta", "meta"]
+    assert batch["action"].device.type == "cpu"
+    assert batch["observation"].flatten().tolist() == [0, 1]

@@ -15,6 +15,7 @@ from rl_envs.env_rows import EnvRows
 from rl_envs.env_specs import EnvSpecs
 from rl_envs.env_type import EnvType
 from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
+from rl_envs.rollout import Request
 from rl_envs.seeds import next_seed
 from rl_layout import step_mdp
 from rl_transforms import Place
@@ -230,6 +231,8 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         break_when_all_done: bool = False,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
+        auto_cast_to_device: bool = False,
+        out: TensorDictBase | None = None,
     ) -> TensorDictBase:
         """Play steps and return them as one batch, without gradients.
 
@@ -245,12 +248,16 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
                 earlier are reset and go on. Needs `break_when_any_done=False`.
             tensordict: the root to start from; needed where `auto_reset` is False.
             set_truncated: mark the last step as truncated, unless it is terminated.
+            auto_cast_to_device: move each root to the policy's device, and its actions back.
+            out: `[*B, N]`, overwritten in its first T steps, with the entries of the batch and no
+                others; a view of these steps is returned.
 
         Returns:
             A batch `[*B, T]`, the last dimension named `"time"`.
 
         Raises:
-            KeyError: the policy reads a key that the environment lacks, or writes no action.
+            KeyError: the policy reads a key that the environment lacks, or writes no action; or
+                `out` has other entries than the batch.
             RuntimeError: no root to start from, or the environment is closed.
             ValueError: `max_steps` is less than 1, or both breaks are asked for.
 
@@ -261,9 +268,9 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
             [False, False, True, False, False, True, False]
         """
         guards.check_open(self)
-        request = rollout.Request(
+        request = Request(
             max_steps,
-            policy,
+            rollout.moved(policy, self.device) if auto_cast_to_device else policy,
             callback,
             break_when_any_done,
             break_when_all_done,
@@ -274,10 +281,14 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
             guards.check_start(self, tensordict)
         with torch.no_grad():
             root = self.reset(tensordict) if auto_reset and tensordict is not None else tensordict
-            if row_rollout.can_play(self, request, root):
-                return row_rollout.play(self, request, root)
-            root = self.reset() if root is None else root
-            return self._finished(rollout.play(self, root, request))
+            batch = self._played(request, root)
+            return batch if out is None else rollout.written_to(out, batch)
+
+    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
+        if row_rollout.can_play(self, request, root):
+            return row_rollout.play(self, request, root)
+        root = self.reset() if root is None else root
+        return self._finished(rollout.play(self, root, request))
 
     # random actions, seeds, data without a step
 

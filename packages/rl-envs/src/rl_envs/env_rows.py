@@ -24,7 +24,9 @@ class EnvRows:
     """An environment through numpy rows, for loops that write batches in place.
 
     Attributes:
-        native_rows: whether it writes rows itself; otherwise they go through tensordicts.
+        native_rows: whether its binding writes rows itself; otherwise they go through tensordicts.
+        reads_actions_only: whether it steps from its action alone, in rows that it writes itself.
+            What stands around it, as transforms do, may read more.
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
         leftover: steps behind the end of the last rollout of such an environment, or None.
@@ -36,6 +38,7 @@ class EnvRows:
     """
 
     native_rows: bool = False
+    reads_actions_only: bool = False
     resets_by_stepping: bool = False
     leftover: Leftover | None = None
 

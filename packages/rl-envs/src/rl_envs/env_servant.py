@@ -54,7 +54,7 @@ class EnvTraits:
             "done_spec": env.full_done_spec,
             "state_spec": env.state_spec,
         }
-        return cls(specs, env.batch_size, env.device, _reads_actions_only(env), env.check_values)
+        return cls(specs, env.batch_size, env.device, env.reads_actions_only, env.check_values)
 
 
 class EnvServant:
@@ -138,10 +138,3 @@ class EnvServant:
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
-
-
-def _reads_actions_only(env: EnvBase) -> bool:
-    """Whether nothing but the action is lost on an environment; transforms may read more."""
-    if isinstance(env, SerialEnv):
-        return all(_reads_actions_only(inner) for inner in env.envs)
-    return env.native_rows and type(env).step_into is not EnvBase.step_into

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from rl_envs import gym_state
 from rl_envs.arrays import Array, Rows
 from rl_envs.env import EnvBase
+from rl_envs.frame_skip import FrameSkip
 from rl_envs.spaces import (
     leaves_of_space,
     reader_of_space,
@@ -35,11 +36,13 @@ class GymEnv(EnvBase):
     Args:
         env: an id that `gymnasium.make` knows, or an environment already made.
         categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        frame_skip: how many frames each action is taken for; the rewards are added up.
         device: where the data lies.
         kwargs: passed on to `gymnasium.make`.
 
     Raises:
         TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
+        ValueError: `frame_skip` is less than 1.
 
     Example:
         >>> env = GymEnv("CartPole-v1")
@@ -53,12 +56,15 @@ class GymEnv(EnvBase):
         env: str | gymnasium.Env[Any, Any],
         *,
         categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
-        self.native_rows = self.device.type == "cpu"
+        self.native_rows = self.reads_actions_only = self.device.type == "cpu"
         self.env = _made(env, kwargs)
+        if frame_skip is not None:
+            self.env = FrameSkip(self.env, frame_skip)
         self._seed: int | None = None
         self._is_over = False
         one_hot = not categorical_action_encoding

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from gymnasium import wrappers
 
+from rl_envs.frame_skip import FrameSkip
+
 # all that changes in them from step to step, beside the generator and the wrappers' counters
 ATTRIBUTES = ("state", "steps_beyond_terminated", "last_u")
 COUNTERS = {
@@ -88,7 +90,8 @@ def _check(env: Env) -> None:
 
 def _wrappers(env: Env) -> Iterator[Any]:
     while isinstance(env, gymnasium.Wrapper):
-        yield env
+        if not isinstance(env, FrameSkip):  # which has no state
+            yield env
         env = env.env
 
 

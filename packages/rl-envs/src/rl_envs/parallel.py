@@ -105,7 +105,7 @@ class ParallelEnv(EnvBase):
         for name, spec in first.specs.items():
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)
-        self._reads_actions_only = all(one.reads_actions_only for one in traits)
+        self.reads_actions_only = all(one.reads_actions_only for one in traits)
 
     def _hand_out_rows(self) -> None:
         schema = schema_of(self)
@@ -117,7 +117,7 @@ class ParallelEnv(EnvBase):
         declared = (*self._observation_leaves, *self._done_leaves)
         self._shown = {key: self._exchange.root[key] for key, _ in declared}
         inputs = self._action_leaves
-        if not self._reads_actions_only:
+        if not self.reads_actions_only:
             inputs = [*inputs, *self._observation_leaves, *self._state_leaves]
         self._inputs = {key: self._exchange.root[key] for key, _ in inputs}
         self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}
@@ -126,7 +126,7 @@ class ParallelEnv(EnvBase):
                 if isinstance(group, Composite):
                     self._group_sizes[keys.as_tuple(key)] = group.shape
         self._declared = set(self._exchange.root)
-        self.native_rows = self._reads_actions_only and self.done_groups == [()]
+        self.native_rows = self.reads_actions_only and self.done_groups == [()]
 
     def _attach(self, process: int) -> None:
         if self._exchange is not None:
@@ -248,7 +248,7 @@ class ParallelEnv(EnvBase):
 
     def _is_known(self, tensordict: TensorDictBase) -> bool:
         """Whether a step can go through the rows without losing what the environment may read."""
-        if self._reads_actions_only:
+        if self.reads_actions_only:
             return True
         given = {keys.as_tuple(key) for key, _ in keys.leaves(tensordict)}
         return given <= self._declared and given >= self._inputs.keys()

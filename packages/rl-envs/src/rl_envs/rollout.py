@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_envs.done import Prefix, ends
 from rl_envs.policy_plan import PolicyPlan
@@ -78,7 +79,9 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     root = root.copy().clear_device_()
     while True:
         acted = policy(root)
-        step = env.step(root if acted is None else acted)
+        if acted is not None and acted is not root:
+            root = root.update(acted)  # it may have returned nothing but the action
+        step = env.step(root)
         steps.append(step)
         if request.callback is not None:
             request.callback(env, step)
@@ -129,3 +132,79 @@ def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
         marked.set((*place, keys.TRUNCATED), truncated)
         marked.set((*place, keys.DONE), torch.ones_like(terminated))
     return marked
+
+
+def moved(policy: Any, device: torch.device) -> Any:
+    """Let a policy act on its own device.
+
+    Args:
+        policy: a module, or any callable, which has no device of its own.
+        device: the environment's.
+
+    Returns:
+        The policy itself where both are one; otherwise a callable on roots.
+
+    Example:
+        >>> from torch import nn
+        >>> policy = nn.Linear(3, 2)
+        >>> moved(policy, torch.device("cpu")) is policy
+        True
+    """
+    inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
+    owned = chain(inner.parameters(), inner.buffers()) if isinstance(inner, nn.Module) else ()
+    here = next((one.device for one in owned), device)
+    if here == device:
+        return policy
+
+    def act(root: TensorDictBase) -> TensorDictBase:
+        given = root.to(here)
+        acted = policy(given)
+        back: TensorDictBase = (given if acted is None else acted).to(device)
+        return back.clear_device_()
+
+    return act
+
+
+def written_to(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
+    """Write a batch into a preallocated one.
+
+    Args:
+        out: `[*B, N]` with the entries of the batch; changed in place.
+        batch: `[*B, T]`.
+
+    Returns:
+        A view of the first T steps of `out`.
+
+    Raises:
+        KeyError: the entries are others.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one, or there is no room.
+
+    Example:
+        >>> out = TensorDict({"a": torch.zeros(5)}, [5])
+        >>> written_to(out, TensorDict({"a": torch.ones(2)}, [2])).shape, out["a"].tolist()
+        (torch.Size([2]), [1.0, 1.0, 0.0, 0.0, 0.0])
+    """
+    room, num_steps = out.batch_size, batch.batch_size[-1]
+    if room[:-1] != batch.batch_size[:-1] or not room or room[-1] < num_steps:
+        sizes = (*batch.batch_size[:-1], num_steps)
+        msg = f"out must have batch size {sizes}, or more steps: got {tuple(room)}."
+        raise ValueError(msg)
+    first = out[..., :num_steps]
+    there, made = dict(keys.leaves(first)), dict(keys.leaves(batch))
+    if there.keys() != made.keys():
+        names = sorted(str(keys.as_key(key)) for key in there.keys() ^ made.keys())
+        msg = f"out and the batch differ in {names}: make out as the batch is, with zeros_like."
+        raise KeyError(msg)
+    for key, value in made.items():
+        if there[key].dtype != value.dtype:
+            msg = f"out {keys.as_key(key)!r}: expected {value.dtype}, got {there[key].dtype}."
+            raise TypeError(msg)
+        if there[key].shape != value.shape:
+            found, expected = tuple(there[key].shape), tuple(value.shape)
+            msg = f"out {keys.as_key(key)!r}: expected shape {expected}, got {found}."
+            raise ValueError(msg)
+    for key, value in made.items():
+        there[key].copy_(value)
+    first.names = batch.names
+    return first

@@ -20,8 +20,9 @@ Makers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
 class SerialEnv(EnvBase):
     """A batch of environments, `[num_workers, *B]`, that are stepped one after the other.
 
-    All data of worker i is row i. Seeding with s gives the first worker s, and each further one the
-    seed that `set_seed` of the one before returned.
+    All data of worker i is row i; rows whose sizes vary (-1 in a spec) lie in lazy stacks. Seeding
+    with s gives the first worker s, and each further one the seed that `set_seed` of the one before
+    returned.
 
     Args:
         num_workers: how many environments.
@@ -62,7 +63,10 @@ class SerialEnv(EnvBase):
         self.reward_spec = self._stacked(first.full_reward_spec)
         self.done_spec = self._stacked(first.full_done_spec)
         self.state_spec = self._stacked(first.state_spec)
+        leaves = (*self._after_leaves, *self._action_leaves, *self._state_leaves)
+        self._is_fixed = all(-1 not in spec.shape for _, spec in leaves)
         self.native_rows = all(env.native_rows for env in self.envs)
+        self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
 
     @property
@@ -90,6 +94,29 @@ class SerialEnv(EnvBase):
         for i, env in enumerate(self.envs):
             mine = {key: row[i, ...] for key, row in root.items()}
             env.step_into(mine, {key: row[i, ...] for key, row in after.items()})
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
+        if self._is_fixed:
+            return super().reset(tensordict, **kwargs)
+        guards.check_open(self)
+        guards.check_batch(self, tensordict)
+        roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
+        pairs = zip(self.envs, roots, strict=True)
+        made = TensorDict.maybe_dense_stack([env.reset(root, **kwargs) for env, root in pairs])
+        self._is_started = True
+        return made
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take one step; see `EnvBase.step`."""
+        if self._is_fixed:
+            return super().step(tensordict)
+        guards.check_open(self)
+        guards.check_started(self)
+        guards.check_batch(self, tensordict)
+        guards.check_action(self, tensordict)
+        pairs = zip(self.envs, tensordict.unbind(0), strict=True)
+        return TensorDict.maybe_dense_stack([env.step(root) for env, root in pairs])
 
     def bind(self, root: Rows, after: Rows) -> SerialBinding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""

@@ -80,7 +80,8 @@ class GymVectorEnv(EnvBase):
             msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
             raise TypeError(msg)
         super().__init__(batch_size=(env.num_envs,))
-        self.env, self.native_rows = env, True
+        self.env = env
+        self.native_rows = self.reads_actions_only = True
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._keeps_final = mode == AutoresetMode.SAME_STEP

@@ -1,0 +1,52 @@
+"""One action for several frames of a Gymnasium environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+
+class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes the same action several times, and adds up the rewards.
+
+    The last observation counts, and the frame that ends an episode is the last one. Limits inside,
+    as `gymnasium.make` puts them, count frames.
+
+    Args:
+        env: the environment.
+        num_frames: how often each action is taken, at least 1.
+
+    Raises:
+        ValueError: `num_frames` is less than 1.
+
+    Example:
+        >>> env = FrameSkip(gymnasium.make("CartPole-v1"), 4)
+        >>> _ = env.reset(seed=0)
+        >>> env.step(0)[1]
+        4.0
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], num_frames: int) -> None:
+        super().__init__(env)
+        if num_frames < 1:
+            msg = f"frame_skip must be at least 1: got {num_frames}."
+            raise ValueError(msg)
+        self.num_frames = num_frames
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take an action for several frames.
+
+        Args:
+            action: as the environment takes it.
+
+        Returns:
+            The last observation, the sum of the rewards, both flags, and the last info.
+        """
+        total = 0.0
+        for _ in range(self.num_frames):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
