@@ -15,13 +15,16 @@ from rl_transforms import (
     CallableTransform,
     Compose,
     DTypeCastTransform,
+    ExcludeTransform,
     InitTracker,
     MultiStepTransform,
     NextObservationDelta,
     NextStateReconstructor,
     RenameTransform,
     RewardSum,
+    SelectTransform,
     StepCounter,
+    TensorDictPrimer,
     Transform,
     as_transform,
 )
@@ -182,3 +185,37 @@ def test_a_callable_may_meet_other_data_than_tensors():
     root = one().set("text", NonTensorData("hello", batch_size=[5]))
     same = CallableTransform(lambda batch: batch).reset(root, torch.zeros(5, dtype=torch.bool))
     assert same["text"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("owner", "key"),
+    [
+        (StepCounter(), "step_count"),
+        (RewardSum(), "episode_reward"),
+        (TensorDictPrimer(hidden=Unbounded((3,)), expand_specs=True), "hidden"),
+    ],
+)
+@pytest.mark.parametrize("name", ["SelectTransform", "ExcludeTransform", "RenameTransform"])
+def test_a_transform_that_drops_what_another_carries_is_named_at_the_reset(owner, key, name):
+    culprit = {
+        "SelectTransform": SelectTransform("observation"),
+        "ExcludeTransform": ExcludeTransform(key),
+        "RenameTransform": RenameTransform([key], ["other"]),
+    }[name]
+    flags = {"done": torch.zeros(4, 1, dtype=torch.bool), "observation": torch.zeros(4, 2)}
+    root = TensorDict(flags, [4])
+    with pytest.raises(ValueError, match=rf"{name} drops '{key}', which {type(owner).__name__}"):
+        Compose(owner, culprit).reset(root)
+    if name != "RenameTransform":
+        ahead = SelectTransform("observation") if name == "SelectTransform" else ExcludeTransform()
+        assert key in Compose(ahead, owner).reset(root)
+    with pytest.raises(KeyError, match=f"a transform behind this one drops '{key}'"):
+        owner.step(root, root.clone().set("reward", torch.ones(4, 1)))
+
+
+def test_a_selection_that_names_what_is_carried_lets_it_pass():
+    flags = {"done": torch.zeros(4, 1, dtype=torch.bool), "observation": torch.zeros(4, 2)}
+    both = Compose(StepCounter(), SelectTransform("observation", "step_count"))
+    root = both.reset(TensorDict(flags, [4]))
+    assert both.step(root, TensorDict(flags, [4]))["step_count"].flatten().tolist() == [1] * 4
+    assert both.carried == ["step_count"]

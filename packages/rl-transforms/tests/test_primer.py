@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from rl_layout.testing import trajectories
 from rl_specs import Categorical, Composite, Unbounded
-from rl_transforms import TensorDictPrimer
+from rl_transforms import Compose, StepCounter, TensorDictPrimer
 
 
 def hidden(*shape):
@@ -148,3 +148,31 @@ def test_an_environment_without_batch_dimensions_is_primed():
     root = primer.reset(TensorDict({}, []))
     assert root["h"].tolist() == [1] * 7
     assert primer.reset(root, torch.tensor(True))["h"].tolist() == [1] * 7
+
+
+def test_entries_can_be_there_before_the_environment_resets():
+    primer = TensorDictPrimer(
+        goal=Unbounded((3,)), expand_specs=True, default_value=2.0, call_before_env_reset=True
+    )
+    both = Compose(primer, StepCounter())
+    request = both.before_reset(TensorDict({}, [4]))
+    assert request["goal"].unique().tolist() == [2]
+    asked = TensorDict({"goal": torch.full((4, 3), 7.0)}, [4])
+    mask = torch.tensor([False, True, False, False])
+    request = both.before_reset(asked, mask)
+    assert request["goal"][:, 0].tolist() == [7, 2, 7, 7]
+    assert primer.reset(request, mask) is request  # the environment may have changed it
+    with pytest.raises(KeyError, match="'goal' did not come back from the reset"):
+        primer.reset(TensorDict({}, [4]))
+
+
+def test_entries_come_behind_the_reset_unless_asked_otherwise():
+    primer = TensorDictPrimer(goal=Unbounded((3,)), expand_specs=True)
+    request = TensorDict({}, [4])
+    assert primer.before_reset(request) is request
+    assert TensorDictPrimer(goal=Unbounded((3,)), reset_key="_reset").call_before_env_reset is False
+
+
+def test_a_mask_of_its_own_is_refused():
+    with pytest.raises(ValueError, match=r"reset_key: expected '_reset' or None, got \('agents'"):
+        TensorDictPrimer(goal=Unbounded((3,)), reset_key=("agents", "_reset"))

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_layout import RowSource
+from rl_layout.keys import NestedKey
 from rl_specs import Composite
 from rl_transforms.entries import merge_rows, with_entries
 from rl_transforms.transform import Place, Transform
@@ -103,10 +104,31 @@ class Compose(Transform):
             passed = one.inv(passed)
         return passed
 
+    def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Pass what a reset starts from through every transform in reverse order."""
+        for one in reversed(list(self)):
+            request = one.before_reset(request, mask)
+        return request
+
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Pass a reset through every transform in order."""
+        """Pass a reset through every transform in order.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            What the next step starts from.
+
+        Raises:
+            ValueError: a transform drops what one ahead of it carries from step to step.
+        """
+        roots = []
         for one in self:
             root = one.reset(root, mask)
+            roots.append(root)
+        if mask is None:  # a partial reset passes the same transforms
+            self._check_carried(roots)
         return root
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
@@ -170,6 +192,21 @@ class Compose(Transform):
         finishing = [m for i, m in enumerate(members) if i >= first or m.rows_only]
         stepping = [m for m in members if not any(m is other for other in finishing)]
         return Compose(*stepping), Compose(*finishing)
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """What steps of the members read because the reset or the step before wrote it."""
+        return [key for one in self for key in one.carried]
+
+    def _check_carried(self, roots: list[TensorDictBase]) -> None:
+        members = list(self)
+        for place, one in enumerate(members):
+            for key in one.carried:
+                if roots[place].get(key, None) is None:
+                    continue
+                for other in range(place + 1, len(members)):
+                    if roots[other].get(key, None) is None:
+                        raise _dropped(members[other], key, one)
 
     def check_place(self, place: Place) -> None:
         """Refuse a place where a member cannot work, in that member's words."""
@@ -251,6 +288,14 @@ class CallableTransform(Transform):
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Call the function on what lies under ``"next"``."""
         return self.forward(after)
+
+
+def _dropped(culprit: Transform, key: NestedKey, owner: Transform) -> ValueError:
+    who, whose = type(culprit).__name__, type(owner).__name__
+    return ValueError(
+        f"{who} drops {key!r}, which {whose} carries from one step to the next: let it pass, or "
+        f"put {who} ahead of {whose}."
+    )
 
 
 def as_transform(thing: Transform | Callback) -> Transform:

@@ -114,11 +114,11 @@ def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
         The error, with the keys that are there.
 
     Example:
-        >>> not_reset("StepCounter", "step_count", TensorDict({}, [2]))
-        KeyError("StepCounter: 'step_count' is missing: there are no entries. Call reset first.")
+        >>> not_reset("StepCounter", "step_count", TensorDict({}, [2])).args[0][-33:]
+        "hind this one drops 'step_count'."
     """
-    error = missing(who, key, root)
-    return KeyError(f"{error.args[0]} Call reset first.")
+    hint = f"Call reset first; if it was called, a transform behind this one drops {key!r}."
+    return KeyError(f"{missing(who, key, root).args[0]} {hint}")
 
 
 def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:

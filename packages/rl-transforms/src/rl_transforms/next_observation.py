@@ -33,7 +33,7 @@ class NextObservationDelta(Transform):
     - ``"write"``: whole rows become differences when they are stored (rows that are differences
       stay), and samples are rebuilt.
     - ``"rebuild"``: differences become whole rows when they are stored, for a transform behind that
-      needs them whole: ``Compose(MultiStepTransform(3, 0.99), NextObservationDelta(side="rebuild"))``.
+      needs them whole, as a `MultiStepTransform` ahead of it in a `Compose`.
       One with ``"write"`` ahead of both keeps the n-step rows small again.
 
     Args:

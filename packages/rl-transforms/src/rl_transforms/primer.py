@@ -14,6 +14,8 @@ from rl_specs import Composite, TensorSpec
 from rl_transforms.entries import merge_rows, not_reset, with_entries
 from rl_transforms.transform import Transform, with_specs
 
+RESET = "_reset"
+
 
 class TensorDictPrimer(Transform):
     """Adds entries at every reset, and carries them through a step where the policy wrote none.
@@ -27,14 +29,18 @@ class TensorDictPrimer(Transform):
         default_value: a number, a tensor, or a callable that makes a tensor: for every entry, or by
             key in a mapping, nested or not. 0 by default. A value lacks the batch dimensions
             or has them.
+        reset_key: the key of the mask of reset rows. A transform is handed one mask for the rows of
+            the batch, so only ``"_reset"`` is possible, and means the same as None.
         expand_specs: put the batch size of the environment before specs that lack it. Without it
             such specs are refused.
         single_default_value: `default_value` is a callable that makes all entries at once, by key.
+        call_before_env_reset: add the entries to what the environment resets from, so that its
+            reset can read them, as a goal. The environment must hand them back.
         **kwargs: specs by name, instead of `primers`.
 
     Raises:
         TypeError: there are no specs, or both kinds; or an argument is of the wrong type.
-        ValueError: `random` comes with a default.
+        ValueError: `random` comes with a default, or `reset_key` is another key.
         KeyError: there is a default for an entry that is not primed.
 
     Example:
@@ -46,13 +52,15 @@ class TensorDictPrimer(Transform):
         (torch.Size([3, 7]), tensor([1.]))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         primers: Mapping[str, Any] | Composite | None = None,
         random: bool = False,
         default_value: Any = None,
+        reset_key: NestedKey | None = None,
         expand_specs: bool = False,
         single_default_value: bool = False,
+        call_before_env_reset: bool = False,
         **kwargs: TensorSpec,
     ) -> None:
         super().__init__()
@@ -65,11 +73,15 @@ class TensorDictPrimer(Transform):
         if single_default_value and not callable(default_value):
             msg = f"single_default_value needs a callable: got default_value={default_value!r}."
             raise TypeError(msg)
+        if reset_key not in (None, RESET, (RESET,)):
+            msg = f"reset_key: expected {RESET!r} or None, got {reset_key!r}. A group's own resets "
+            raise ValueError(msg + "do not reach transforms: prime its entries for whole rows.")
         given = kwargs if primers is None else primers
         self.primers = given if isinstance(given, Composite) else Composite(dict(given))
         self.random = random
         self.expand_specs = expand_specs
         self.single_default_value = single_default_value
+        self.call_before_env_reset = call_before_env_reset
         self.default_value: Any = 0.0 if default_value is None else default_value
         self._names = [*self.primers.keys(include_nested=True, leaves_only=True)]
         self._fitted: tuple[torch.Size, Composite] | None = None
@@ -94,6 +106,23 @@ class TensorDictPrimer(Transform):
         made = self._made(batch)
         return with_entries(batch, {name: made[name] for name in gone})
 
+    def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Add the entries to what the environment resets from, where that was asked for.
+
+        Args:
+            request: ``[*B]``.
+            mask: bool ``[*B]``, the rows to be reset; None where all are.
+
+        Returns:
+            The request with every primed entry; rows outside the mask keep theirs.
+
+        Raises:
+            ValueError: as for `reset`.
+            TypeError: as for `reset`.
+            KeyError: as for `reset`.
+        """
+        return self._primed(request, mask) if self.call_before_env_reset else request
+
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Add the entries in the rows that were reset.
 
@@ -107,8 +136,21 @@ class TensorDictPrimer(Transform):
         Raises:
             ValueError: a spec does not fit the batch size, or a default its spec.
             TypeError: a default has another dtype than its spec.
-            KeyError: the callable that makes all entries left one out.
+            KeyError: the callable that makes all entries left one out; or
+                `call_before_env_reset` is set and an entry did not come back.
         """
+        if not self.call_before_env_reset:
+            return self._primed(root, mask)
+        for name in self._names:
+            if root.get(name, None) is None:
+                msg = (
+                    f"{name!r} did not come back from the reset: call_before_env_reset needs an "
+                    "environment that calls before_reset and returns what it was given."
+                )
+                raise KeyError(msg)
+        return root
+
+    def _primed(self, root: TensorDictBase, mask: Tensor | None) -> TensorDictBase:
         made = self._made(root)
         if mask is not None:
             carried = {name: root.get(name, None) for name in self._names}
@@ -138,6 +180,11 @@ class TensorDictPrimer(Transform):
                     raise not_reset(self, name, root)
                 carried[name] = value
         return with_entries(after, carried) if carried else after
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """The entries."""
+        return self._names
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Add the entries to what an environment returns.

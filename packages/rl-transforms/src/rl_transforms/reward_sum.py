@@ -13,7 +13,7 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, sibling
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_transforms.done_groups import group_mask, next_done
 from rl_transforms.entries import missing, not_reset, with_entries
-from rl_transforms.step_counter import since_reset
+from rl_transforms.step_counter import left_by, since_reset
 from rl_transforms.transform import Transform, with_specs
 
 
@@ -127,12 +127,17 @@ class RewardSum(Transform):
                 raise missing(self, next_key(key), batch)
             start = torch.zeros_like(reward.select(batch.ndim - 1, 0))
             if last is not None:
-                start = last[next_key(out)].masked_fill(_ended(self, last, key, start), 0)
+                start = left_by(last, out, _ended(self, last, key, start))
             before, behind = _summed(
                 reward, _ended(self, batch, key, reward), batch.ndim - 1, start
             )
             changes[out], changes[next_key(out)] = before, behind
         return with_entries(batch, changes)
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """The sums."""
+        return self.out_keys
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Learn the shapes of the rewards; the spec itself stays as it is."""

@@ -131,12 +131,15 @@ class StepCounter(GroupTransform):
         for group in self._groups_of_rows(batch):
             key = self._key(group)
             done = next_done(self, batch, group)
-            start = None
-            if last is not None:
-                start = last[next_key(key)].masked_fill(next_done(self, last, group), 0)
+            start = None if last is None else left_by(last, key, next_done(self, last, group))
             changes[key] = since_reset(done, batch.ndim - 1, start)
             changes[next_key(key)] = changes[key] + 1
         return with_entries(batch, changes)
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """The counts."""
+        return [self._key(group) for group in self._with_root(self._groups or {}, torch.Size())]
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Learn the done groups, and add the flags that a limit sets."""
@@ -170,6 +173,27 @@ class StepCounter(GroupTransform):
             ended = torch.zeros_like(enough) if done is None else done
             changes[(*group, keys.TERMINATED)] = ended if truncated is None else ended & ~truncated
         return changes
+
+
+def left_by(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
+    """Read what the column before some rows leaves them to go on from.
+
+    Args:
+        last: ``[*B]``, that column.
+        key: a count or a sum, without ``"next"``.
+        ended: bool, in the leaf's shape: where the column ended a trajectory.
+
+    Returns:
+        The leaf under ``"next"``, 0 where a trajectory has ended.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> last = TensorDict({"next": {"step_count": torch.tensor([[4], [5]])}}, [2])
+        >>> left_by(last, "step_count", torch.tensor([[False], [True]])).flatten()
+        tensor([4, 0])
+    """
+    left: Tensor = last[next_key(key)].masked_fill(ended, 0)
+    return left
 
 
 def since_reset(done: Tensor, time: int, start: Tensor | None) -> Tensor:

@@ -123,6 +123,19 @@ class Transform(nn.Module):
             )
         return with_entries(batch, changes) if changes else batch
 
+    def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Transform what an environment is given to reset from, ahead of its reset.
+
+        Args:
+            request: ``[*B]``, empty or what the caller passed.
+            mask: bool ``[*B]``, the rows to be reset; None where all are.
+
+        Returns:
+            The new request.
+        """
+        del mask  # only what adds rows of its own needs it
+        return request
+
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Transform what an environment returned from a reset.
 
@@ -234,6 +247,11 @@ class Transform(nn.Module):
                 f"put it into one of {', '.join(sorted(self.places))}."
             )
             raise ValueError(msg)
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """What a step reads at the root because the reset or the step before wrote it there."""
+        return []
 
     def extra_repr(self) -> str:
         """List the keys."""
