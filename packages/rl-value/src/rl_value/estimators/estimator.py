@@ -220,6 +220,18 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
     def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
 
+    def returns_of(self, steps: Steps, found: Unrolled) -> tuple[Tensor, Tensor]:
+        """Compute advantages and targets where the values are known already.
+
+        Args:
+            steps: the steps of a batch.
+            found: their values and those of what follows them.
+
+        Returns:
+            Advantage and target, ``[M, *G, C]`` each.
+        """
+        return self.estimate(self._cut(steps, found))
+
     def _valued(
         self,
         tensordict: TensorDictBase,

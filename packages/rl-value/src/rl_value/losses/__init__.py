@@ -1,0 +1,25 @@
+"""Losses as tensordict modules, with means over the steps that count."""
+
+from rl_value.losses.a2c import A2CLoss
+from rl_value.losses.actor_critic import ActorCriticLoss
+from rl_value.losses.distributional_dqn import DistributionalDQNLoss
+from rl_value.losses.dqn import DQNLoss
+from rl_value.losses.loss import LossModule, ValueEstimators
+from rl_value.losses.ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
+from rl_value.losses.reinforce import ReinforceLoss
+from rl_value.losses.target_networks import HardUpdate, SoftUpdate
+
+__all__ = [
+    "A2CLoss",
+    "ActorCriticLoss",
+    "ClipPPOLoss",
+    "DQNLoss",
+    "DistributionalDQNLoss",
+    "HardUpdate",
+    "KLPENPPOLoss",
+    "LossModule",
+    "PPOLoss",
+    "ReinforceLoss",
+    "SoftUpdate",
+    "ValueEstimators",
+]

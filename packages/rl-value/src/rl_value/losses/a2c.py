@@ -1,0 +1,77 @@
+"""Advantage actor-critic."""
+
+from __future__ import annotations
+
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+
+from rl_layout.keys import NestedKey
+from rl_value.losses.actor_critic import ActorCriticLoss
+from rl_value.losses.loss import scalars
+from rl_value.losses.masks import kept
+
+
+class A2CLoss(ActorCriticLoss):
+    """The policy gradient with advantages: -E[log π(a|s) A].
+
+    Written are ``loss_objective``, ``loss_critic`` and ``loss_entropy``, to be added up, and
+    ``entropy`` and ``explained_variance``. (Mnih et al., arXiv:1602.01783.) It takes what
+    `ActorCriticLoss` takes.
+
+    Example:
+        >>> import torch
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule
+        >>> from tensordict.nn import ProbabilisticTensorDictSequential as Sequential
+        >>> actor = Sequential(
+        ...     TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["logits"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ...     ),
+        ... )
+        >>> critic = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1)
+        >>> A2CLoss(actor, critic)(batch)["loss_objective"].shape
+        torch.Size([])
+    """
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Names of the losses and of what is reported beside them."""
+        names: list[NestedKey] = ["loss_objective"]
+        if self.entropy_bonus:
+            names += ["loss_entropy", "entropy"]
+        if self.critic_coeff is not None:
+            names.append("loss_critic")
+            names += ["value_clip_fraction"] if self.clip_value is not None else []
+            names += ["explained_variance"] if self.log_explained_variance else []
+        return names
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]`` with actions, and advantages and value targets or
+                what they are computed from.
+
+        Returns:
+            Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+            RuntimeError: an action requires gradients.
+        """
+        advantage = self._advantage(tensordict)
+        counted = self.counted(tensordict)
+        dist, now = self._acts(tensordict)
+        log_prob = kept(now, counted).unsqueeze(-1)
+        self._check_advantage(advantage, log_prob)
+        found = {
+            "loss_objective": -self._reduce(log_prob * kept(advantage, counted), counted),
+            **self._entropy(tensordict, dist, counted),
+            **self._critic(tensordict, counted),
+        }
+        return scalars(found)

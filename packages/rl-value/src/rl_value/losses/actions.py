@@ -1,0 +1,175 @@
+"""Probabilities of stored actions, of one head or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import CompositeDistribution
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from rl_layout.keys import NestedKey, as_tuple, require, sibling
+
+
+def heads(dist: Distribution, action: NestedKey) -> dict[NestedKey, Distribution]:
+    """List the distributions of an actor by the key of the action that each gives.
+
+    Args:
+        dist: what an actor's ``get_dist`` returns.
+        action: key of the action, where there is one.
+
+    Returns:
+        The distributions.
+
+    Example:
+        >>> list(heads(torch.distributions.Normal(0.0, 1.0), "action"))
+        ['action']
+    """
+    if isinstance(dist, CompositeDistribution):
+        return dict(dist.dists)
+    return {action: dist}
+
+
+def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey) -> Tensor:
+    """Compute the log-probability of the actions that are stored.
+
+    Args:
+        dist: of the actions now.
+        batch: holds the actions.
+        action: key of the action; a composite distribution knows its own.
+
+    Returns:
+        ``[*B, T]``, or with the dimensions of a group behind it; of several heads their sum.
+
+    Raises:
+        KeyError: an action is missing.
+        RuntimeError: an action requires gradients.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
+        >>> batch = TensorDict({"action": torch.tensor([0, 1, 2])}, [3])
+        >>> log_probability(dist, batch, "action")
+        tensor([-1.3863, -1.3863, -1.3863])
+    """
+    found = []
+    for key, head in heads(dist, action).items():
+        taken = require(batch, key)
+        if taken.requires_grad:
+            msg = f"{key!r} requires gradients: a stored action is a constant. Call .detach()."
+            raise RuntimeError(msg)
+        found.append(head.log_prob(taken))
+    return _total(found, batch)
+
+
+def stored_log_probability(
+    dist: Distribution, batch: TensorDictBase, action: NestedKey, entry: NestedKey
+) -> Tensor:
+    """Read the log-probability that was stored with the actions.
+
+    Args:
+        dist: of the actions now, which names the heads.
+        batch: holds it under `entry`; or one for each head, as ``"<action>_log_prob"``.
+        action: key of the action.
+        entry: key of the log-probability.
+
+    Returns:
+        As `log_probability`, without gradient.
+
+    Raises:
+        KeyError: it is missing.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"sample_log_prob": torch.zeros(3)}, [3])
+        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
+        >>> stored_log_probability(dist, batch, "action", "sample_log_prob")
+        tensor([0., 0., 0.])
+    """
+    whole = batch.get(entry, None)
+    if isinstance(whole, Tensor):
+        return whole.detach()
+    found = {}
+    for key in heads(dist, action):
+        own = sibling(key, f"{as_tuple(key)[-1]}_log_prob")
+        found[own] = batch.get(own, None)
+    absent = [key for key, value in found.items() if value is None]
+    if absent:
+        require(batch, entry if len(absent) == len(found) else absent[0])
+    return _total(list(found.values()), batch).detach()
+
+
+def entropies(
+    dist: Distribution, batch: TensorDictBase, action: NestedKey, samples: int = 1
+) -> Mapping[NestedKey, Tensor]:
+    """Compute the entropy of each head, exactly where there is a formula, else from samples.
+
+    Args:
+        dist: of the actions.
+        batch: gives the number of batch dimensions.
+        action: key of the action.
+        samples: actions to draw where there is no formula.
+
+    Returns:
+        Entropies by the key of the action, ``[*B, T]`` or with the dimensions of a group.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
+        >>> entropies(dist, TensorDict({}, [3]), "action")["action"]
+        tensor([1.3863, 1.3863, 1.3863])
+    """
+    found = {}
+    several = isinstance(dist, CompositeDistribution)
+    for key, head in heads(dist, action).items():
+        try:
+            value = head.entropy()
+        except NotImplementedError:
+            drawn = head.rsample if head.has_rsample else head.sample
+            value = -head.log_prob(drawn(torch.Size([samples]))).mean(0)
+        found[key] = _over_steps(value, batch) if several else value
+    return found
+
+
+def divergence(
+    before: Distribution, now: Distribution, batch: TensorDictBase, samples: int = 1
+) -> Tensor:
+    """Compute KL(before, now), exactly where there is a formula, else from samples.
+
+    Args:
+        before: the distribution that acted.
+        now: the one that learns.
+        batch: gives the number of batch dimensions.
+        samples: actions to draw where there is no formula.
+
+    Returns:
+        ``[*B, T]``, or with the dimensions of a group; of several heads their sum.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
+        >>> divergence(dist, dist, TensorDict({}, [3]))
+        tensor([0., 0., 0.])
+    """
+    ours = heads(now, "action")
+    found = []
+    for key, head in heads(before, "action").items():
+        try:
+            found.append(kl_divergence(head, ours[key]))
+        except NotImplementedError:
+            drawn = head.sample(torch.Size([samples]))
+            found.append((head.log_prob(drawn) - ours[key].log_prob(drawn)).mean(0))
+    return _total(found, batch)
+
+
+def _total(found: list[Tensor], batch: TensorDictBase) -> Tensor:
+    if len(found) == 1:
+        return found[0]
+    return torch.stack([_over_steps(value, batch) for value in found]).sum(0)
+
+
+def _over_steps(value: Tensor, batch: TensorDictBase) -> Tensor:
+    extra: int = value.ndim - batch.ndim
+    return value.flatten(batch.ndim).sum(-1) if extra > 0 else value

@@ -1,0 +1,234 @@
+"""What losses of an actor and a critic share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torch.distributions import Distribution
+
+from rl_layout import set_recurrent_mode
+from rl_layout.keys import NestedKey, next_key, require
+from rl_value.estimators.unroll import observation_keys
+from rl_value.losses.actions import entropies, log_probability, stored_log_probability
+from rl_value.losses.distance import DISTANCES, distance
+from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
+from rl_value.losses.masks import Reduction, kept, reduce
+from rl_value.losses.statistics import explained_variance
+
+EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
+
+
+class ActorCriticLoss(LossModule):
+    """A loss of an actor, with a critic and an entropy bonus where they are wanted.
+
+    Args:
+        actor_network: has ``get_dist``, the distribution of actions now.
+        critic_network: writes ``"state_value"``; None leaves the critic out.
+        actor: the same as `actor_network`.
+        critic: the same as `critic_network`.
+        entropy_bonus: add ``loss_entropy``.
+        samples_mc_entropy: actions to draw where an entropy has no formula.
+        entropy_coeff: its coefficient, or one for each head by the key of its action.
+        critic_coeff: coefficient of ``loss_critic``; None leaves it out.
+        loss_critic_type: ``"l1"``, ``"l2"`` or ``"smooth_l1"``.
+        clip_value: how far the value may move from the stored one; None for any distance.
+        log_explained_variance: report ``explained_variance``.
+        separate_losses: parameters that both networks share learn from the actor's loss alone.
+        delay_value: next values come from a copy of the critic that `SoftUpdate` moves.
+        functional: accepted; parameters are the networks' own either way.
+        device: accepted; everything is computed where the data lies.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        loss_mask_key: which steps count, see `LossModule`.
+        moved: arguments that are given elsewhere.
+
+    Raises:
+        TypeError: no actor is given, or an argument belongs elsewhere.
+        ValueError: a setting is unknown or out of range.
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        actor_network: TensorDictModuleBase | None = None,
+        critic_network: TensorDictModuleBase | None = None,
+        *,
+        actor: TensorDictModuleBase | None = None,
+        critic: TensorDictModuleBase | None = None,
+        entropy_bonus: bool = True,
+        samples_mc_entropy: int = 1,
+        entropy_coeff: EntropyCoefficient | None = None,
+        critic_coeff: float | None = 1.0,
+        loss_critic_type: str = "smooth_l1",
+        clip_value: float | None = None,
+        log_explained_variance: bool = True,
+        separate_losses: bool = False,
+        delay_value: bool = False,
+        functional: bool = True,
+        device: Any = None,
+        reduction: Reduction | None = None,
+        loss_mask_key: NestedKey | None = "auto",
+        **moved: Any,
+    ) -> None:
+        super().__init__(reduction=reduction, loss_mask_key=loss_mask_key)
+        refuse_moved(moved)
+        self.actor_network = _one_of("actor", actor_network, actor)
+        critic_network = (
+            critic_network if critic is None else _one_of("critic", critic_network, critic)
+        )
+        if self.actor_network is None:
+            msg = "expected an actor: pass actor_network=, a module with get_dist."
+            raise TypeError(msg)
+        if loss_critic_type not in DISTANCES:
+            known = ", ".join(DISTANCES)
+            msg = f"loss_critic_type: expected one of {known}, got {loss_critic_type!r}."
+            raise ValueError(msg)
+        self.critic_network = critic_network
+        late = delayed(critic_network) if delay_value and critic_network is not None else None
+        self.target_critic_network = late
+        self.entropy_bonus = entropy_bonus
+        self.samples_mc_entropy = samples_mc_entropy
+        self.entropy_coeff = 0.01 if entropy_coeff is None else entropy_coeff
+        self.critic_coeff = None if critic_network is None else critic_coeff
+        self.loss_critic_type = loss_critic_type
+        self.clip_value = clip_value
+        self.log_explained_variance = log_explained_variance
+        self.separate_losses = separate_losses
+
+    @property
+    def actor_network_params(self) -> TensorDictParams | None:
+        """The parameters of the actor as a tensordict."""
+        return parameters_of(self.actor_network)
+
+    @property
+    def critic_network_params(self) -> TensorDictParams | None:
+        """The parameters of the critic as a tensordict."""
+        return parameters_of(self.critic_network)
+
+    @property
+    def target_critic_network_params(self) -> TensorDictParams | None:
+        """The parameters that next states are valued with."""
+        late = self.target_critic_network
+        return parameters_of(self.critic_network if late is None else late)
+
+    def value_network_of(self) -> TensorDictModuleBase | None:
+        """The critic."""
+        return self.critic_network
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What `forward` reads: observations, action, its log-probability, and a target's parts."""
+        observed = self._inputs(self.actor_network, self.critic_network)
+        after = [] if self.critic_network is None else observation_keys(self.critic_network)
+        names = ("reward", "done", "terminated")
+        own = [self.entries["action"], self.entries["sample_log_prob"]]
+        behind = [next_key(self.entries[name]) for name in names]
+        return list(dict.fromkeys([*own, *observed, *map(next_key, after), *behind]))
+
+    def _advantage(self, batch: TensorDictBase) -> Tensor:
+        """The advantage of each step; where it is missing the value estimator writes it."""
+        wanted = [self.entries["advantage"]]
+        if self.critic_coeff is not None:
+            wanted.append(self.entries["value_target"])
+        if any(batch.get(key, None) is None for key in wanted):
+            late = self.target_critic_network
+            target = None if late is None else parameters_of(late)
+            self.value_estimator(batch, target_params=target)
+        advantage: Tensor = require(batch, self.entries["advantage"])
+        return advantage.detach()
+
+    def _acts(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
+        """Distributions and log-probabilities of the stored actions, now."""
+        with set_recurrent_mode(True):
+            dist = self.actor_network.get_dist(batch.copy())
+        return dist, log_probability(dist, batch, self.entries["action"])
+
+    def _log_weight(
+        self, batch: TensorDictBase, dist: Distribution, now: Tensor, counted: Tensor | None
+    ) -> Tensor:
+        """Log π(a|s) - log μ(a|s), ``[*B, T, 1]``; 0 where steps do not count."""
+        entry = self.entries["sample_log_prob"]
+        before = stored_log_probability(dist, batch, self.entries["action"], entry)
+        if before.shape != now.shape:
+            msg = (
+                f"{entry!r}: expected {list(now.shape)}, as the actor gives it, got "
+                f"{list(before.shape)}. A log-probability has no dimension of size 1 behind."
+            )
+            raise ValueError(msg)
+        return kept(now - before, counted).unsqueeze(-1)
+
+    def _check_advantage(self, advantage: Tensor, per_step: Tensor) -> None:
+        if advantage.shape != per_step.shape:
+            msg = (
+                f"{self.entries['advantage']!r}: expected {list(per_step.shape)}, one for each "
+                f"log-probability, got {list(advantage.shape)}."
+            )
+            raise ValueError(msg)
+
+    def _entropy(
+        self, batch: TensorDictBase, dist: Distribution, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """``loss_entropy`` and ``entropy``; nothing without a bonus."""
+        if not self.entropy_bonus:
+            return {}
+        by_head = entropies(dist, batch, self.entries["action"], self.samples_mc_entropy)
+        whole = kept(torch.stack(list(by_head.values())).sum(0), counted).unsqueeze(-1)
+        if isinstance(self.entropy_coeff, Mapping):
+            absent = [key for key in by_head if key not in self.entropy_coeff]
+            if absent:
+                msg = f"entropy_coeff has no number for {absent[0]!r}: there are {list(by_head)}."
+                raise KeyError(msg)
+            parts = [self.entropy_coeff[key] * value for key, value in by_head.items()]
+            bonus = kept(torch.stack(parts).sum(0), counted).unsqueeze(-1)
+        else:
+            bonus = self.entropy_coeff * whole
+        return {
+            "loss_entropy": -self._reduce(bonus, counted),
+            "entropy": reduce(whole, counted).detach(),
+        }
+
+    def _critic(self, batch: TensorDictBase, counted: Tensor | None) -> dict[str, Tensor]:
+        """``loss_critic`` and what is reported beside it; nothing without a critic."""
+        if self.critic_coeff is None:
+            return {}
+        target = kept(require(batch, self.entries["value_target"]).detach(), counted)
+        value = kept(self._value(batch), counted)
+        found = distance(value, target, self.loss_critic_type)
+        reported = {}
+        if self.clip_value is not None:
+            stored = require(batch, self.entries["value"]).detach()
+            near = value - kept(stored, counted)
+            near = kept(stored, counted) + near.clamp(-self.clip_value, self.clip_value)
+            clipped = distance(near, target, self.loss_critic_type)
+            share = (near != value).to(value.dtype)
+            reported["value_clip_fraction"] = reduce(share, counted).detach()
+            found = torch.max(found, clipped)
+        if self.log_explained_variance:
+            spread = explained_variance(value.detach(), target, counted)
+            reported["explained_variance"] = spread
+        return {"loss_critic": self.critic_coeff * self._reduce(found, counted), **reported}
+
+    def _value(self, batch: TensorDictBase) -> Tensor:
+        critic = self.critic_network
+        assert critic is not None  # there is a coefficient for it
+        swapped: Any = nullcontext()
+        if self.separate_losses:
+            shared = {id(parameter) for parameter in self.actor_network.parameters()}
+            params = TensorDict.from_module(critic).apply(
+                lambda leaf: leaf.detach() if id(leaf) in shared else leaf
+            )
+            swapped = params.to_module(critic)
+        with swapped, set_recurrent_mode(True):
+            value: Tensor = require(critic(batch.copy()), self.entries["value"])
+        return value
+
+
+def _one_of(name: str, network: Any, other: Any) -> Any:
+    if network is not None and other is not None and network is not other:
+        msg = f"{name}_network and {name} are the same argument: pass one of them."
+        raise TypeError(msg)
+    return network if other is None else other

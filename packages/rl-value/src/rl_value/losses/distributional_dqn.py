@@ -1,0 +1,169 @@
+"""Deep Q-learning of whole distributions of returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor
+
+from rl_layout import set_recurrent_mode
+from rl_layout.keys import require
+from rl_value.estimators.next_values import unroll_steps
+from rl_value.estimators.steps import Steps
+from rl_value.estimators.value_calls import ValueCalls
+from rl_value.losses.dqn import DQNLoss, action_index, mark_missing
+from rl_value.losses.loss import LossModule, ValueEstimators, scalars
+from rl_value.losses.masks import kept, reduce
+from rl_value.returns.steps import check_fraction
+
+
+class DistributionalDQNLoss(DQNLoss):
+    """The cross-entropy of return distributions and their bootstrapped targets (C51).
+
+    The network writes log-probabilities of returns zᵢ for each action. The target moves the
+    distribution of the next greedy action to r + γ zᵢ, to r alone where the step terminated, and
+    shares each atom's weight between its neighbours on the support. Greedy is the action of the
+    highest mean. Written is ``loss``, and into the batch ``"td_error"``, the cross-entropy of
+    each step ``[*B, T, 1]``. (Bellemare et al., arXiv:1707.06887.)
+
+    Args:
+        value_network: writes ``"action_value"``, log-probabilities ``[*B, T, atoms, n]``.
+        gamma: discount in [0, 1]; on n-step rows γ ** steps counts.
+        support: the returns zᵢ ``[atoms]``, evenly spaced; by default the network's `support`.
+        settings: what `DQNLoss` takes besides; there is no `loss_function`.
+
+    Raises:
+        ValueError: the discount lies outside [0, 1], or no support is known.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> shape = torch.nn.Sequential(
+        ...     torch.nn.Linear(2, 10), torch.nn.Unflatten(-1, (5, 2)), torch.nn.LogSoftmax(-2)
+        ... )
+        >>> net = TensorDictModule(shape, ["observation"], ["action_value"])
+        >>> loss = DistributionalDQNLoss(
+        ...     net, gamma=0.9, support=torch.linspace(-1, 1, 5), action_space="categorical"
+        ... )
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = (batch["action"] % 2).squeeze(-1)
+        >>> loss(batch)["loss"].shape
+        torch.Size([])
+    """
+
+    support: Tensor
+
+    def __init__(
+        self,
+        value_network: TensorDictModuleBase,
+        *,
+        gamma: float,
+        support: Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        check_fraction("gamma", gamma)
+        super().__init__(value_network, **settings)
+        self.gamma = gamma
+        found = getattr(value_network, "support", None) if support is None else support
+        if not isinstance(found, Tensor) or found.ndim != 1 or len(found) < 2:
+            msg = "support: expected returns [atoms], two at least. Pass support=torch.linspace()."
+            raise ValueError(msg)
+        self.register_buffer("support", found)
+        self.calls = ValueCalls()
+
+    def make_value_estimator(
+        self, value_type: ValueEstimators | str | None = None, **settings: Any
+    ) -> LossModule:
+        """Refused: distributions have a target of their own.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        msg = "a distribution has a target of its own: pass gamma= to DistributionalDQNLoss."
+        raise NotImplementedError(msg)
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the loss of a batch, and write the error of each step to it.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+
+        Returns:
+            ``loss``, a scalar; with ``reduction="none"`` ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+        """
+        with set_recurrent_mode(True):
+            out = self.value_network(tensordict.copy())
+        log_probs = require(out, self.entries["action_value"])  # [*B, T, atoms, n]
+        action = require(tensordict, self.entries["action"])
+        index = action_index(action, log_probs[..., 0, :], self.action_space)
+        chosen = _of_action(log_probs, index)
+        target = self._distribution(tensordict)
+        counted = self.counted(tensordict)  # targets may have found next states missing
+        error = -(target * kept(chosen, counted)).sum(-1, keepdim=True)
+        error = kept(error, counted)
+        tensordict.set(self.entries["priority"], error.detach())
+        weight = self._weight(tensordict)
+        return scalars({"loss": reduce(error, counted, self.reduction, weight)})
+
+    @torch.no_grad()
+    def _distribution(self, batch: TensorDictBase) -> Tensor:
+        """The distribution that each step's action should have, ``[*B, T, atoms]``."""
+        steps = Steps.of(batch, self.entries)
+        late = self.target_value_network
+        network = self.value_network if late is None else late
+        key = self.entries["action_value"]
+        found = unroll_steps(network, steps, key, self.calls)
+        probs = found.following.exp()
+        chooser = probs
+        if self.double_dqn:
+            chooser = unroll_steps(self.value_network, steps, key, self.calls).following.exp()
+        best = (chooser * self.support[:, None]).sum(-2).argmax(-1, keepdim=True)
+        ahead = _of_action(probs, best)
+        gamma = steps.per_step(self.gamma)
+        alive = (~steps.terminated).to(ahead.dtype)
+        moved = steps.reward + gamma * alive * self.support.to(ahead.dtype)  # [M, atoms]
+        target = project(moved, ahead, self.support.to(ahead.dtype))
+        if found.missing is not None:  # steps without a next state teach nothing
+            target = target.masked_fill(found.missing, 0)
+            mark_missing(batch, steps, found)
+        return steps.segments.scatter(target)
+
+
+def project(moved: Tensor, weights: Tensor, support: Tensor) -> Tensor:
+    """Share the weight of each atom between its neighbours on the support.
+
+    Args:
+        moved: where the atoms are ``[M, atoms]``.
+        weights: their weights ``[M, atoms]``.
+        support: evenly spaced returns ``[atoms]``.
+
+    Returns:
+        Weights on the support ``[M, atoms]``, of the same sum.
+
+    Example:
+        >>> support = torch.tensor([0.0, 1.0, 2.0])
+        >>> project(torch.tensor([[0.25, 9.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.25]]), support)
+        tensor([[0.3750, 0.3750, 0.2500]])
+    """
+    last = len(support) - 1
+    step = (support[-1] - support[0]) / last
+    place = ((moved.clamp(support[0], support[-1]) - support[0]) / step).clamp(0, last)
+    below = place.floor().clamp(max=last - 1)
+    share = place - below
+    found = torch.zeros_like(weights)
+    found.scatter_add_(-1, below.long(), weights * (1 - share))
+    return found.scatter_add_(-1, below.long() + 1, weights * share)
+
+
+def _of_action(values: Tensor, index: Tensor) -> Tensor:
+    """Values ``[*B, atoms, n]`` of one action each, ``[*B, atoms]``."""
+    wide = index.unsqueeze(-2).expand(*values.shape[:-1], 1)
+    return values.gather(-1, wide).squeeze(-1)

@@ -1,0 +1,258 @@
+"""Deep Q-learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor
+
+from rl_layout import keys, set_recurrent_mode
+from rl_layout.keys import NestedKey, next_key, require
+from rl_value.estimators.next_values import Unrolled, unroll_steps
+from rl_value.estimators.steps import Steps
+from rl_value.estimators.unroll import observation_keys
+from rl_value.losses.distance import DISTANCES, distance
+from rl_value.losses.loss import (
+    LossModule,
+    ValueEstimators,
+    delayed,
+    parameters_of,
+    refuse_moved,
+    scalars,
+)
+from rl_value.losses.masks import Reduction, kept, reduce
+
+SPACES = ("one_hot", "categorical")
+
+
+class DQNLoss(LossModule):
+    """The distance of action values from bootstrapped targets.
+
+    The target is r + γ max Q'(s', ·), Q' the network that lags behind; with `double_dqn` it is
+    r + γ Q'(s', argmax Q(s', ·)). Other estimators than TD0 take that value in the place of
+    V(s'). Next values come from one unroll, exact for recurrent networks. Written is ``loss``,
+    and into the batch ``"td_error"``, the squared error of each step ``[*B, T, 1]``.
+    (Mnih et al., Nature 518, 2015; van Hasselt et al., arXiv:1509.06461.)
+
+    Args:
+        value_network: writes ``"action_value"`` ``[*B, T, n]``. Where it also writes
+            ``"chosen_action_value"`` and the action, its own choices are taken, masks included.
+        loss_function: ``"l1"``, ``"l2"`` or ``"smooth_l1"``.
+        delay_value: value next states with a copy of the network that `SoftUpdate` moves.
+        double_dqn: choose next actions with the network itself.
+        action_space: ``"one_hot"`` or ``"categorical"``; by default what the network says.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` where it is.
+        loss_mask_key: which steps count, see `LossModule`.
+        functional: accepted; parameters are the network's own either way.
+        device: accepted; everything is computed where the data lies.
+        moved: arguments that are given elsewhere.
+
+    Raises:
+        ValueError: the action space is not known, or `double_dqn` is without `delay_value`.
+        TypeError: an argument belongs elsewhere.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1)
+        >>> DQNLoss(net, action_space="categorical")(batch)["loss"].shape
+        torch.Size([])
+        >>> batch["td_error"].shape
+        torch.Size([7, 1])
+    """
+
+    default_estimator = ValueEstimators.TD0
+    estimators = (ValueEstimators.TD0, ValueEstimators.TD1, ValueEstimators.TDLambda)
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        value_network: TensorDictModuleBase,
+        *,
+        loss_function: str = "l2",
+        delay_value: bool = True,
+        double_dqn: bool = False,
+        action_space: Any = None,
+        reduction: Reduction | None = None,
+        use_prioritized_weights: bool | Literal["auto"] = "auto",
+        loss_mask_key: NestedKey | None = "auto",
+        functional: bool = True,
+        device: Any = None,
+        **moved: Any,
+    ) -> None:
+        super().__init__(
+            reduction=reduction,
+            loss_mask_key=loss_mask_key,
+            action_value="action_value",
+            chosen_action_value="chosen_action_value",
+            priority="td_error",
+            priority_weight=keys.PRIORITY_WEIGHT,
+        )
+        refuse_moved(moved)
+        if double_dqn and not delay_value:
+            msg = "double_dqn=True chooses with one network and values with another: it needs "
+            msg += "delay_value=True."
+            raise ValueError(msg)
+        if loss_function not in DISTANCES:
+            msg = f"loss_function: expected one of {', '.join(DISTANCES)}, got {loss_function!r}."
+            raise ValueError(msg)
+        self.value_network = value_network
+        self.target_value_network = delayed(value_network) if delay_value else None
+        self.loss_function = loss_function
+        self.double_dqn = double_dqn
+        self.action_space = _space(action_space, value_network)
+        self.use_prioritized_weights = use_prioritized_weights
+
+    @property
+    def value_network_params(self) -> TensorDictParams | None:
+        """The parameters of the network as a tensordict."""
+        return parameters_of(self.value_network)
+
+    @property
+    def target_value_network_params(self) -> TensorDictParams | None:
+        """The parameters that next states are valued with."""
+        late = self.target_value_network
+        return parameters_of(self.value_network if late is None else late)
+
+    def value_network_of(self) -> TensorDictModuleBase | None:
+        """None: targets are given their values."""
+        return None
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What `forward` reads: observations, action, reward and flags."""
+        after = map(next_key, observation_keys(self.value_network))
+        behind = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
+        observed = self._inputs(self.value_network)
+        return list(dict.fromkeys([*observed, self.entries["action"], *after, *behind]))
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The name of the loss."""
+        return ["loss"]
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the loss of a batch, and write the error of each step to it.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+
+        Returns:
+            ``loss``, a scalar; with ``reduction="none"`` ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+        """
+        with set_recurrent_mode(True):
+            out = self.value_network(tensordict.copy())
+        values = require(out, self.entries["action_value"])
+        index = action_index(require(tensordict, self.entries["action"]), values, self.action_space)
+        chosen = values.gather(-1, index)
+        target = self._target(tensordict, chosen.detach())
+        counted = self.counted(tensordict)  # targets may have found next states missing
+        chosen, target = kept(chosen, counted), kept(target, counted)
+        tensordict.set(self.entries["priority"], (chosen - target).detach().square())
+        weight = self._weight(tensordict)
+        found = distance(chosen, target, self.loss_function)
+        return scalars({"loss": reduce(found, counted, self.reduction, weight)})
+
+    @torch.no_grad()
+    def _target(self, batch: TensorDictBase, chosen: Tensor) -> Tensor:
+        """What the value of each step's action should be, ``[*B, T, 1]``."""
+        steps = Steps.of(batch, self.entries)
+        found = self._next_values(steps)
+        mark_missing(batch, steps, found)
+        now = steps.segments.gather(chosen)
+        found = replace(found, now=now.to(found.following.dtype))
+        return steps.segments.scatter(self.value_estimator.returns_of(steps, found)[1])
+
+    def _next_values(self, steps: Steps) -> Unrolled:
+        """The value of each step's next state by the network that lags behind."""
+        late = self.target_value_network
+        network = self.value_network if late is None else late
+        calls = self.value_estimator.calls
+        values, best = self.entries["action_value"], self.entries["chosen_action_value"]
+        chooses = best in network.out_keys and self.entries["action"] in network.out_keys
+        if not self.double_dqn:
+            found = unroll_steps(network, steps, best if chooses else values, calls)
+            if chooses:
+                return found
+            return replace(found, following=found.following.amax(-1, keepdim=True))
+        found = unroll_steps(network, steps, values, calls)
+        wanted = self.entries["action"] if chooses else values
+        choice = unroll_steps(self.value_network, steps, wanted, calls).following
+        if chooses:
+            index = action_index(choice, found.following, self.action_space)
+        else:
+            index = choice.argmax(-1, keepdim=True)
+        return replace(found, following=found.following.gather(-1, index))
+
+    def _weight(self, batch: TensorDictBase) -> Tensor | None:
+        if self.use_prioritized_weights is False:
+            return None
+        if self.use_prioritized_weights == "auto":
+            found: Tensor | None = batch.get(self.entries["priority_weight"], None)
+            return found
+        wanted: Tensor = require(batch, self.entries["priority_weight"])
+        return wanted
+
+
+def mark_missing(batch: TensorDictBase, steps: Steps, found: Unrolled) -> None:
+    """Mark steps whose next observation turned out to be missing, where no marker said so.
+
+    Args:
+        batch: gets ``("collector", "next_missing")``.
+        steps: its steps.
+        found: what the network said of them.
+    """
+    if found.missing is not None and steps.missing is None:
+        flags = found.missing.flatten(1).any(1)
+        batch.set(keys.NEXT_MISSING, steps.segments.scatter(flags))
+
+
+def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
+    """Number of the action of each step, int64 ``[*B, T, 1]``.
+
+    Args:
+        action: one-hot ``[*B, T, n]``, or categorical ``[*B, T]`` or ``[*B, T, 1]``.
+        values: ``[*B, T, n]``.
+        space: ``"one_hot"`` or ``"categorical"``.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        ValueError: the action has another shape.
+
+    Example:
+        >>> action_index(torch.tensor([[0, 1]]), torch.zeros(1, 2), "one_hot")
+        tensor([[1]])
+    """
+    if space == "one_hot" and action.shape == values.shape:
+        return action.to(torch.int64).argmax(-1, keepdim=True)
+    if space == "categorical" and action.shape == values.shape[:-1]:
+        return action.to(torch.int64).unsqueeze(-1)
+    if space == "categorical" and action.shape == (*values.shape[:-1], 1):
+        return action.to(torch.int64)
+    expected = list(values.shape if space == "one_hot" else values.shape[:-1])
+    msg = f"action: expected {expected} as {space}, got {list(action.shape)}. Set action_space."
+    raise ValueError(msg)
+
+
+def _space(given: Any, network: TensorDictModuleBase) -> str:
+    said = getattr(network, "action_space", None) if given is None else given
+    name = said if isinstance(said, str) else type(said).__name__
+    plain = {"OneHot": "one_hot", "Categorical": "categorical"}.get(name, name.replace("-", "_"))
+    if plain not in SPACES:
+        got = "nothing" if said is None else repr(said)
+        msg = f"action_space: expected {' or '.join(SPACES)}, got {got}. Pass action_space=."
+        raise ValueError(msg)
+    return plain

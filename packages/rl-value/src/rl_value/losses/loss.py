@@ -1,0 +1,281 @@
+"""What all losses share: names, masks, value estimators and networks that lag behind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import deepcopy
+from enum import Enum
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_value.estimators import (
+    GAE,
+    TD0Estimator,
+    TD1Estimator,
+    TDLambdaEstimator,
+    ValueEstimator,
+    VTrace,
+)
+from rl_value.estimators.entries import Entries
+from rl_value.losses.masks import Reduction, counted_steps, reduce
+
+
+class ValueEstimators(Enum):
+    """The kinds of value estimator that a loss can make for itself.
+
+    Example:
+        >>> ValueEstimators.GAE.value
+        'gae'
+    """
+
+    TD0 = "td0"
+    TD1 = "td1"
+    TDLambda = "td_lambda"
+    GAE = "gae"
+    VTrace = "vtrace"
+
+
+MOVED = {
+    "gamma": "make_value_estimator(gamma=...)",
+    "entropy_coef": "entropy_coeff",
+    "critic_coef": "critic_coeff",
+    "advantage_key": "set_keys(advantage=...)",
+    "value_target_key": "set_keys(value_target=...)",
+    "value_key": "set_keys(value=...)",
+}
+MAKERS: dict[ValueEstimators, tuple[type[ValueEstimator], dict[str, Any]]] = {
+    ValueEstimators.TD0: (TD0Estimator, {"gamma": 0.99}),
+    ValueEstimators.TD1: (TD1Estimator, {"gamma": 0.99}),
+    ValueEstimators.TDLambda: (TDLambdaEstimator, {"gamma": 0.99, "lmbda": 0.95}),
+    ValueEstimators.GAE: (GAE, {"gamma": 0.99, "lmbda": 0.95}),
+    ValueEstimators.VTrace: (VTrace, {"gamma": 0.99}),
+}
+ESTIMATOR_ENTRIES = (
+    "advantage",
+    "value_target",
+    "value",
+    "reward",
+    "done",
+    "terminated",
+    "steps_to_next_obs",
+    "sample_log_prob",
+)
+
+
+class LossModule(TensorDictModuleBase):  # type: ignore[misc]
+    """A loss of a batch: a tensordict of scalars whose ``loss_*`` entries are to be added up.
+
+    Networks are submodules, so that `parameters`, `state_dict`, `torch.func.functional_call` and
+    `torch.compile` see them as they are; ``<network>_params`` are the same parameters as a
+    tensordict. Networks are called in recurrent mode. Means and statistics are over the steps
+    that count: real ones, that have a next observation or terminated, and that
+    ``"shifted_valid"`` does not exclude.
+
+    Args:
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        loss_mask_key: ``"auto"`` as above; another key for that flag alone; None for all steps.
+        entries: keys by what they are for, beside those of value estimators.
+
+    Raises:
+        ValueError: there is no such reduction.
+    """
+
+    default_estimator = ValueEstimators.GAE
+    estimators: tuple[ValueEstimators, ...] = tuple(ValueEstimators)
+
+    def __init__(
+        self,
+        *,
+        reduction: Reduction | None = None,
+        loss_mask_key: NestedKey | None = "auto",
+        **entries: NestedKey,
+    ) -> None:
+        super().__init__()
+        if reduction not in (None, "mean", "sum", "none"):
+            msg = f"reduction: expected 'mean', 'sum' or 'none', got {reduction!r}."
+            raise ValueError(msg)
+        self.reduction: Reduction = reduction or "mean"
+        self.loss_mask_key = loss_mask_key
+        self.entries = Entries(
+            **{
+                "advantage": "advantage",
+                "value_target": "value_target",
+                "value": "state_value",
+                "reward": keys.REWARD,
+                "done": keys.DONE,
+                "terminated": keys.TERMINATED,
+                "steps_to_next_obs": "steps_to_next_obs",
+                "sample_log_prob": "sample_log_prob",
+                "action": "action",
+                **entries,
+            }
+        )
+        self._estimator: ValueEstimator | None = None
+
+    @abstractmethod
+    def value_network_of(self) -> TensorDictModuleBase | None:
+        """The network that gives values, if there is one."""
+
+    def set_keys(self, **entries: NestedKey | None) -> None:
+        """Give entries other names, here and in the value estimator.
+
+        Args:
+            entries: a key for each purpose. What lies under ``"next"`` is named as at the root.
+
+        Raises:
+            KeyError: there is no such entry.
+            ValueError: a key is neither a string nor a tuple of strings.
+        """
+        self.entries.set(**entries)
+        if self._estimator is not None:
+            self._tell(self._estimator)
+
+    def make_value_estimator(
+        self, value_type: ValueEstimators | str | None = None, **settings: Any
+    ) -> LossModule:
+        """Choose the estimator of advantages and targets.
+
+        Args:
+            value_type: the kind, or its name; by default the loss's own.
+            settings: what the estimator takes, as ``gamma`` and ``lmbda``.
+
+        Returns:
+            The loss.
+
+        Raises:
+            KeyError: there is no estimator of that name.
+            TypeError: the kind is neither a `ValueEstimators` nor a string.
+            NotImplementedError: this loss cannot use that kind.
+        """
+        kind = _kind(self.default_estimator if value_type is None else value_type)
+        if kind not in self.estimators:
+            msg = f"{type(self).__name__} cannot use {kind.name}: {_names(self.estimators)}."
+            raise NotImplementedError(msg)
+        maker, defaults = MAKERS[kind]
+        if kind is ValueEstimators.VTrace:
+            defaults = {**defaults, "actor_network": self.actor_network}
+        network = self.value_network_of()
+        made = maker(**{**defaults, "value_network": network, **settings})
+        self._tell(made)
+        object.__setattr__(self, "_estimator", made)  # its networks are registered here already
+        return self
+
+    def _tell(self, estimator: ValueEstimator) -> None:
+        estimator.entries.set(**{name: self.entries[name] for name in ESTIMATOR_ENTRIES})
+        if isinstance(estimator, VTrace):
+            estimator.action_key = self.entries["action"]
+
+    @property
+    def value_estimator(self) -> ValueEstimator:
+        """The estimator of advantages and targets; the default one until another is made."""
+        if self._estimator is None:
+            self.make_value_estimator()
+        made = self._estimator
+        assert made is not None  # made above
+        return made
+
+    def counted(self, batch: TensorDictBase) -> Tensor | None:
+        """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
+        return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
+
+    def _reduce(self, values: Tensor, counted: Tensor | None) -> Tensor:
+        return reduce(values, counted, self.reduction)
+
+    def _inputs(self, *networks: TensorDictModuleBase | None) -> list[NestedKey]:
+        observed = [key for network in networks if network is not None for key in network.in_keys]
+        return list(dict.fromkeys(observed))
+
+
+def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:
+    """Copy a network that is to lag behind: the same values, no gradients.
+
+    Args:
+        network: a tensordict module.
+
+    Returns:
+        The copy.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> late = delayed(TensorDictModule(nn.Linear(2, 1), ["a"], ["b"]))
+        >>> any(parameter.requires_grad for parameter in late.parameters())
+        False
+    """
+    return deepcopy(network).requires_grad_(False)
+
+
+def parameters_of(network: nn.Module | None) -> TensorDictParams | None:
+    """The parameters and buffers of a network as a tensordict; they stay the network's own.
+
+    Args:
+        network: a module, or None.
+
+    Returns:
+        The tensordict, or None.
+
+    Example:
+        >>> parameters_of(nn.Linear(2, 1))["weight"].shape
+        torch.Size([1, 2])
+    """
+    if network is None:
+        return None
+    return TensorDictParams(TensorDict.from_module(network), no_convert=True)
+
+
+def scalars(found: dict[str, Tensor], detached: tuple[str, ...] = ()) -> TensorDict:
+    """Collect the results of a loss.
+
+    Args:
+        found: losses and statistics by name.
+        detached: names whose gradients are cut.
+
+    Returns:
+        A tensordict without batch dimension.
+
+    Example:
+        >>> scalars({"loss": torch.ones(())})["loss"]
+        tensor(1.)
+    """
+    cut = {name: value.detach() if name in detached else value for name, value in found.items()}
+    return TensorDict(cut, batch_size=torch.Size([]))
+
+
+def _kind(given: Any) -> ValueEstimators:
+    if isinstance(given, ValueEstimators):
+        return given
+    if not isinstance(given, str):
+        msg = f"value_type: expected a ValueEstimators, got {type(given).__name__}."
+        raise TypeError(msg)
+    for kind in ValueEstimators:
+        if given.lower().replace("_", "") in (kind.name.lower(), kind.value.replace("_", "")):
+            return kind
+    msg = f"there is no value estimator {given!r}: {_names(tuple(ValueEstimators))}."
+    raise KeyError(msg)
+
+
+def _names(kinds: tuple[ValueEstimators, ...]) -> str:
+    return f"expected one of {', '.join(kind.name for kind in kinds)}"
+
+
+def refuse_moved(given: dict[str, Any]) -> None:
+    """Refuse arguments that a loss does not take, and say where they are given.
+
+    Args:
+        given: the arguments by name.
+
+    Raises:
+        TypeError: there is one.
+
+    Example:
+        >>> refuse_moved({})
+    """
+    for name in given:
+        hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
+        msg = f"unexpected argument {name!r}. {hint}"
+        raise TypeError(msg)

@@ -1,0 +1,290 @@
+"""Proximal policy optimisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from rl_layout.keys import NestedKey
+from rl_value.losses.actions import divergence
+from rl_value.losses.actor_critic import ActorCriticLoss
+from rl_value.losses.loss import scalars
+from rl_value.losses.masks import kept, reduce, standardise
+from rl_value.losses.statistics import effective_sample_size
+
+
+class PPOLoss(ActorCriticLoss):
+    """The surrogate that proximal methods start from: -E[w A], w = π(a|s) / μ(a|s).
+
+    Written are ``loss_objective``, ``loss_critic`` and ``loss_entropy``, to be added up, and
+    ``entropy``, ``kl_approx`` and ``explained_variance``. Where the batch has no advantages, the
+    value estimator writes them. (Schulman et al., arXiv:1707.06347.)
+
+    Args:
+        actor_network: has ``get_dist``, the distribution of actions now.
+        critic_network: writes ``"state_value"``.
+        normalize_advantage: shift and scale advantages over the steps that count.
+        normalize_advantage_exclude_dims: dimensions along which each slice is scaled for itself.
+        settings: what `ActorCriticLoss` takes besides.
+
+    Raises:
+        TypeError: no actor is given, or an argument belongs elsewhere.
+        ValueError: a setting is unknown or out of range.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule
+        >>> from tensordict.nn import ProbabilisticTensorDictSequential as Sequential
+        >>> actor = Sequential(
+        ...     TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["logits"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ...     ),
+        ... )
+        >>> critic = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1)
+        >>> batch["sample_log_prob"] = torch.full((7,), 1 / 3).log()
+        >>> losses = PPOLoss(actor, critic)(batch)
+        >>> sorted(key for key in losses.keys() if key.startswith("loss_"))
+        ['loss_critic', 'loss_entropy', 'loss_objective']
+    """
+
+    def __init__(
+        self,
+        actor_network: TensorDictModuleBase | None = None,
+        critic_network: TensorDictModuleBase | None = None,
+        *,
+        normalize_advantage: bool = False,
+        normalize_advantage_exclude_dims: tuple[int, ...] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__(actor_network, critic_network, **settings)
+        self.normalize_advantage = normalize_advantage
+        self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Names of the losses and of what is reported beside them."""
+        names: list[NestedKey] = ["loss_objective", *self.reported, "kl_approx"]
+        if self.entropy_bonus:
+            names += ["loss_entropy", "entropy"]
+        if self.critic_coeff is not None:
+            names.append("loss_critic")
+            names += ["value_clip_fraction"] if self.clip_value is not None else []
+            names += ["explained_variance"] if self.log_explained_variance else []
+        return names
+
+    @property
+    def reported(self) -> list[str]:
+        """Names of what this kind of objective reports."""
+        return []
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]`` with actions and their log-probabilities, and
+                advantages and value targets or what they are computed from.
+
+        Returns:
+            Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+            RuntimeError: an action requires gradients.
+        """
+        advantage = self._advantage(tensordict)
+        counted = self.counted(tensordict)
+        dist, now = self._acts(tensordict)
+        log_weight = self._log_weight(tensordict, dist, now, counted)
+        self._check_advantage(advantage, log_weight)
+        if self.normalize_advantage:
+            exclude = self.normalize_advantage_exclude_dims
+            advantage = standardise(advantage, counted, exclude)
+        else:
+            advantage = kept(advantage, counted)
+        gain, reported = self._gain(log_weight, advantage, counted)
+        found = {
+            "loss_objective": -self._reduce(gain, counted),
+            **reported,
+            "kl_approx": -reduce(log_weight.detach(), counted),
+            **self._entropy(tensordict, dist, counted),
+            **self._critic(tensordict, counted),
+        }
+        self._add_penalty(found, tensordict, dist, counted)
+        return scalars(found)
+
+    def _gain(
+        self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is to be gained by each step, and what is reported beside it."""
+        return log_weight.exp() * advantage, {}
+
+    def _add_penalty(
+        self,
+        found: dict[str, Tensor],
+        batch: TensorDictBase,
+        dist: Distribution,
+        counted: Tensor | None,
+    ) -> None:
+        """Add what this kind of objective subtracts from the gain; nothing here."""
+
+
+class ClipPPOLoss(PPOLoss):
+    """Proximal policy optimisation with a clipped ratio.
+
+    -E[min(w A, clip(w, 1 - ε, 1 + ε) A)]. Beside what `PPOLoss` writes there are
+    ``clip_fraction`` and ``ESS``, the effective sample size as a share of the steps.
+    (Schulman et al., arXiv:1707.06347.)
+
+    Args:
+        actor_network: has ``get_dist``, the distribution of actions now.
+        critic_network: writes ``"state_value"``.
+        clip_epsilon: ε, or two of them, below and above 1.
+        clip_value: how far the value may move from the stored one; True for ε.
+        settings: what `PPOLoss` takes besides.
+
+    Raises:
+        ValueError: an ε is negative, the lower one is 1 or more, or there are not two.
+
+    Example:
+        >>> ClipPPOLoss.__mro__[1].__name__
+        'PPOLoss'
+    """
+
+    def __init__(
+        self,
+        actor_network: TensorDictModuleBase | None = None,
+        critic_network: TensorDictModuleBase | None = None,
+        *,
+        clip_epsilon: float | tuple[float, float] = 0.2,
+        clip_value: float | bool | None = None,
+        **settings: Any,
+    ) -> None:
+        low, high = _epsilons(clip_epsilon)
+        bound = (high if clip_value else None) if isinstance(clip_value, bool) else clip_value
+        super().__init__(actor_network, critic_network, clip_value=bound, **settings)
+        self.clip_epsilon = clip_epsilon
+        self._bounds = (1 - low, 1 + high)
+
+    @property
+    def reported(self) -> list[str]:
+        """Names of what this kind of objective reports."""
+        return ["clip_fraction", "ESS"]
+
+    def _gain(
+        self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        ratio = log_weight.exp()
+        clipped = ratio.clamp(*self._bounds)
+        outside = (clipped != ratio).to(ratio.dtype)
+        reported = {
+            "clip_fraction": reduce(outside, counted),
+            "ESS": effective_sample_size(log_weight.detach(), counted),
+        }
+        return torch.min(ratio * advantage, clipped * advantage), reported
+
+
+class KLPENPPOLoss(PPOLoss):
+    """Proximal policy optimisation with a penalty on the divergence, whose weight adapts.
+
+    -E[w A] + β E[KL(μ, π)]. After each call, β is multiplied by `increment` where the divergence
+    is above 1.5 times `dtarg`, and by `decrement` where it is below `dtarg` / 1.5. Beside what
+    `PPOLoss` writes there are ``kl`` and ``beta``. The batch must hold the parameters of the
+    distribution that acted. (Schulman et al., arXiv:1707.06347, section 4.)
+
+    Args:
+        actor_network: a `ProbabilisticTensorDictSequential`.
+        critic_network: writes ``"state_value"``.
+        dtarg: the divergence that is wanted.
+        beta: the first weight.
+        increment: at least 1.
+        decrement: at most 1.
+        samples_mc_kl: actions to draw where a divergence has no formula.
+        settings: what `PPOLoss` takes besides.
+
+    Raises:
+        ValueError: `increment` is below 1, or `decrement` above.
+
+    Example:
+        >>> KLPENPPOLoss.__mro__[1].__name__
+        'PPOLoss'
+    """
+
+    beta: Tensor
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        actor_network: TensorDictModuleBase | None = None,
+        critic_network: TensorDictModuleBase | None = None,
+        *,
+        dtarg: float = 0.01,
+        beta: float = 1.0,
+        increment: float = 2.0,
+        decrement: float = 0.5,
+        samples_mc_kl: int = 1,
+        **settings: Any,
+    ) -> None:
+        if increment < 1 or decrement > 1:
+            msg = f"expected increment >= 1 and decrement <= 1: got {increment} and {decrement}."
+            raise ValueError(msg)
+        super().__init__(actor_network, critic_network, **settings)
+        self.dtarg = dtarg
+        self.increment = increment
+        self.decrement = decrement
+        self.samples_mc_kl = samples_mc_kl
+        self._first_beta = beta
+        self.register_buffer("beta", torch.tensor(float(beta)))
+
+    @property
+    def reported(self) -> list[str]:
+        """Names of what this kind of objective reports."""
+        return ["kl", "beta"]
+
+    def reset(self) -> None:
+        """Give β its first value again."""
+        self.beta.fill_(self._first_beta)
+
+    def _add_penalty(
+        self,
+        found: dict[str, Tensor],
+        batch: TensorDictBase,
+        dist: Distribution,
+        counted: Tensor | None,
+    ) -> None:
+        """Add β KL to the objective, and adapt β."""
+        names = [key for key in self.actor_network[-1].in_keys if batch.get(key, None) is None]
+        if names:
+            msg = (
+                f"{names[0]!r} is missing: the divergence is from the distribution that acted. "
+                "Store its parameters with the actions."
+            )
+            raise KeyError(msg)
+        before = self.actor_network.build_dist_from_params(batch.detach())
+        apart = divergence(before, dist, batch, self.samples_mc_kl).unsqueeze(-1)
+        apart = kept(apart, counted)
+        mean = reduce(apart, counted).detach()
+        weight = self.beta.clone()
+        found["loss_objective"] = found["loss_objective"] + weight * self._reduce(apart, counted)
+        found["kl"], found["beta"] = mean, weight
+        with torch.no_grad():
+            factor = torch.ones_like(weight)
+            factor = torch.where(mean > 1.5 * self.dtarg, self.increment, factor)
+            factor = torch.where(mean < self.dtarg / 1.5, self.decrement, factor)
+            self.beta.mul_(factor)
+
+
+def _epsilons(given: float | tuple[float, float]) -> tuple[float, float]:
+    pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
+    if len(pair) != 2 or min(pair) < 0 or pair[0] >= 1:
+        msg = f"clip_epsilon: expected a number in [0, 1), or one below and one above: got {given}."
+        raise ValueError(msg)
+    return pair[0], pair[1]

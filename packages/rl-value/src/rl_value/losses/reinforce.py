@@ -1,0 +1,95 @@
+"""The plain policy gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
+
+from rl_layout.keys import NestedKey
+from rl_value.losses.actor_critic import ActorCriticLoss
+from rl_value.losses.loss import scalars
+from rl_value.losses.masks import kept
+
+
+class ReinforceLoss(ActorCriticLoss):
+    """The policy gradient: -E[log π(a|s) A], and a critic to compute A with.
+
+    Written are ``loss_actor`` and ``loss_value``, to be added up. Where the batch has no
+    advantages, the value estimator writes them.
+    (Williams, Machine Learning 8, 1992.)
+
+    Args:
+        actor_network: has ``get_dist``, the distribution of actions now.
+        critic_network: writes ``"state_value"``; None where advantages are stored.
+        settings: what `ActorCriticLoss` takes besides; entropies are not part of this loss.
+
+    Raises:
+        TypeError: no actor is given, or an argument belongs elsewhere.
+        ValueError: a setting is unknown or out of range.
+        RuntimeError: `delay_value` with ``functional=False``.
+
+    Example:
+        >>> import torch
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule
+        >>> from tensordict.nn import ProbabilisticTensorDictSequential as Sequential
+        >>> actor = Sequential(
+        ...     TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["logits"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ...     ),
+        ... )
+        >>> critic = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1)
+        >>> sorted(ReinforceLoss(actor, critic)(batch).keys())
+        ['loss_actor', 'loss_value']
+    """
+
+    def __init__(
+        self,
+        actor_network: TensorDictModuleBase | None = None,
+        critic_network: TensorDictModuleBase | None = None,
+        **settings: Any,
+    ) -> None:
+        if settings.get("delay_value") and settings.get("functional") is False:
+            msg = "delay_value=True keeps parameters of its own: it needs functional=True."
+            raise RuntimeError(msg)
+        settings.setdefault("log_explained_variance", False)
+        super().__init__(actor_network, critic_network, **settings)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Names of the losses."""
+        return ["loss_actor"] if self.critic_coeff is None else ["loss_actor", "loss_value"]
+
+    @dispatch  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]`` with actions, and advantages and value targets or
+                what they are computed from.
+
+        Returns:
+            Losses, scalars; with ``reduction="none"`` ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+            RuntimeError: an action requires gradients.
+        """
+        advantage = self._advantage(tensordict)
+        counted = self.counted(tensordict)
+        _, now = self._acts(tensordict)
+        log_prob = kept(now, counted).unsqueeze(-1)
+        self._check_advantage(advantage, log_prob)
+        gain = log_prob * kept(advantage, counted)
+        found = {"loss_actor": -self._reduce(gain, counted)}
+        if self.critic_coeff is not None:
+            critic = self._critic(tensordict, counted)
+            found["loss_value"] = critic.pop("loss_critic")
+            found |= critic
+        return scalars(found)

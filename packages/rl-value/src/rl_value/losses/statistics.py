@@ -1,0 +1,70 @@
+"""What a loss reports beside itself, over the steps that count."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl_value.losses.masks import kept, reduce, spread
+
+
+def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
+    """Share of the steps that as many equal weights would stand for.
+
+    (Σ w)² / (n Σ w²), between 1 / n and 1.
+
+    Args:
+        log_weight: logarithms of the weights ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``; None where every step counts.
+
+    Returns:
+        ``[]``.
+
+    Example:
+        >>> effective_sample_size(torch.zeros(5, 1), None)
+        tensor(1.)
+    """
+    where = spread(counted, log_weight)
+    shown = log_weight if where is None else log_weight.masked_fill(~where, -torch.inf)
+    flat = shown.reshape(-1)
+    number = flat.new_tensor(flat.numel()) if where is None else where.sum().clamp(min=1)
+    share = (2 * flat.logsumexp(0) - (2 * flat).logsumexp(0)).exp() / number
+    return share.nan_to_num(0.0)  # no step at all
+
+
+def explained_variance(value: Tensor, target: Tensor, counted: Tensor | None) -> Tensor:
+    """Share of the variance of targets that values explain.
+
+    1 - Var(target - value) / Var(target).
+
+    Args:
+        value: ``[*B, T, ...]``.
+        target: the same shape.
+        counted: bool ``[*B, T]``; None where every step counts.
+
+    Returns:
+        ``[]``; not a number where the targets are all alike.
+
+    Example:
+        >>> target = torch.tensor([[1.0], [2.0], [3.0]])
+        >>> explained_variance(target, target, None)
+        tensor(1.)
+    """
+    return 1 - variance(target - value, counted) / variance(target, counted)
+
+
+def variance(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Mean square distance from the mean.
+
+    Args:
+        values: ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``; None where every step counts.
+
+    Returns:
+        ``[]``.
+
+    Example:
+        >>> variance(torch.tensor([1.0, 3.0]), None)
+        tensor(1.)
+    """
+    return reduce((kept(values, counted) - reduce(values, counted)).square(), counted)
