@@ -31,6 +31,19 @@ sixth of the cost. `checked` takes its place should a later tensordict drop it.
 _has_entries = isinstance(getattr(TensorDict(), "_tensordict", None), dict)
 
 
+def entries_of(tensordict: TensorDict) -> Entries:
+    """The entries of one level by name, not to be changed: 2 us by the public method.
+
+    Example:
+        >>> entries_of(checked({"reward": torch.zeros(5, 1)}, torch.Size([5]))).keys()
+        dict_keys(['reward'])
+    """
+    if _has_entries:
+        found: Entries = tensordict._tensordict
+        return found
+    return dict(tensordict.items())
+
+
 def put(tensordict: TensorDict, path: tuple[str, ...], value: torch.Tensor) -> None:
     """Add an entry that is known to fit: 4 us by the public method, a tenth of it here.
 
