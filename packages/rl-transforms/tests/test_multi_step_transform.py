@@ -44,7 +44,7 @@ def deliveries(draw):
 
 @given(deliveries(), st.integers(1, 5))
 def test_rows_are_those_of_whole_trajectories_whoever_brings_them(pieces, n_steps):
-    ahead = MultiStepTransform(n_steps, 0.9)
+    ahead = MultiStepTransform(n_steps, 0.9, patience=99)
     passed = [ahead.inv(piece.clone()) for piece in pieces] + [ahead.flush()]
     passed = torch.cat([rows for rows in passed if rows is not None])
     whole = by_step(torch.cat(pieces))
@@ -55,7 +55,7 @@ def test_rows_are_those_of_whole_trajectories_whoever_brings_them(pieces, n_step
 @settings(max_examples=15)  # a plain twin over all rows after each delivery
 @given(deliveries(), st.integers(1, 5))
 def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
-    ahead, seen = MultiStepTransform(n_steps, 0.9), []
+    ahead, seen = MultiStepTransform(n_steps, 0.9, patience=99), []
     for piece in pieces:
         ahead.inv(piece)
         seen.append(piece)
@@ -69,7 +69,7 @@ def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
 @settings(max_examples=15)
 @given(deliveries(), st.integers(17, 30))
 def test_a_reach_beyond_every_trajectory_is_its_whole_rest(pieces, n_steps):
-    ahead = MultiStepTransform(n_steps, 0.9)
+    ahead = MultiStepTransform(n_steps, 0.9, patience=99)
     passed = [ahead.inv(piece) for piece in pieces] + [ahead.flush()]
     passed = torch.cat([rows for rows in passed if rows is not None])
     whole = by_step(torch.cat(pieces))
@@ -197,3 +197,52 @@ def test_other_shapes_and_dtypes_than_those_held_back_are_refused():
     with pytest.raises(ValueError, match=r"observation.*\[2\].*\[3\]"):
         ahead.inv(rows[2:].clone().set("observation", wider))
     same(ahead.inv(rows[2:]), multi_step(rows, 0.9, 3))  # a refusal loses nothing
+
+
+def of_producer(number, rows):
+    return rows.clone().set(keys.TRAJ_IDS, rows[keys.TRAJ_IDS] + (number << 32))
+
+
+def test_a_trajectory_that_does_not_go_on_is_taken_for_cut():
+    ahead = MultiStepTransform(3, 0.9, patience=2)
+    given_up = of_producer(1, trajectories([4], EndKind.CUT))
+    assert len(ahead.inv(given_up)) == 2
+    for turn in range(4):  # calls of another producer do not count
+        ahead.inv(of_producer(2, trajectories([3], first_id=50 + turn)))
+    assert len(ahead.held) == 2
+    assert len(ahead.inv(of_producer(1, trajectories([3], first_id=60)))) == 3
+    made = ahead.inv(of_producer(1, trajectories([3], first_id=70)))
+    assert made[keys.TRAJ_STEP].tolist() == [2, 3, 0, 1, 2]
+    assert made[keys.STEPS_TO_NEXT_OBS].flatten().tolist() == [2, 1, 3, 2, 1]
+    assert not made[keys.NEXT_DONE][:2].any()
+    assert ahead.held is None
+
+
+def test_a_trajectory_that_goes_on_slowly_is_no_cut():
+    ahead, rows = MultiStepTransform(5, 0.9, patience=1), trajectories([7], EndKind.CUT)
+    assert all(ahead.inv(row) is None for row in rows[:4].split(1))
+    assert ahead.inv(rows[4:5])[keys.STEPS_TO_NEXT_OBS].item() == 5
+
+
+def test_what_is_held_back_does_not_grow_with_the_resets():
+    ahead = MultiStepTransform(3, 0.9, patience=4)
+    for turn in range(40):
+        ahead.inv(trajectories([5, 5], EndKind.CUT, first_id=10 * turn))
+        assert ahead.held is None or len(ahead.held) <= 4 * 4
+    same(
+        ahead.flush()[-4:],
+        multi_step(trajectories([5, 5], EndKind.CUT, first_id=390), 0.9, 3)[[3, 4, 8, 9]],
+    )
+
+
+def test_how_long_rows_have_waited_is_state():
+    one, other = (MultiStepTransform(3, 0.9, patience=2) for _ in range(2))
+    one.inv(trajectories([4], EndKind.CUT))
+    one.inv(trajectories([2], first_id=50))
+    other.load_state_dict(one.state_dict())
+    made = other.inv(trajectories([2], first_id=60))
+    assert made[keys.TRAJ_STEP].tolist() == [2, 3, 0, 1]
+    with pytest.raises(ValueError, match="same columns="):
+        MultiStepTransform(3, 0.9, columns=True).load_state_dict(one.state_dict())
+    with pytest.raises(ValueError, match="patience: expected at least 1"):
+        MultiStepTransform(3, 0.9, patience=0)

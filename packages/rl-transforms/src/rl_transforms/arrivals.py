@@ -19,6 +19,7 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     keys.NEXT_TERMINATED,
     keys.NEXT_TRUNCATED,
 )
+PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the producer
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Arrivals:
     operation on a few rows costs a fraction of one of torch's; the markers are copied there once.
 
     Attributes:
+        ids: int64 ``[N]``, the trajectory of each row.
+        lasts: int64 ``[R]``, the last row of each run of rows that came together.
         order: int64 ``[N]``, the rows sorted by trajectory, those of one as they came.
         place: int64 ``[N]``, where each row stands in that order.
         left: int64 ``[N]``, how many rows its segment has from it on, itself included.
@@ -44,6 +47,8 @@ class Arrivals:
         ([2, 2, 1, 1], [0, 3, 1, 2])
     """
 
+    ids: Array
+    lasts: Array
     order: Array
     place: Array
     left: Array
@@ -76,7 +81,32 @@ class Arrivals:
         place = shift + np.arange(len(ids))
         order = np.empty_like(place)
         order[place] = np.arange(len(ids))
-        return cls(order, place, end - place, goes_on.astype(bool))
+        return cls(ids, lasts, order, place, end - place, goes_on.astype(bool))
+
+
+def calls_waited(stand: Arrivals, waited: Array) -> Array:
+    """Count for how many calls of its producer each row has been there.
+
+    Args:
+        stand: where held rows ``[H]``, and behind them those of this call, stand.
+        waited: int64 ``[H]``, the calls that held rows had waited before.
+
+    Returns:
+        int64 ``[N]``, 0 for the rows of this call.
+
+    Example:
+        >>> rows = {
+        ...     ("collector", "traj_ids"): torch.tensor([1 << 32, 2 << 32, 1 << 32]),
+        ...     ("collector", "traj_step"): torch.tensor([0, 0, 1]),
+        ... }
+        >>> calls_waited(Arrivals.of(rows), np.array([3, 5])).tolist()
+        [4, 5, 0]
+    """
+    held, producers = len(waited), stand.ids >> PRODUCER_SHIFT
+    calling = np.unique(producers[stand.lasts[stand.lasts >= held]])
+    found = np.zeros(len(stand.ids), dtype=np.int64)
+    found[:held] = waited + np.isin(producers[:held], calling)
+    return found
 
 
 def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Array, Array]:

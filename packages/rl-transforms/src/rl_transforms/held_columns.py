@@ -10,9 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_layout import keys
+from rl_transforms.arrivals import PRODUCER_SHIFT
 from rl_transforms.flat_rows import FlatRows
 
-NONCE_SHIFT = 32  # of an id: the low bits count, the high ones tell the producer
 Producer = tuple[int, ...]
 
 
@@ -109,5 +109,5 @@ class HeldColumns:
 
 def _producer(ids: Tensor) -> Producer:
     """The producers of a block ``[B, T]``: one number where all environments share it."""
-    numbers = (ids[:, 0] >> NONCE_SHIFT).tolist()
+    numbers = (ids[:, 0] >> PRODUCER_SHIFT).tolist()
     return (numbers[0],) if numbers.count(numbers[0]) == len(numbers) else tuple(numbers)

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, next_key
-from rl_transforms.arrivals import Arrivals
+from rl_transforms.arrivals import Array, Arrivals, calls_waited
 from rl_transforms.far_rows import Horizon
 from rl_transforms.flat_rows import FlatRows
 from rl_transforms.held_columns import HeldColumns
@@ -34,6 +34,10 @@ class MultiStepTransform(Transform):
     order. What is passed on keeps the order in which it came, is flat and has no padding. Rows
     that lack ids or steps are never held back: they reach as far as the call that brought them.
 
+    A trajectory that has not gone on in `patience` calls of its producer is taken for cut.
+    Otherwise the rows of one that was given up, as by a reset ahead of its end, would wait for
+    ever.
+
     With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
     Environments end at different times, so to keep it rectangular the last n - 1 steps of every
     environment are held back, ended or not. Producers are told apart by the high 31 bits of their
@@ -44,6 +48,10 @@ class MultiStepTransform(Transform):
         gamma: discount of a step, above 0 and at most 1.
         reward_keys: rewards to add up; ``["reward"]`` by default.
         columns: pass rows on as ``[*B, T]``.
+        patience: calls of its producer that a trajectory may miss, at least 1.
+
+    Attributes:
+        held: rows that are held back, ``[K]`` or ``[*B, T]``; None where none is.
 
     Raises:
         ValueError: a number is out of range.
@@ -69,14 +77,20 @@ class MultiStepTransform(Transform):
         *,
         reward_keys: Sequence[NestedKey] | None = None,
         columns: bool = False,
+        patience: int = 16,
     ) -> None:
         super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
         check_horizon(gamma, n_steps)
+        if patience < 1:
+            msg = f"patience: expected at least 1 call, got {patience}."
+            raise ValueError(msg)
+        self.patience = patience
         self.n_steps = n_steps
         self.gamma = gamma
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
         self._columns = HeldColumns() if columns else None
         self._held: FlatRows | None = None
+        self._waited: Array = np.zeros(0, dtype=np.int64)  # calls, of each held row
 
     @property
     def held(self) -> TensorDictBase | None:
@@ -133,17 +147,25 @@ class MultiStepTransform(Transform):
             return torch.cat(made, -1) if made else None
         if self._held is None:
             return None
-        rows, self._held = self._held, None
-        return self._passed(rows, wait=False)
+        stand = Arrivals.of(self._held.leaves)
+        rest = self._horizon.of(self._held, stand, np.arange(len(self._held))).batch()
+        self._held, self._waited = None, self._waited[:0]
+        return rest
 
-    def _passed(self, rows: FlatRows, wait: bool = True) -> TensorDictBase | None:
+    def _passed(self, rows: FlatRows) -> TensorDictBase | None:
         """The n-step rows of those that are complete, None without any; the others are held."""
         stand = Arrivals.of(rows.leaves)
         check_group_flags(rows.leaves, stand.left == 1)
-        short = stand.is_open & (stand.left < self.n_steps) & wait
-        waiting, kept = np.flatnonzero(short), np.flatnonzero(~short)
+        waited = calls_waited(stand, self._waited)
+        waiting = np.flatnonzero(stand.is_open & (stand.left < self.n_steps))
+        newest = stand.order[stand.place[waiting] + stand.left[waiting] - 1]
+        waiting = waiting[waited[newest] < self.patience]
+        is_kept = np.ones(len(rows), dtype=bool)
+        is_kept[waiting] = False
+        kept = np.flatnonzero(is_kept)
         made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
         self._held = rows.take(rows.index(waiting)) if len(waiting) else None
+        self._waited = waited[waiting]
         return made
 
     def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
@@ -182,21 +204,23 @@ class MultiStepTransform(Transform):
     def get_extra_state(self) -> dict[str, Any]:
         """Return what is held back, as `state_dict` wants it."""
         if self._columns is not None:
-            return {"held": self._columns.state(), "count": 0}
+            return {"columns": self._columns.state()}
         held = self.held
         if held is None:
-            return {"held": None, "count": 0}
-        return {"held": held.to_dict(), "count": len(held)}
+            return {"held": None, "waited": []}
+        return {"held": held.to_dict(), "waited": self._waited.tolist()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Hold back what `get_extra_state` returned."""
-        held = state["held"]
+        if ("columns" in state) != (self._columns is not None):
+            msg = "the state holds rows back as columns, or flat, and this transform does not: "
+            raise ValueError(msg + "make it with the same columns=.")
         if self._columns is not None:
-            self._columns.load(held)
-        elif held is None:
-            self._held = None
-        else:
-            self._held = FlatRows.of(TensorDict(held, [state["count"]]))
+            self._columns.load(state["columns"])
+            return
+        self._waited = np.array(state["waited"], dtype=np.int64)
+        held, count = state["held"], len(self._waited)
+        self._held = None if held is None else FlatRows.of(TensorDict(held, [count]))
 
 
 def _has_ids(rows: FlatRows) -> bool:
