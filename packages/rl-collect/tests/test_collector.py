@@ -104,7 +104,7 @@ def test_a_second_iterator_goes_on_where_the_first_stopped():
 
 def test_a_collector_without_an_end_has_no_length():
     collector = Collector(CountingEnv(), frames_per_batch=4)
-    with pytest.raises(RuntimeError, match="no end"):
+    with pytest.raises(TypeError, match="no end"):
         len(collector)
 
 

@@ -2,6 +2,7 @@
 
 from rl_collect.collector import Collector, SyncDataCollector
 from rl_collect.episodes import Episodes
+from rl_collect.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
 from rl_collect.trajectory_ids import Marks, TrajectoryIds
 from rl_collect.whole import WholeTrajectories
 
@@ -9,6 +10,9 @@ __all__ = [
     "Collector",
     "Episodes",
     "Marks",
+    "MultiAsyncCollector",
+    "MultiCollector",
+    "MultiSyncCollector",
     "SyncDataCollector",
     "TrajectoryIds",
     "WholeTrajectories",

@@ -60,3 +60,69 @@ class Background:
                 pass
         except BaseException as error:  # handed to whoever stops it
             self._failure = error
+
+
+class RunsInBackground:
+    """A collector that can go on by itself, into its buffer.
+
+    Example:
+        >>> from rl_collect import Collector
+        >>> issubclass(Collector, RunsInBackground)
+        True
+    """
+
+    _background: Background | None = None
+
+    def _work(self) -> bool:
+        """Collect a batch; say whether there may be more."""
+        raise NotImplementedError
+
+    def _check_start(self) -> None:
+        """Refuse to collect in the background."""
+        raise NotImplementedError
+
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are collected in the background."""
+        return self._background is not None and self._background.is_running
+
+    def start(self) -> None:
+        """Collect into the buffer in the background, until all frames are played or `shutdown`.
+
+        Raises:
+            RuntimeError: there is no buffer, or it runs already.
+
+        Example:
+            >>> from rl_collect import Collector
+            >>> from rl_envs.testing import CountingEnv
+            >>> class Buffer(list):
+            ...     def extend(self, batch):
+            ...         self.append(batch)
+            >>> buffer = Buffer()
+            >>> collector = Collector(
+            ...     CountingEnv(), frames_per_batch=4, total_frames=12, replay_buffer=buffer
+            ... )
+            >>> collector.start()
+            >>> collector.wait()
+            >>> len(buffer)
+            3
+        """
+        self._check_start()
+        if self._background is not None:
+            msg = "this collector runs in the background already."
+            raise RuntimeError(msg)
+        self._background = Background(self._work, "the collector's thread")
+
+    def wait(self, timeout_s: float = 600.0) -> None:
+        """Wait until the background has played all frames.
+
+        Args:
+            timeout_s: longest time to wait.
+
+        Raises:
+            TimeoutError: they were not played in time.
+            Exception: whatever was raised in the background.
+        """
+        if self._background is not None:
+            self._background.stop(timeout_s, finish=True)
+            self._background = None

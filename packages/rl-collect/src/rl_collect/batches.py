@@ -17,6 +17,9 @@ from rl_collect.trajectory_ids import TrajectoryIds
 from rl_collect.whole import Finished, WholeTrajectories, truncate_rows
 from rl_layout import keys
 
+PIECES = 16
+"""How often a batch under way asks whether it is enough."""
+
 
 class Batches:
     """Plays batches, marks them, and puts whole trajectories together.
@@ -32,6 +35,7 @@ class Batches:
         frames: steps played so far.
         policy_version: which weights act.
         episodes: returns and lengths.
+        is_enough: asked now and then while a batch is played, which ends early when it says so.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -57,6 +61,7 @@ class Batches:
         self._finished = Finished()
         self.episodes = Episodes(env.batch_size)
         self.frames = self.policy_version = 0
+        self.is_enough: Callable[[], bool] | None = None
 
     @property
     def producer(self) -> int:
@@ -161,8 +166,19 @@ class Batches:
     def _played(self) -> tuple[TensorDictBase, Tensor]:
         """A batch with its markers, and the steps in it that end a trajectory."""
         self._begin()
-        batch, over = self._steps(self.num_steps)
+        if self.is_enough is None:
+            batch, over = self._steps(self.num_steps)
+        else:
+            batch, over = self._steps_until(self.is_enough)
         return batch, self._end(batch, over)
+
+    def _steps_until(self, is_enough: Callable[[], bool]) -> tuple[TensorDictBase, Tensor]:
+        pieces: list[tuple[TensorDictBase, Tensor]] = []
+        left = self.num_steps
+        while left and not (pieces and is_enough()):
+            pieces.append(self._steps(min(left, -(-self.num_steps // PIECES))))
+            left -= pieces[-1][1].shape[-1]
+        return torch.cat([one for one, _ in pieces], -1), torch.cat([one for _, one in pieces], -1)
 
     def _begin(self) -> None:
         if self._settings.pre_collect_hook is not None:

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
-from rl_collect.background import Background
+from rl_collect.background import RunsInBackground
 from rl_collect.batches import Batches
 from rl_collect.devices import Devices, mover
 from rl_collect.environments import Makers, limited, make_env
@@ -23,7 +23,7 @@ from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 
 
-class Collector:
+class Collector(RunsInBackground):
     """Plays an environment with a policy, and hands out batches `[*B, T]` with all markers.
 
     What lies between two batches is kept, so the data of a trajectory does not depend on where
@@ -152,7 +152,6 @@ class Collector:
         self._plan = player.plan
         self._batches = Batches(player, self.settings, producer, store)
         self._progress = Progress(total_frames, is_on=progress)
-        self._background: Background | None = None
 
     # batches
 
@@ -164,7 +163,7 @@ class Collector:
     def __len__(self) -> int:
         if self.settings.total_frames == -1:
             msg = "this collector has no end: give total_frames, or do not ask for its length."
-            raise RuntimeError(msg)
+            raise TypeError(msg)
         return -(-self.settings.total_frames // self._frames_of_batch)
 
     def next(self) -> TensorDictBase | None:
@@ -215,7 +214,8 @@ class Collector:
             batch = self._hand_out(self._batches.play())
         else:
             self._add_steps()
-        self._progress.add(self.frames - before, self._batches.episodes, lag=0)
+        episodes = self._batches.episodes
+        self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
 
     def _whole_batch(self, wanted: int) -> TensorDictBase | None:
@@ -248,62 +248,6 @@ class Collector:
             return batch
         settings.replay_buffer.extend(batch)
         return None
-
-    # in the background
-
-    @property
-    def is_running(self) -> bool:
-        """Whether batches are collected in the background."""
-        return self._background is not None and self._background.is_running
-
-    def start(self) -> None:
-        """Collect into the buffer in the background, until all frames are played or `shutdown`.
-
-        Raises:
-            RuntimeError: there is no buffer, or it runs already.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> class Buffer(list):
-            ...     def extend(self, batch):
-            ...         self.append(batch)
-            >>> buffer = Buffer()
-            >>> collector = Collector(
-            ...     CountingEnv(), frames_per_batch=4, total_frames=12, replay_buffer=buffer
-            ... )
-            >>> collector.start()
-            >>> collector.wait()
-            >>> len(buffer)
-            3
-        """
-        self._require_open()
-        if self.settings.replay_buffer is None:
-            msg = "start collects into a buffer: give replay_buffer, or iterate."
-            raise RuntimeError(msg)
-        if self._background is not None:
-            msg = "this collector runs in the background already."
-            raise RuntimeError(msg)
-        self._background = Background(self._work, "the collector's thread")
-
-    def wait(self, timeout_s: float = 600.0) -> None:
-        """Wait until the background has played all frames.
-
-        Args:
-            timeout_s: longest time to wait.
-
-        Raises:
-            TimeoutError: they were not played in time.
-            Exception: whatever was raised in the background.
-        """
-        if self._background is not None:
-            self._background.stop(timeout_s, finish=True)
-            self._background = None
-
-    def _work(self) -> bool:
-        if not self._has_frames_left():
-            return False
-        self._batch()
-        return True
 
     # what is changed from outside
 
@@ -464,6 +408,17 @@ class Collector:
             f"{type(self).__name__}({self.env!r}, {self._frames_of_batch} frames a batch, "
             f"{self.frames} of {'any number' if total == -1 else total} played)"
         )
+
+    def _work(self) -> bool:
+        if self._has_frames_left():
+            self._batch()
+        return self._has_frames_left()
+
+    def _check_start(self) -> None:
+        self._require_open()
+        if self.settings.replay_buffer is None:
+            msg = "start collects into a buffer: give replay_buffer, or iterate."
+            raise RuntimeError(msg)
 
     @property
     def _frames_of_batch(self) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_collect.episodes import Episodes
-
 
 class Progress:
     """Shows steps, their rate, episodes and their mean return; nothing where it is off.
@@ -15,19 +13,20 @@ class Progress:
         is_on: whether to show anything.
 
     Example:
-        >>> Progress(100, is_on=False).add(64, Episodes(()), lag=0)
+        >>> Progress(100, is_on=False).add(64, episodes=3, mean_return=21.5)
     """
 
     def __init__(self, total_frames: int, *, is_on: bool) -> None:
         self._total, self._is_on = total_frames, is_on
         self._bar: Any = None
 
-    def add(self, frames: int, episodes: Episodes, *, lag: float) -> None:
+    def add(self, frames: int, episodes: int, mean_return: float, lag: float = 0.0) -> None:
         """Count a batch.
 
         Args:
             frames: steps in it.
-            episodes: what has ended so far.
+            episodes: how many have ended so far.
+            mean_return: of the last ones.
             lag: how many versions behind the newest weights its steps were made, on average.
         """
         if not self._is_on:
@@ -37,7 +36,7 @@ class Progress:
 
             total = None if self._total == -1 else self._total
             self._bar = tqdm(total=total, unit="step", unit_scale=True, smoothing=0.1)
-        told = {"episodes": episodes.finished, "return": f"{episodes.mean_return:.1f}"}
+        told = {"episodes": str(episodes), "return": f"{mean_return:.1f}"}
         self._bar.set_postfix(told | ({"lag": f"{lag:.1f}"} if lag else {}), refresh=False)
         self._bar.update(frames)
 

@@ -1,0 +1,466 @@
+"""Collectors whose environments are played by processes of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Self
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from rl_collect.background import RunsInBackground
+from rl_collect.joining import join
+from rl_collect.multi_options import Makers, check_options, makers_of, serve
+from rl_collect.progress import Progress
+from rl_collect.servant import Outbox
+from rl_collect.slots import NUM_SLOTS, Delivery, Slots
+from rl_collect.weight_board import WeightBoard
+from rl_envs import WorkerDied, WorkerPool
+from rl_slabs import RowSchema, Slab
+
+
+class MultiCollector(RunsInBackground):
+    """Plays environments in processes, and hands their batches out together or one by one.
+
+    Each worker runs a `Collector` of its own. Batches come through shared memory; new weights go
+    the same way, once for all workers. With a buffer that is shared between processes (its
+    `is_shared` is true) the workers write to it themselves.
+
+    Args:
+        create_env_fn: a function for each worker, which makes its environment there; or one
+            function and `num_workers`.
+        policy: as for `Collector`; each worker has a copy.
+        sync: hand out one batch of all workers together, begun with the same weights. Otherwise
+            each worker's batch as it comes, while all go on.
+        num_workers: how many, where `create_env_fn` is one function.
+        policy_factory: makes the policy in the worker instead.
+        frames_per_batch: steps in what is handed out; rounded up to a multiple of the workers.
+        total_frames: steps to play in all; -1 for no end.
+        replay_buffer: anything with `extend`; where batches go.
+        cat_results: "stack" for `[W, *B, T]`, or the dimension to lay batches end to end along.
+        preemptive_threshold: once this share of the workers is done, the others stop early.
+        restart_workers: replace a worker that dies. What it had not handed over is lost, and its
+            trajectories under way end there.
+        mp_start_method: "fork", "spawn" or "forkserver", the last where None.
+        timeout_s: longest time to wait for a batch of a worker.
+        progress: show a bar.
+        options: what else `Collector` takes, for each worker.
+
+    Attributes:
+        policy: the policy here; `update_policy_weights_()` hands its weights on.
+        frames: steps handed out so far.
+        restarts: how many workers were replaced.
+
+    Raises:
+        ValueError: options that exclude each other, or numbers that do not fit.
+        TypeError: an option that `Collector` does not know.
+        WorkerDied: a worker ended while it started.
+        Exception: whatever making an environment raised in a worker.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> with MultiCollector(
+        ...     [CountingEnv, CountingEnv],
+        ...     sync=True,
+        ...     frames_per_batch=6,
+        ...     total_frames=6,
+        ...     mp_start_method="fork",
+        ... ) as collector:
+        ...     [batch["observation"].squeeze(-1).tolist() for batch in collector]
+        [[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]]
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        create_env_fn: Makers,
+        policy: Any = None,
+        *,
+        sync: bool,
+        num_workers: int | None = None,
+        policy_factory: Callable[[], Any] | None = None,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        replay_buffer: Any = None,
+        cat_results: str | int | None = None,
+        preemptive_threshold: float | None = None,
+        restart_workers: bool = False,
+        mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None,
+        timeout_s: float = 600.0,
+        progress: bool = False,
+        **options: Any,
+    ) -> None:
+        makers = makers_of(create_env_fn, num_workers)
+        check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
+        self._sync, self._total, self._restarts = sync, total_frames, restart_workers
+        self._by_trajectory = options.get("trajs_per_batch") is not None
+        self._how = (
+            cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
+        )
+        self._threshold = 1.0 if preemptive_threshold is None else preemptive_threshold
+        self._buffer = replay_buffer
+        self._workers_write = bool(getattr(replay_buffer, "is_shared", False))
+        share = -(-frames_per_batch // len(makers)) if sync else frames_per_batch
+        self._frames_of_worker = share
+        self.policy, self.frames, self.restarts = policy, 0, 0
+        for name in ("init_random_frames", "trajs_per_batch"):
+            if sync and options.get(name):
+                options[name] = -(-options[name] // len(makers))
+        options |= {"frames_per_batch": share, "policy_factory": policy_factory}
+        options["replay_buffer"] = replay_buffer
+        if replay_buffer is not None and not self._workers_write:
+            options["replay_buffer"] = Outbox()
+        self._pool = WorkerPool(
+            [functools.partial(serve, make, policy, options) for make in makers],
+            start_method=mp_start_method,
+            timeout_s=timeout_s,
+            name="collector worker",
+        )
+        has_weights = isinstance(policy, nn.Module) and bool(policy.state_dict())
+        self._board = WeightBoard.like(policy) if has_weights else None
+        self._stop = None
+        if preemptive_threshold is not None:
+            self._stop = Slab.shared(RowSchema({"stop": (torch.int64, ())}), 1)
+        self._slots: list[Slots | None] = [None] * len(makers)
+        self._told: list[Delivery | None] = [None] * len(makers)
+        self._begun = [0] * len(makers)  # batches, of each worker
+        self._turn = 0
+        self._progress = Progress(total_frames, is_on=progress)
+        self._ready: list[TensorDictBase | None] = []  # taken, not yet handed out
+        self._shown = 0  # frames that the bar knows
+        self._seed: int | None = None
+        self._is_shut = False
+        for index in range(len(makers)):
+            self._attach(index)
+
+    # batches
+
+    def __iter__(self) -> Iterator[TensorDictBase | None]:
+        while self._has_more():
+            yield self._batch()
+        self._progress.close()
+
+    def next(self) -> TensorDictBase | None:
+        """One more batch; None where there is none, or it went to the buffer."""
+        return self._batch() if self._has_more() else None
+
+    def _batch(self) -> TensorDictBase | None:
+        if self._ready:
+            found, self._ready = self._ready[:1], self._ready[1:]
+        else:
+            found = self._all() if self._sync else [self._first()]
+        batches = [batch for batch in found if batch is not None]
+        self._show()
+        if not batches:
+            return None
+        if self._buffer is not None:
+            for batch in batches:
+                self._buffer.extend(batch)
+            return None
+        return join(batches, self._how) if self._sync else batches[0]
+
+    def _all(self) -> list[TensorDictBase | None]:
+        """A batch of every worker."""
+        for index in range(len(self._pool)):
+            self._begin(index)
+        found: dict[int, TensorDictBase | None] = {}
+        while len(found) < len(self._pool):
+            for index in self._pool.wait():
+                found[index] = self._take(index)
+            if self._stop is not None and len(found) >= self._threshold * len(self._pool):
+                self._stop.columns()["stop"][0] = max(self._begun)
+        return [found[index] for index in range(len(self._pool))]
+
+    def _first(self) -> TensorDictBase | None:
+        """The batch of whoever is ready, in turn, while all go on."""
+        for index in range(len(self._pool)):
+            if self._pool.pending[index] is None and self._may_begin():
+                self._begin(index)
+        ready = self._pool.wait()
+        count = len(self._pool)
+        index = min(ready, key=lambda one: (one - self._turn) % count)
+        self._turn = (index + 1) % count
+        return self._take(index, go_on=True)
+
+    def _may_begin(self) -> bool:
+        """Whether frames are left that no worker plays yet."""
+        playing = sum(pending is not None for pending in self._pool.pending)
+        under_way = self.frames + playing * self._frames_of_worker
+        return self._total == -1 or under_way < self._total
+
+    def _begin(self, index: int) -> None:
+        self._begun[index] += 1
+        self._pool.begin(index, "play", self._begun[index] % NUM_SLOTS, self._begun[index])
+
+    def _take(self, index: int, *, go_on: bool = False) -> TensorDictBase | None:
+        """What a worker has played; it may go on while that is copied."""
+        slot = self._begun[index] % NUM_SLOTS
+        try:
+            told: Delivery = self._pool.receive(index)
+        except WorkerDied:
+            if not self._restarts:
+                raise
+            self._replace(index)
+            return None
+        self._told[index] = told
+        self.frames += told.frames
+        if told.batch is not None:
+            self._make_room(index, told.batch)
+        if go_on and self._may_begin():
+            self._begin(index)
+        slots = self._slots[index]
+        if told.batch is not None or slots is None or not told.shape:
+            return told.batch
+        return slots.read(slot, told.shape)
+
+    def _make_room(self, index: int, batch: TensorDictBase) -> None:
+        """Shared memory for batches like the one that came by message."""
+        old = self._slots[index]
+        if self._by_trajectory:
+            return  # of any size
+        self._slots[index] = Slots.like(batch)
+        self._attach(index)
+        if old is not None:
+            old.close()
+
+    def _attach(self, index: int) -> None:
+        self._pool.call(index, "attach", self._slots[index], self._board, self._stop)
+
+    def _replace(self, index: int) -> None:
+        self._pool.restart(index)
+        self.restarts += 1
+        self._attach(index)
+        if self._seed is not None:
+            self._seed = self._pool.call(index, "set_seed", self._seed)
+
+    def _show(self) -> None:
+        told = [one for one in self._told if one is not None]
+        if not told:
+            return
+        returns = [one.mean_return for one in told if one.episodes]
+        mean = sum(returns) / len(returns) if returns else float("nan")
+        newest = 0 if self._board is None else self._board.newest
+        lag = sum(newest - one.version for one in told) / len(told)
+        frames = self.frames - self._shown
+        self._shown = self.frames
+        self._progress.add(frames, sum(one.episodes for one in told), mean, lag)
+
+    # what is changed from outside
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Hand new weights to all workers, who take them before their next batch.
+
+        Args:
+            policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
+                parameters; those of the policy here where None.
+
+        Raises:
+            TypeError: the policy has no weights, or these are none.
+            KeyError: a weight is missing or unknown.
+            ValueError: a weight has another shape.
+        """
+        self._require_open()
+        if self._board is None:
+            msg = f"a {type(self.policy).__name__} has no weights that could be replaced."
+            raise TypeError(msg)
+        self._board.publish(self.policy if policy_or_weights is None else policy_or_weights)
+
+    @property
+    def policy_version(self) -> int:
+        """The newest version of the weights; each row carries the one that acted."""
+        return 0 if self._board is None else self._board.newest
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed all workers, each from the one before, actions included; they reset.
+
+        Args:
+            seed: a whole number, 0 or more.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for the next collector, far from this one.
+        """
+        self._settle()
+        for index in range(len(self._pool)):
+            seed = self._pool.call(index, "set_seed", seed, static_seed)
+        self._seed = seed
+        return seed
+
+    def reset(self) -> None:
+        """Begin new trajectories with the next batches."""
+        self._settle()
+        self._pool.call_all("reset")
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how far it is, and how.
+
+        Returns:
+            `frames`, `restarts`, `policy_version`, and `workers`: what each collector tells.
+        """
+        self._settle()
+        return {
+            "frames": self.frames,
+            "restarts": self.restarts,
+            "policy_version": self.policy_version,
+            "workers": self._pool.call_all("stats"),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save all workers and the newest weights.
+
+        Returns:
+            Tensors, numbers and dictionaries of them, which `torch.save` can write.
+
+        Raises:
+            NotImplementedError: an environment cannot save its state, or the workers go on by
+                themselves.
+        """
+        self._require_sync()
+        return {
+            "frames": self.frames,
+            "policy_version": self.policy_version,
+            "workers": self._pool.call_all("state_dict"),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the collector that was saved would have, bit for bit, ids included.
+
+        Args:
+            state: what `state_dict` of a collector of as many workers returned.
+
+        Raises:
+            ValueError: it is of another number of workers.
+            NotImplementedError: an environment cannot load a state.
+        """
+        self._require_sync()
+        saved = state["workers"]
+        if len(saved) != len(self._pool):
+            msg = f"the state is of {len(saved)} workers: expected {len(self._pool)}."
+            raise ValueError(msg)
+        self.frames = self._shown = state["frames"]
+        self._pool.call_all("load_state_dict", [(one,) for one in saved])
+        if isinstance(self.policy, nn.Module) and self._board is not None:
+            self.policy.load_state_dict(saved[0]["policy"])
+            self._board.close()
+            self._board = WeightBoard.like(self.policy, state["policy_version"])
+            for index in range(len(self._pool)):
+                self._attach(index)
+
+    # the end
+
+    def shutdown(self, timeout_s: float = 60.0) -> None:
+        """Stop, write what is unfinished as truncations, end the workers; twice is nothing.
+
+        Args:
+            timeout_s: longest time to wait for the batches under way; then workers are killed.
+
+        Raises:
+            TimeoutError: the background did not stop in time.
+            Exception: whatever was raised in the background.
+        """
+        if self._is_shut:
+            return
+        self._is_shut = True
+        try:
+            if self._background is not None:
+                self._background.stop(timeout_s)
+            if self._buffer is not None and not self._workers_write:
+                self._store_unfinished()
+        finally:
+            self._progress.close()
+            self._pool.close(timeout_s=timeout_s)
+            for shared in (*self._slots, self._board, self._stop):
+                if shared is not None:
+                    shared.close()
+
+    def _store_unfinished(self) -> None:
+        for index, pending in enumerate(self._pool.pending):
+            if pending is not None:
+                batch = self._take(index)
+                if batch is not None:
+                    self._buffer.extend(batch)
+        for rest in self._pool.call_all("finish"):
+            if isinstance(rest, TensorDictBase):
+                self._buffer.extend(rest)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    def __len__(self) -> int:
+        if self._total == -1:
+            msg = "this collector has no end: give total_frames, or do not ask for its length."
+            raise TypeError(msg)
+        of_batch = self._frames_of_worker * (len(self._pool) if self._sync else 1)
+        return -(-self._total // of_batch)
+
+    def __repr__(self) -> str:
+        total = "any number" if self._total == -1 else self._total
+        kind = "together" if self._sync else "one by one"
+        return (
+            f"{type(self).__name__}({len(self._pool)} workers {kind}, {self._frames_of_worker} "
+            f"frames a batch, {self.frames} of {total} played)"
+        )
+
+    def _work(self) -> bool:
+        if self._has_more():
+            self._batch()
+        return self._has_more()
+
+    def _check_start(self) -> None:
+        self._require_open()
+        if self._buffer is None:
+            msg = "start collects into a buffer: give replay_buffer, or iterate."
+            raise RuntimeError(msg)
+
+    def _has_more(self) -> bool:
+        self._require_open()
+        return bool(self._ready) or self._total == -1 or self.frames < self._total
+
+    def _require_open(self) -> None:
+        if self._is_shut:
+            msg = "this collector was shut down: make a new one."
+            raise RuntimeError(msg)
+
+    def _require_sync(self) -> None:
+        self._require_open()
+        if not self._sync:
+            msg = (
+                "workers that go on by themselves have no moment at which all stand still: save "
+                "the buffer and the policy, or collect with sync=True."
+            )
+            raise NotImplementedError(msg)
+
+    def _settle(self) -> None:
+        """Wait until no worker has a batch under way; those batches are kept for later."""
+        self._require_open()
+        for index, pending in enumerate(self._pool.pending):
+            if pending is not None:
+                self._ready.append(self._take(index))
+
+
+class MultiSyncCollector(MultiCollector):
+    """Workers that begin each batch together; see `MultiCollector`.
+
+    Example:
+        >>> issubclass(MultiSyncCollector, MultiCollector)
+        True
+    """
+
+    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+        super().__init__(create_env_fn, policy, sync=True, **options)
+
+
+class MultiAsyncCollector(MultiCollector):
+    """Workers that go on by themselves; see `MultiCollector`.
+
+    Example:
+        >>> issubclass(MultiAsyncCollector, MultiCollector)
+        True
+    """
+
+    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+        super().__init__(create_env_fn, policy, sync=False, **options)

@@ -1,0 +1,118 @@
+"""What a collector over processes may be given, and what it makes of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rl_collect.collector import Collector
+from rl_collect.servant import Servant
+from rl_envs import EnvBase
+
+Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
+
+
+def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]) -> Servant:
+    """Make what a worker holds; called there.
+
+    Args:
+        make_env: makes the environment.
+        policy: acts in it.
+        options: of its `Collector`, and `policy_factory`.
+
+    Returns:
+        What answers the worker's calls.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> options = {"frames_per_batch": 4, "policy_factory": None}
+        >>> serve(CountingEnv, None, options).play(0).frames
+        4
+    """
+    given = dict(options)
+    factory = given.pop("policy_factory")
+    acting = policy if factory is None else factory()
+    return Servant(lambda: Collector(make_env, acting, **given))
+
+
+def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:
+    """List a function for each worker.
+
+    Args:
+        create_env_fn: one for each, or one for all.
+        num_workers: how many, where it is one for all.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ValueError: there is none, or the numbers differ.
+        TypeError: something is no function; an environment cannot travel.
+
+    Example:
+        >>> len(makers_of(dict, 3))
+        3
+    """
+    if isinstance(create_env_fn, Sequence):
+        if num_workers not in (None, len(create_env_fn)):
+            msg = (
+                f"num_workers={num_workers}, and {len(create_env_fn)} functions: give one of them."
+            )
+            raise ValueError(msg)
+        makers: list[Any] = list(create_env_fn)
+    else:
+        makers = [create_env_fn] * (num_workers or 0)
+    if not makers:
+        msg = "no worker to make: give a function for each, or one and num_workers."
+        raise ValueError(msg)
+    for make in makers:
+        if isinstance(make, EnvBase) or not callable(make):
+            msg = (
+                f"workers make their environments themselves: give functions, got a "
+                f"{type(make).__name__}. Write lambda: ..."
+            )
+            raise TypeError(msg)
+    return makers
+
+
+def check_options(
+    options: Mapping[str, Any],
+    sync: bool,
+    cat_results: str | int | None,
+    threshold: float | None,
+    policies: tuple[Any, Any],
+) -> None:
+    """Refuse options that cannot be.
+
+    Args:
+        options: for the workers' collectors.
+        sync: whether all workers begin together.
+        cat_results: how their batches are put together.
+        threshold: the share of workers after which the others stop.
+        policies: the policy, and what makes one in the worker.
+
+    Raises:
+        TypeError: a collector knows no such option.
+        ValueError: options exclude each other, or are out of range.
+
+    Example:
+        >>> check_options({}, True, "stack", None, (None, None))
+    """
+    known = inspect.signature(Collector).parameters.keys() - {"progress", "producer"}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        msg = f"unknown options {unknown}: a worker's Collector takes {sorted(known)}."
+        raise TypeError(msg)
+    if None not in policies:
+        msg = "policy and policy_factory exclude each other: give one of them."
+        raise ValueError(msg)
+    if not sync and (cat_results is not None or threshold is not None):
+        msg = "cat_results and preemptive_threshold are for sync=True: batches come one by one."
+        raise ValueError(msg)
+    if cat_results not in (None, "stack") and not isinstance(cat_results, int):
+        msg = f"cat_results must be 'stack' or a dimension: got {cat_results!r}."
+        raise ValueError(msg)
+    if threshold is not None and not 0 < threshold <= 1:
+        msg = f"preemptive_threshold must lie in (0, 1]: got {threshold}."
+        raise ValueError(msg)

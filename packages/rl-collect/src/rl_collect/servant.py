@@ -1,0 +1,149 @@
+"""What runs in the worker of a collector: a collector of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rl_collect.collector import Collector
+from rl_collect.slots import Delivery, Slots
+from rl_collect.weight_board import WeightBoard
+
+
+class Outbox:
+    """Stands for a buffer of the caller: what goes in here is handed over to it.
+
+    Example:
+        >>> outbox = Outbox()
+        >>> outbox.extend(3)
+        >>> outbox.take(), outbox.take()
+        (3, None)
+    """
+
+    def __init__(self) -> None:
+        self._batch: Any = None
+
+    def extend(self, batch: Any) -> None:
+        """Put a batch in."""
+        self._batch = batch
+
+    def take(self) -> Any:
+        """Take it out."""
+        batch, self._batch = self._batch, None
+        return batch
+
+
+class Servant:
+    """Plays batches when it is asked to, with the newest weights.
+
+    Args:
+        make: makes the collector; called in the worker. What it puts into an `Outbox` is handed
+            over like a batch.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> servant = Servant(lambda: Collector(CountingEnv(), frames_per_batch=4))
+        >>> servant.play(0).shape
+        (4,)
+    """
+
+    def __init__(self, make: Callable[[], Collector]) -> None:
+        self._collector = make()
+        self._slots: Slots | None = None
+        self._board: WeightBoard | None = None
+        self._stop: Any = None
+
+    def attach(self, slots: Slots | None, board: WeightBoard | None, stop: Any) -> None:
+        """Take the memory that is shared with the caller.
+
+        Args:
+            slots: where batches go; by message where None.
+            board: where new weights are; None where there are never any.
+            stop: a slab of one number: batches numbered up to it are to end early.
+        """
+        self._slots, self._board = slots, board
+        self._stop = None if stop is None else (stop, stop.columns()["stop"])
+
+    def play(self, slot: int, number: int = 0) -> Delivery:
+        """Play a batch.
+
+        Args:
+            slot: where to put it.
+            number: of the batch, to know when it is enough.
+
+        Returns:
+            What was played, and the batch itself where it does not lie in its slot.
+        """
+        collector = self._collector
+        batches = collector._batches
+        if self._board is not None:
+            have = batches.policy_version
+            batches.policy_version = self._board.load_into(collector.policy, have)
+        if self._stop is not None:
+            column = self._stop[1]
+            batches.is_enough = lambda: bool(column[0] >= number)
+        before = collector.frames
+        batch = collector.next()
+        if isinstance(collector.settings.replay_buffer, Outbox):
+            batch = collector.settings.replay_buffer.take()
+        shape = () if batch is None else tuple(batch.shape)
+        if batch is not None and self._slots is not None and self._slots.write(slot, batch):
+            batch = None
+        stats = collector.stats()
+        return Delivery(
+            collector.frames - before,
+            shape,
+            batch,
+            stats["episodes"],
+            stats["mean_return"],
+            batches.policy_version,
+        )
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments, and what actions are drawn from.
+
+        Args:
+            seed: a whole number.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for the next worker.
+        """
+        torch.manual_seed(seed)
+        return self._collector.set_seed(seed, static_seed)
+
+    def reset(self) -> None:
+        """Begin new trajectories with the next batch."""
+        self._collector.reset()
+
+    def finish(self) -> Any:
+        """Shut the collector down.
+
+        Returns:
+            What had not ended, as truncations, where the caller has a buffer of its own.
+        """
+        self._collector.shutdown()
+        buffer = self._collector.settings.replay_buffer
+        return buffer.take() if isinstance(buffer, Outbox) else None
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how far the collector is."""
+        return self._collector.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the collector."""
+        return self._collector.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as a saved collector would have.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self._collector.load_state_dict(state)
+
+    def close(self) -> None:
+        """Shut the collector down."""
+        self._collector.shutdown()

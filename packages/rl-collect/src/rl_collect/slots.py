@@ -1,0 +1,110 @@
+"""Batches on their way from a worker: rows in shared memory, and a few numbers in a message."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_slabs import RowSchema, Slab
+
+NUM_SLOTS = 2
+"""While one batch is read, the next one is written."""
+
+
+class Delivery(NamedTuple):
+    """What a worker says when it has played a batch.
+
+    Attributes:
+        frames: steps that were played for it.
+        shape: the batch size; `()` where there is none, since it went to a buffer.
+        batch: the batch itself, where shared memory does not fit it.
+        episodes: how many episodes have ended so far in this worker.
+        mean_return: of the last ones.
+        version: of the weights that acted.
+
+    Example:
+        >>> Delivery(64, (64,), None, 3, 21.5, 0).frames
+        64
+    """
+
+    frames: int
+    shape: tuple[int, ...]
+    batch: TensorDictBase | None
+    episodes: int
+    mean_return: float
+    version: int
+
+
+class Slots:
+    """Room for a few batches of a worker, shared with whoever takes them.
+
+    It can be passed to another process; the sender must keep it until that has it.
+
+    Args:
+        slab: rows for `NUM_SLOTS` batches.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> slots = Slots.like(batch := TensorDict({"reward": torch.ones(2, 3, 1)}, [2, 3]))
+        >>> slots.write(1, batch)
+        True
+        >>> slots.read(1, (2, 3))["reward"].shape
+        torch.Size([2, 3, 1])
+    """
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._rows = slab.capacity // NUM_SLOTS
+
+    @classmethod
+    def like(cls, batch: TensorDictBase) -> Slots:
+        """Make room for batches like one.
+
+        Args:
+            batch: `[*B, T]`, of tensors.
+
+        Returns:
+            The room, in shared memory that is gone with its last user.
+
+        Raises:
+            TypeError: a leaf is no dense tensor.
+        """
+        schema = RowSchema.from_tensordict(batch)
+        return cls(Slab.shared(schema, max(batch.numel(), 1) * NUM_SLOTS))
+
+    def write(self, slot: int, batch: TensorDictBase) -> bool:
+        """Write a batch where it fits.
+
+        Args:
+            slot: which.
+            batch: `[*B, T]`.
+
+        Returns:
+            Whether it fitted; a larger batch, or one of other entries, goes by message.
+        """
+        count = batch.numel()
+        if count > self._rows or RowSchema.from_tensordict(batch) != self._slab.schema:
+            return False
+        first = slot * self._rows
+        self._slab.write(slice(first, first + count), batch.reshape(-1))
+        return True
+
+    def read(self, slot: int, shape: tuple[int, ...]) -> TensorDictBase:
+        """Copy a batch out.
+
+        Args:
+            slot: which.
+            shape: its batch size.
+
+        Returns:
+            The batch, in memory of its own, leaf by leaf.
+        """
+        first = slot * self._rows
+        rows = slice(first, first + torch.Size(shape).numel())
+        return self._slab.read(rows, contiguous=True).reshape(shape)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._slab.close()

@@ -1,0 +1,296 @@
+"""Collectors over processes: together, one by one, stopped early, killed, saved and refused."""
+
+import functools
+import os
+import signal
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl_collect import Collector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
+from rl_envs import GymEnv, SerialEnv, WorkerDied
+from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv, RaisingEnv
+from rl_layout import check_layout
+
+FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
+
+
+class Buffer(list):
+    """Keeps what it is given, in this process."""
+
+    def extend(self, batch):
+        self.append(batch)
+
+
+class Weighted(nn.Module):
+    """Writes its weight where it can be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, observation):
+        choice = torch.zeros(*observation.shape[:-1], 2, dtype=torch.bool)
+        choice[..., 0] = True
+        return choice, self.weight.expand(observation.shape).clone()
+
+
+def policy():
+    return TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
+
+
+def counting(length):
+    return functools.partial(CountingEnv, length)
+
+
+def sampled(root):
+    choice = torch.multinomial(root["observation"][..., :2].softmax(-1), 1)
+    root["action"] = torch.zeros(*choice.shape[:-1], 2, dtype=torch.bool).scatter(-1, choice, True)
+    return root
+
+
+def cart_poles():
+    return SerialEnv(2, lambda: GymEnv("CartPole-v1"))
+
+
+def test_workers_play_what_a_collector_in_this_process_plays():
+    options = {"frames_per_batch": 40, "total_frames": 80}
+    with MultiSyncCollector([cart_poles, cart_poles], sampled, **options, **FORK) as both:
+        following = both.set_seed(3)
+        batches = list(both)
+    for worker, seed in enumerate((3, None)):
+        one = Collector(cart_poles, sampled, frames_per_batch=20)
+        if seed is None:
+            seed = Collector(cart_poles, frames_per_batch=20).set_seed(3)
+        torch.manual_seed(seed)
+        assert one.set_seed(seed) > 0
+        for batch in batches:
+            mine = one.next().exclude(("collector", "traj_ids"))
+            assert (batch[worker].exclude(("collector", "traj_ids")) == mine).all()
+    assert following > 0
+    assert [batch.shape for batch in batches] == [(2, 2, 10)] * 2
+    assert batches[0].names == [None, None, "time"]
+    assert not check_layout(torch.cat(batches, -1)).findings
+    ids = [batch["collector", "traj_ids"][worker] >> 32 for batch in batches for worker in (0, 1)]
+    assert len(torch.stack(ids).unique()) == 2
+
+
+@pytest.mark.parametrize(("how", "shape"), [("stack", (2, 3)), (0, (6,)), (-1, (6,))])
+def test_batches_are_put_together_as_asked(how, shape):
+    options = {"frames_per_batch": 6, "total_frames": 6, "cat_results": how}
+    with MultiSyncCollector(counting(9), num_workers=2, **options, **FORK) as collector:
+        batch = next(iter(collector))
+    assert batch.shape == shape
+    assert batch["observation"].flatten().tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_workers_that_go_on_by_themselves_lose_and_repeat_nothing():
+    makers, options = [counting(10**6)] * 2, {"frames_per_batch": 5, "total_frames": 60}
+    with MultiAsyncCollector(makers, **options, **FORK) as collector:
+        batches = list(collector)
+    assert len(batches) == 12
+    seen = {}
+    for batch in batches:
+        assert len(batch["collector", "traj_ids"].unique()) == 1
+        seen.setdefault(int(batch["collector", "traj_ids"][0]), []).append(batch["observation"])
+    assert len(seen) == 2
+    for rows in seen.values():
+        counts = torch.cat(rows).flatten().tolist()
+        assert counts == list(range(len(counts)))
+
+
+def test_a_batch_is_not_overwritten_by_those_that_follow():
+    options = {"frames_per_batch": 4, "total_frames": 40}
+    with MultiAsyncCollector([counting(10**6)], **options, **FORK) as collector:
+        batches = list(collector)
+    assert torch.cat(batches)["observation"].flatten().tolist() == list(range(40))
+
+
+def test_new_weights_reach_all_workers_and_rows_say_which_acted():
+    acting = policy()
+    options = {"frames_per_batch": 4}
+    with MultiSyncCollector([counting(99)] * 2, acting, **options, **FORK) as collector:
+        first = collector.next()
+        with torch.no_grad():
+            acting.module.weight.fill_(3)
+        second = collector.next()
+        collector.update_policy_weights_()
+        third = collector.next()
+        collector.update_policy_weights_({"module.weight": torch.full((1,), 5.0)})
+        fourth = collector.next()
+    for batch, weight, version in zip(
+        (first, second, third, fourth), (0, 0, 3, 5), (0, 0, 1, 2), strict=True
+    ):
+        assert (batch["weight"] == weight).all()
+        assert (batch["collector", "policy_version"] == version).all()
+
+
+def test_wrong_weights_are_refused():
+    with MultiSyncCollector([CountingEnv], policy(), frames_per_batch=2, **FORK) as collector:
+        with pytest.raises(KeyError, match="weight"):
+            collector.update_policy_weights_({"other": torch.ones(1)})
+        with pytest.raises(ValueError, match="shape"):
+            collector.update_policy_weights_({"module.weight": torch.ones(2)})
+    collector = MultiSyncCollector([CountingEnv], frames_per_batch=2, **FORK)
+    with collector, pytest.raises(TypeError, match="no weights"):
+        collector.update_policy_weights_()
+
+
+def test_a_buffer_here_gets_every_batch():
+    buffer, options = Buffer(), {"frames_per_batch": 6, "total_frames": 12}
+    with MultiSyncCollector([counting(4)] * 2, replay_buffer=buffer, **options, **FORK) as workers:
+        assert list(workers) == [None, None]
+    assert [batch.shape for batch in buffer] == [(3,)] * 4
+
+
+def test_a_buffer_gets_whole_trajectories_and_the_rest_at_the_end():
+    buffer = Buffer()
+    options = {"frames_per_batch": 8, "total_frames": 32, "trajs_per_batch": 1}
+    makers = [counting(3), counting(100)]
+    with MultiSyncCollector(makers, replay_buffer=buffer, **options, **FORK) as collector:
+        list(collector)
+        assert all(batch["next", "done"][-1].item() for batch in buffer)
+        assert not any(batch["next", "truncated"].any() for batch in buffer)
+    lengths = sorted(len(batch) for batch in buffer)
+    assert sum(lengths) == 32
+    assert lengths[-1] == 16
+    assert max(buffer, key=len)["next", "truncated"][-1].item()
+
+
+def test_collecting_in_the_background_into_a_buffer():
+    buffer = Buffer()
+    collector = MultiAsyncCollector(
+        [counting(5)] * 2, frames_per_batch=4, total_frames=40, replay_buffer=buffer, **FORK
+    )
+    collector.start()
+    collector.wait()
+    assert sum(len(batch) for batch in buffer) == 40
+    collector.shutdown()
+
+
+def test_the_slow_are_stopped_early_and_the_rest_is_padding():
+    class Slow(CountingEnv):
+        def _step(self, tensordict):
+            for _ in range(200):
+                torch.rand(1000).sort()
+            return super()._step(tensordict)
+
+    options = {"frames_per_batch": 96, "preemptive_threshold": 0.5}
+    with MultiSyncCollector([counting(9), lambda: Slow(9)], **options, **FORK) as collector:
+        batches = [collector.next() for _ in range(2)]
+    for batch in batches:
+        mask = batch["collector", "mask"]
+        assert batch.shape == (2, 48)
+        assert mask[0].all()
+        assert 0 < mask[1].sum() < 48
+        assert (batch["collector", "traj_ids"][1][~mask[1]] == -1).all()
+    played = torch.cat([batch[1][batch["collector", "mask"][1]] for batch in batches])
+    assert played["collector", "traj_step"].tolist() == [n % 9 for n in range(len(played))]
+
+
+def test_an_exception_in_a_worker_reaches_the_caller_with_its_number():
+    makers = [counting(5), functools.partial(RaisingEnv, 3)]
+    collector = MultiSyncCollector(makers, frames_per_batch=8, **FORK)
+    with collector, pytest.raises(ZeroDivisionError, match="always fails") as found:
+        collector.next()
+    assert "collector worker 1" in str(found.value.__cause__)
+
+
+def test_a_worker_that_dies_is_named():
+    makers = [counting(5), functools.partial(DyingEnv, 3)]
+    collector = MultiSyncCollector(makers, frames_per_batch=8, **FORK)
+    with collector, pytest.raises(WorkerDied, match=r"collector worker 1.*SIGKILL"):
+        list(collector)
+
+
+def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
+    makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
+    options = {"frames_per_batch": 6, "restart_workers": True}
+    with MultiAsyncCollector(makers, **options, **FORK) as collector:
+        batches = []
+        for number in range(30):
+            if number in (5, 12, 20):
+                os.kill(collector._pool.pids[number % 2], signal.SIGKILL)
+            batch = collector.next()
+            batches += [] if batch is None else [batch]
+        restarts = collector.stats()["restarts"]
+    assert restarts == 3
+    rows = torch.cat(batches)
+    shown, after = rows["observation"], rows["next", "observation"]
+    assert (shown[:, 1] == rows["collector", "traj_step"]).all()  # (episode, step)
+    assert (after[:, 1] == shown[:, 1] + 1).all()
+    numbers = rows["collector", "traj_ids"] * 10 + rows["collector", "traj_step"]
+    assert len(numbers.unique()) == len(numbers)
+    assert len((rows["collector", "traj_ids"] >> 32).unique()) == 5
+
+
+def test_saved_workers_go_on_bit_for_bit():
+    options = {"frames_per_batch": 24, **FORK}
+    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as collector:
+        collector.set_seed(1)
+        collector.next()
+        state = collector.state_dict()
+        expected = [collector.next() for _ in range(2)]
+    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as other:
+        other.load_state_dict(state)
+        for batch in expected:
+            assert (other.next() == batch).all()
+        assert other.frames == 72
+
+
+def test_versions_go_on_after_a_load():
+    options = {"frames_per_batch": 2, **FORK}
+    with MultiSyncCollector([CountingEnv], policy(), **options) as collector:
+        for _ in range(3):
+            collector.update_policy_weights_()
+        collector.next()
+        state = collector.state_dict()
+    with MultiSyncCollector([CountingEnv], policy(), **options) as other:
+        other.load_state_dict(state)
+        other.update_policy_weights_({"module.weight": torch.full((1,), 7.0)})
+        batch = other.next()
+    assert (batch["collector", "policy_version"] == 4).all()
+    assert (batch["weight"] == 7).all()
+
+
+def test_nothing_is_left_when_it_is_over():
+    before = set(os.listdir("/dev/shm"))
+    collector = MultiAsyncCollector([counting(5)] * 2, frames_per_batch=4, **FORK)
+    pids = collector._pool.pids
+    collector.next()
+    collector.shutdown()
+    collector.shutdown()
+    assert not any(os.path.exists(f"/proc/{pid}/cmdline") for pid in pids)
+    assert set(os.listdir("/dev/shm")) == before
+    with pytest.raises(RuntimeError, match="shut down"):
+        collector.next()
+
+
+def test_options_that_cannot_be_are_refused():
+    def make(**options):
+        MultiCollector([CountingEnv], **{"sync": True, "frames_per_batch": 2, **options})
+
+    with pytest.raises(TypeError, match="unknown options"):
+        make(frames=3)
+    with pytest.raises(ValueError, match="exclude each other"):
+        make(policy=policy(), policy_factory=policy)
+    with pytest.raises(ValueError, match="for sync=True"):
+        make(sync=False, cat_results=0)
+    with pytest.raises(ValueError, match="'stack' or a dimension"):
+        make(cat_results="flat")
+    with pytest.raises(ValueError, match="preemptive_threshold"):
+        make(preemptive_threshold=1.5)
+    with pytest.raises(ValueError, match="no worker"):
+        MultiCollector([], sync=True, frames_per_batch=2)
+    with pytest.raises(ValueError, match="give one of them"):
+        MultiCollector([CountingEnv], sync=True, num_workers=2, frames_per_batch=2)
+    with pytest.raises(TypeError, match="give functions"):
+        MultiCollector([CountingEnv()], sync=True, frames_per_batch=2)
+
+
+def test_async_workers_cannot_be_saved():
+    collector = MultiAsyncCollector([CountingEnv], frames_per_batch=2, **FORK)
+    with collector, pytest.raises(NotImplementedError, match="no moment"):
+        collector.state_dict()
