@@ -168,16 +168,24 @@ def test_rows_that_wait_are_forgotten_once_overwritten() -> None:
     assert len(ring.links.pending) <= 129
 
 
-def test_one_row_is_linked_as_a_batch_of_one_is() -> None:
-    rows = trajectories([3, 2], [EndKind.TRUNCATED, EndKind.CUT])
+@pytest.mark.parametrize("gone", [None, keys.TRAJ_IDS, keys.TRAJ_STEP, keys.COLLECTOR])
+@pytest.mark.parametrize("far", [False, True])
+def test_one_row_is_linked_as_a_batch_of_one_is(gone: str | None, far: bool) -> None:
+    rows = trajectories([3, 2, 4], [EndKind.TRUNCATED, EndKind.CUT, EndKind.TERMINATED])
+    rows[keys.MASK] = torch.tensor([1, 1, 1, 1, 1, 1, 0, 1, 1]).bool()
+    if far:
+        rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor([1, 1, 2, 1, 1, 1, 1, 1, 1]).unsqueeze(-1)
+    rows = rows if gone is None else rows.exclude(gone)
     ring = LinkedRing(10, rows)
     for number, row in enumerate(rows.unbind(0)):
         one = ring.links.find_one(lambda key, row=row: row[key].numpy(), number)
         many = ring.links.find(row.unsqueeze(0), Extent(1, 1, 1), range(number, number + 1))
         assert (one.back == many.back).all()
-        assert one[1:] == many[1:]
+        assert (one.opened, list(one.taken)) == (many.opened, list(many.taken))
+        assert list(one.lasts) == list(many.lasts) or not row.get(keys.MASK)
         ring.extend(row.unsqueeze(0))
-    assert ring.live_links() == ring.expected()
+    if gone is None:
+        assert ring.live_links() == ring.expected()
 
 
 def test_revising_keeps_what_the_markers_allow_and_finds_what_they_name() -> None:

@@ -85,6 +85,7 @@ class ReplayBuffer(Sampling):
             pin_memory=pin_memory,
         )
         self._written = threading.Condition(self._lock)
+        self._waiting = 0
         if transform is not None:
             self.append_transform(transform)
 
@@ -110,7 +111,7 @@ class ReplayBuffer(Sampling):
         storage = self._storage
         with self._lock:
             self._writer.check(1)
-            if len(self._transform):
+            if self._transforms:
                 found = self._extend(_with_dimension(data, self._dim_extend))
                 return found if storage.ndim > 1 or not len(found) else int(found[0])
             span = storage.add(data)
@@ -247,7 +248,12 @@ class ReplayBuffer(Sampling):
         if rows > self._storage.max_size:
             raise ValueError(f"the buffer never holds {rows} rows, only {self._storage.max_size}.")
         with self._written:
-            if not self._written.wait_for(lambda: len(self) >= rows, timeout):
+            self._waiting += 1
+            try:
+                came = self._written.wait_for(lambda: len(self) >= rows, timeout)
+            finally:
+                self._waiting -= 1
+            if not came:
                 raise TimeoutError(
                     f"waited {timeout} s for {rows} rows and got {len(self)}: is anyone writing?"
                 )
@@ -337,11 +343,12 @@ class ReplayBuffer(Sampling):
         return coordinates(storage, positions)
 
     def _took_in(self) -> None:
-        self._changed()
-        self._written.notify_all()
+        self._stamp += 1
+        if self._waiting:
+            self._written.notify_all()
 
     def _inverse(self, data: Any) -> Any:
-        return self._transform.inv(data) if len(self._transform) else data
+        return self._transform.inv(data) if self._transforms else data
 
     def _column(self, key: tuple[str, ...]) -> Any:
         rows = self[:]

@@ -56,6 +56,7 @@ class Composition:
         self._writer = _checked(writer, Writer, self._default_writer)
         self._collate = collate_fn or _default_collate(self._storage)
         self._transform = Compose()
+        self._transforms = False  # whether there are any: len() of a Compose takes 2 us
         self._batch_size = batch_size
         if prefetch and batch_size is None:
             raise ValueError(f"prefetch={prefetch} needs a batch_size: say how many rows.")
@@ -143,6 +144,7 @@ class Composition:
         made.check_place("buffer")
         with self._lock:
             self._transform.insert(index, Inverted(made) if invert else made)
+            self._transforms = True
             self._changed()
         return self
 

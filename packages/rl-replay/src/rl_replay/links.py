@@ -8,8 +8,7 @@ most one successor, so chains never branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +16,36 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
+from rl_layout.keys import NestedKey, as_tuple
 from rl_replay.extent import Extent
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
 from rl_slabs import Span
+from rl_slabs.dtypes import carrier
+from rl_slabs.schema import leaves_of
+from rl_slabs.writing import bits_of
 
 Step = tuple[int, ...]
 """What a row is called by its markers: every id that it has, then its step."""
 
 # up to here a loop over open ends is quicker than sorting them
 _FEW = 48
+
+
+class Last(NamedTuple):
+    """The last row of a run, where rows are not numbered by ids and steps.
+
+    Attributes:
+        ids: Its ids.
+        step: Its step; None without one.
+        waits: Whether a row may continue it.
+        following: Its next observations, bit for bit.
+    """
+
+    ids: tuple[int, ...]
+    step: int | None
+    waits: bool
+    following: list[bytes]
 
 
 class Found(NamedTuple):
@@ -37,26 +56,13 @@ class Found(NamedTuple):
             -1 for padding; int32 `[n]`.
         opened: Ids, step and number of the rows that none of them continues yet.
         taken: Ids and step of older rows that are continued now.
-        tail: What the next call needs, where rows are not numbered by ids and steps.
+        lasts: The last row of each run, where rows are not numbered by ids and steps.
     """
 
     back: NDArray[np.int32]
     opened: dict[Step, int]
-    taken: list[Step]
-    tail: Tail | None = None
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The last rows of a call, one of each run.
-
-    Attributes:
-        marks: Their markers.
-        following: Their next observations, bytes `[stride, bytes]` for each pair of keys.
-    """
-
-    marks: Marks
-    following: tuple[NDArray[np.uint8], ...]
+    taken: Sequence[Step]
+    lasts: Sequence[Last] = ()
 
 
 class Links:
@@ -91,7 +97,7 @@ class Links:
         self.keys = keys
         self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
         self.pending: dict[Step, int] = {}
-        self._tail: Tail | None = None
+        self._lasts: Sequence[Last] = ()
         self._pruned_at = 64
 
     def find(self, cells: TensorDictBase, extent: Extent, numbers: range) -> Found:
@@ -114,29 +120,26 @@ class Links:
             >>> links.back.tolist()
             [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
         """
-        marks, stride = Marks.of(cells, self.keys), extent.stride
+        leaves = leaves_of(cells)
+        columns = {key: _bits(leaves.get(as_tuple(key))) for key in self.keys.columns}
+        marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
         back = np.zeros(extent.count, dtype=np.int32)
-        earlier, later = slice(0, -stride), slice(stride, None)
         if extent.count > stride:
-            joined = marks.joined(earlier, later)
+            joined = marks.joined(slice(0, -stride), slice(stride, None))
             inside = extent.inside()
             if inside is not None:
                 joined &= inside
-            np.multiply(joined, np.int32(stride), out=back[later], casting="unsafe")
+            back[stride:] = joined
+            if stride > 1:
+                back *= np.int32(stride)
         if marks.real is not None:
             back[~marks.real] = -1
         if self.keys.numbered:
             return self._by_number(marks, back, numbers)
-        pairs = self.keys.observations
-        if not pairs:
-            return Found(back, {}, [])
-        if self._tail is not None and self._tail.marks.count == stride <= extent.count:
-            back[:stride][self._goes_on(self._tail, cells, marks, stride)] = stride
-        following = tuple(_bytes(cells.get(after)[-stride:]).copy() for _, after in pairs)
-        return Found(back, {}, [], Tail(_some(marks, slice(-stride, None)), following))
+        return self._by_bits(leaves, columns, back, stride)
 
-    def find_one(self, get: Callable[[Any], Any], number: int) -> Found:
-        """`find` for one row with ids and steps, got by key as anything with `item()`.
+    def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
+        """`find` for one row whose leaves are got by key.
 
         Example:
             >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
@@ -145,19 +148,23 @@ class Links:
             {(4, 0): 0}
         """
         keys = self.keys
-        here = (*(int(get(key).item()) for key in keys.ids), int(get(keys.step).item()))
-        if keys.mask is not None and not get(keys.mask).item():
-            return Found(_NONE - 1, {}, [])
-        back, taken = _NONE, []
-        if keys.init is None or not get(keys.init).item():
-            before = (*here[:-1], here[-1] - 1)
-            found = self._waiting(before, number + 1)
-            if found is not None:
-                back, taken = np.array([number - found], dtype=np.int32), [before]
-        ended = any(get(key).any() for key in keys.ends)
-        if ended and (keys.far is None or int(get(keys.far).item()) == 1):
-            return Found(back, {}, taken)
-        return Found(back, {here: number}, taken)
+        if keys.mask is not None and not _any(get(keys.mask)):
+            return Found(_NONE - 1, {}, ())
+        ids, step = self._name(get)
+        if keys.numbered and step is not None:
+            back, before = _NONE, (*ids, step - 1)
+            taken: tuple[Step, ...] = ()
+            if not self._begins(get):
+                found = self._waiting(before, number + 1)
+                if found is not None:
+                    back, taken = np.array([number - found], dtype=np.int32), (before,)
+            return Found(back, {} if self._ends(get) else {(*ids, step): number}, taken)
+        pairs = keys.observations
+        if not pairs:
+            return Found(_NONE, {}, ())
+        goes_on = len(self._lasts) == 1 and self._follows(self._lasts[0], get)
+        following = [get(after).tobytes() for _, after in pairs]
+        return Found(_NONE + goes_on, {}, (), [Last(ids, step, not self._ends(get), following)])
 
     def write(self, span: Span, found: Found) -> None:
         """Take over the links of rows that were written.
@@ -168,7 +175,7 @@ class Links:
         """
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
-        self._tail = found.tail
+        self._lasts = found.lasts
         for step in found.taken:
             self.pending.pop(step, None)
         self.pending.update(found.opened)
@@ -178,7 +185,7 @@ class Links:
     def forget(self) -> None:
         """Let nothing that was written so far be continued."""
         self.pending.clear()
-        self._tail = None
+        self._lasts = ()
 
     def revise(self, marks: Marks, first: int) -> None:
         """Find the links of all live rows again, after their markers changed or were loaded.
@@ -284,15 +291,65 @@ class Links:
         number = self.pending.get(step)
         return number if number is not None and number >= end - self.capacity else None
 
-    def _goes_on(
-        self, tail: Tail, cells: TensorDictBase, marks: Marks, stride: int
-    ) -> NDArray[np.bool_]:
-        """For each first row of a call whether it continues the last one of the call before."""
-        both = _concatenated(tail.marks, _some(marks, slice(0, stride)))
-        joined = both.joined(slice(0, stride), slice(stride, None))
-        for (key, _), following in zip(self.keys.observations, tail.following, strict=True):
-            joined &= (_bytes(cells.get(key)[:stride]) == following).all(1)
-        return joined
+    def _by_bits(
+        self,
+        leaves: dict[tuple[str, ...], torch.Tensor],
+        columns: dict[NestedKey, NDArray[Any] | None],
+        back: NDArray[np.int32],
+        stride: int,
+    ) -> Found:
+        """Complete `back` for first rows that go on where the last call ended, bit for bit."""
+        pairs = self.keys.observations
+        if not pairs or any(as_tuple(key) not in leaves for pair in pairs for key in pair):
+            return Found(back, {}, ())
+        count = len(back)
+        begin = max(count - stride, 0)
+        seen = {key: _bits(leaves[as_tuple(key)], slice(0, stride)) for key, _ in pairs}
+        following: dict[NestedKey, Any] = {
+            after: _bits(leaves[as_tuple(after)], slice(begin, count)) for _, after in pairs
+        }
+
+        def at(found: dict[NestedKey, Any], row: int) -> Callable[[NestedKey], NDArray[Any]]:
+            return lambda key: found[key][row]
+
+        if len(self._lasts) == stride <= count:
+            heads = columns | seen
+            for row, before in enumerate(self._lasts):
+                if not back[row] and self._follows(before, at(heads, row)):
+                    back[row] = stride
+        lasts = []
+        for place, row in enumerate(range(begin, count)):
+            get = at(columns, row)
+            waits = back[row] >= 0 and not self._ends(get)
+            bits = [following[after][place].tobytes() for _, after in pairs]
+            lasts.append(Last(*self._name(get), waits, bits))
+        return Found(back, {}, (), lasts)
+
+    def _follows(self, last: Last, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+        """Whether a row continues the last one of the call before."""
+        if not last.waits or self._begins(get):
+            return False
+        ids, step = self._name(get)
+        if ids != last.ids or (step is not None and step - 1 != last.step):
+            return False
+        pairs = zip(self.keys.observations, last.following, strict=True)
+        return all(get(key).tobytes() == bits for (key, _), bits in pairs)
+
+    def _name(self, get: Callable[[NestedKey], NDArray[Any]]) -> tuple[tuple[int, ...], int | None]:
+        keys = self.keys
+        step = None if keys.step is None else int(get(keys.step).item())
+        return tuple([int(get(key).item()) for key in keys.ids]), step
+
+    def _begins(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+        init = self.keys.init
+        return init is not None and _any(get(init))
+
+    def _ends(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+        far = self.keys.far
+        ended = False
+        for key in self.keys.ends:
+            ended = ended or _any(get(key))
+        return ended and (far is None or int(get(far).item()) == 1)
 
     def _prune(self, first: int) -> None:
         self.pending = {step: n for step, n in self.pending.items() if n >= first}
@@ -309,33 +366,15 @@ def _steps(marks: Marks) -> NDArray[Any]:
     return marks.step
 
 
-def _bytes(leaf: torch.Tensor) -> NDArray[np.uint8]:
-    """Rows `[n, ...]` bit for bit, `[n, bytes]`."""
-    count = leaf.shape[0]
-    flat = leaf.detach().resolve_conj().resolve_neg().reshape(count, leaf[0].numel())
-    array: NDArray[np.uint8] = flat.contiguous().view(torch.uint8).cpu().numpy()
-    return array
+def _any(flag: NDArray[Any]) -> bool:
+    return bool(flag.item() if flag.size == 1 else flag.any())
 
 
-def _some(marks: Marks, rows: slice) -> Marks:
-    def cut(column: NDArray[Any] | None) -> Any:
-        return None if column is None else column[rows].copy()
-
-    count = len(range(marks.count)[rows])
-    ids = tuple(cut(column) for column in marks.ids)
-    return Marks(count, ids, cut(marks.step), cut(marks.init), cut(marks.boundary), cut(marks.real))
-
-
-def _concatenated(first: Marks, second: Marks) -> Marks:
-    def joined(pair: Iterable[NDArray[Any] | None]) -> Any:
-        columns = [column for column in pair if column is not None]
-        return np.concatenate(columns) if len(columns) == 2 else None
-
-    return Marks(
-        first.count + second.count,
-        tuple(joined(pair) for pair in zip(first.ids, second.ids, strict=True)),
-        joined((first.step, second.step)),
-        joined((first.init, second.init)),
-        joined((first.boundary, second.boundary)),
-        joined((first.real, second.real)),
-    )
+def _bits(leaf: torch.Tensor | None, rows: slice | None = None) -> NDArray[Any] | None:
+    """Some rows of a leaf as numpy sees their bits, all of them unless said; None for none."""
+    if leaf is None:
+        return None
+    if leaf.is_cpu or rows is None:
+        array = bits_of(leaf, carrier(leaf.dtype))
+        return array if rows is None else array[rows]
+    return bits_of(leaf[rows], carrier(leaf.dtype))

@@ -91,16 +91,16 @@ class Marks:
             ...     ).joined(slice(0, 2), slice(1, 3))
             array([ True, False])
         """
-        places = np.broadcast_to(np.True_, self.count)
-        joined = np.ones(len(places[earlier]), dtype=np.bool_)
+        cut = np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)
         for column in self.ids:
-            joined &= column[earlier] == column[later]
+            cut |= column[earlier] != column[later]
         if self.step is not None:
-            joined &= self.step[later] == self.step[earlier] + 1
+            cut |= self.step[later] != self.step[earlier] + 1
         if self.init is not None:
-            joined &= ~self.init[later]
+            cut |= self.init[later]
         if self.boundary is not None:
-            joined &= ~self.boundary[earlier]
+            cut |= self.boundary[earlier]
+        joined = ~cut
         if self.real is not None:
             joined &= self.real[earlier] & self.real[later]
         return joined
@@ -160,7 +160,9 @@ def _boundary(get: Get, keys: MarkerKeys, count: int) -> NDArray[np.bool_] | Non
     ends = [flags for key in keys.ends if (flags := _flags(get, key, count)) is not None]
     if not ends:
         return None
-    ended: NDArray[np.bool_] = np.logical_or.reduce(ends)
+    ended = ends[0].copy()  # pair by pair, because reduce would copy all of them first
+    for flags in ends[1:]:
+        ended |= flags
     far = None if keys.far is None else get(keys.far)
     if far is not None:
         np.logical_and(ended, _single(far, count) == 1, out=ended)

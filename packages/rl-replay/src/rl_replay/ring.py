@@ -171,7 +171,9 @@ class PrivateRing:
         """
         if self.published <= self.capacity:
             return numbers
-        return _through_numpy(numbers, lambda found: found % self.capacity)
+        if numbers.is_cpu:
+            return torch.from_numpy(np.asarray(numbers.numpy() % self.capacity))
+        return numbers % self.capacity
 
     def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
         """The number of the row at each position, -1 where none can be read.

@@ -136,7 +136,7 @@ class Sampling(Composition):
     def _finish(self, rows: Any) -> Any:
         if self._collate is not None:
             rows = self._collate(rows)
-        if len(self._transform):
+        if self._transforms:
             rows = apply(self._transform, rows, self._source())
         if self._pins and hasattr(rows, "pin_memory"):
             rows = rows.pin_memory()

@@ -16,6 +16,7 @@ from rl_replay.links import Links
 from rl_replay.ring import PrivateRing
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.storages.marked import MarkedStorage
+from rl_replay.storages.one_row import OneRow
 from rl_replay.structure import Arrangement, Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
@@ -80,6 +81,7 @@ class TensorStorage(MarkedStorage):
         self.ends: list[NestedKey] = []
         self._index: TrajectoryIndex | None = None
         self._asked = int(max_size)
+        self._one_row: OneRow | None = None
         self._open = True  # what is written next says what rows are like
 
     @property
@@ -117,6 +119,10 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape.
             OSError: Too little memory or disk.
         """
+        if self._one_row is not None and type(data) is TensorDict and not data.batch_size:
+            leaves = self._one_row.leaves(data)
+            if leaves is not None and not self._open:
+                return self._write_one(self._one_row, leaves)
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             element = data.batch_size if self.ndim == 1 else None
@@ -125,10 +131,10 @@ class TensorStorage(MarkedStorage):
                 return self._write(self._make(data.unsqueeze(dim), element))
             return self.extend(data.unsqueeze(dim))
         structure = Structure.of(data)
-        leaves = structure._leaves(data)
+        parts = structure._leaves(data)
         if structure.form == "tensor":
-            return self.extend(next(iter(leaves.values())).unsqueeze(dim))
-        flat = {path: leaf.unsqueeze(dim) for path, leaf in leaves.items()}
+            return self.extend(next(iter(parts.values())).unsqueeze(dim))
+        flat = {path: leaf.unsqueeze(dim) for path, leaf in parts.items()}
         return self.extend(structure.put_together(build(nest(flat), torch.Size())))
 
     def read(self, positions: torch.Tensor) -> Any:
@@ -300,6 +306,7 @@ class TensorStorage(MarkedStorage):
     def _take(self, structure: Structure, store: RowStore, back: NDArray[np.int32]) -> None:
         """Stand over new rows."""
         self.structure, self.store, self._open = structure, store, False
+        self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
             after = self.ring.window().first[0] - 1 if self.ring.written else -1
@@ -307,6 +314,9 @@ class TensorStorage(MarkedStorage):
         self.links = Links(capacity, self._marker_keys(), back=back)
         self._index = None
         self._look_at_device()
+        plain = self.ndim == 1 and self._on_host and structure.form == "tensordict"
+        if plain and isinstance(store, PlainRows) and not structure.element:
+            self._one_row = OneRow(store.rows)
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
@@ -326,6 +336,15 @@ class TensorStorage(MarkedStorage):
         links.write(span, found)
         self.ring.publish(count)
         store.settle(span.numbers)
+        return span
+
+    def _write_one(self, one_row: OneRow, leaves: dict[NestedKey, Any]) -> Span:
+        self.require_own()
+        links, span = self._linked(), self.ring.reserve(1)
+        found = links.find_one(leaves.__getitem__, span.numbers.start)
+        one_row.write(span.rows.start, leaves)  # type: ignore[union-attr]  # one row is a slice
+        links.write(span, found)
+        self.ring.publish(1)
         return span
 
     def _find(self, links: Links, batch: Batch, span: Span) -> Any:

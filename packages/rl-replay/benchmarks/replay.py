@@ -1,0 +1,140 @@
+"""Buffers beside their peers: sample, add and extend, torchrl's and cpprb's.
+
+    python packages/rl-replay/benchmarks/replay.py
+
+A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
+random indices, all leaves stored and handed out on every side, medians in microseconds. The
+contenders of a table take turns, so that a busy machine slows them all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+
+warnings.filterwarnings("ignore")
+torch.set_num_threads(1)
+ROWS, BATCH, LONG, EPISODE = 1_000_000, 256, 10_000, 200
+Calls = dict[str, Callable[[], object]]
+
+
+def steps(count: int, first: int = 0) -> TensorDict:
+    """Rows of trajectories of 200 steps, each leaf with memory of its own."""
+    row = torch.arange(first, first + count)
+    seen = torch.rand(count + 1, 8)
+    last = (row % EPISODE == EPISODE - 1).unsqueeze(-1)
+    after = {
+        "observation": seen[1:].clone(),
+        "reward": torch.rand(count, 1),
+        "done": last,
+        "terminated": last.clone(),
+        "truncated": torch.zeros(count, 1, dtype=torch.bool),
+    }
+    root = {
+        "observation": seen[:-1].clone(),
+        "action": torch.rand(count, 2),
+        "is_init": (row % EPISODE == 0).unsqueeze(-1),
+        "collector": {"traj_ids": row // EPISODE},
+        "next": after,
+    }
+    return TensorDict(root, [count])
+
+
+def show(title: str, calls: Calls, rounds: int, each: int) -> None:
+    """The median of each contender, and how many times ours, the last one, that is."""
+    times: dict[str, list[int]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            for _ in range(each):
+                start = time.perf_counter_ns()
+                call()
+                times[name].append(time.perf_counter_ns() - start)
+    medians = {name: statistics.median(found) / 1000 for name, found in times.items()}
+    ours = list(medians.values())[-1]
+    print(f"\n{title}")
+    for name, median in medians.items():
+        print(f"  {name:<44}{median:>10.1f} us{median / ours:>8.2f} x")
+
+
+def torchrl_buffer(rows: TensorDict) -> object:
+    """The peer's buffer of a million rows."""
+    from torchrl.data import LazyTensorStorage as PeerStorage
+    from torchrl.data import TensorDictReplayBuffer as PeerBuffer
+
+    peer = PeerBuffer(storage=PeerStorage(ROWS), batch_size=BATCH)
+    peer.extend(rows)
+    return peer
+
+
+def cpprb_buffer() -> object:
+    """The other peer's buffer, of the same leaves."""
+    import cpprb
+
+    flag = {"dtype": np.bool_}
+    return cpprb.ReplayBuffer(
+        ROWS,
+        {
+            "observation": {"shape": 8, "dtype": np.float32},
+            "action": {"shape": 2, "dtype": np.float32},
+            "is_init": flag,
+            "traj_ids": {"dtype": np.int64},
+            "next_observation": {"shape": 8, "dtype": np.float32},
+            "reward": {"dtype": np.float32},
+            "done": flag,
+            "terminated": flag,
+            "truncated": flag,
+        },
+    )
+
+
+def arrays(rows: TensorDict) -> dict[str, np.ndarray]:
+    """The leaves as the other peer takes them."""
+    found = {"next_observation": rows["next", "observation"].numpy()}
+    found |= {key: rows[key].numpy() for key in ("observation", "action", "is_init")}
+    found["traj_ids"] = rows["collector", "traj_ids"].numpy().reshape(-1, 1)
+    names = ("reward", "done", "terminated", "truncated")
+    return found | {name: rows["next", name].numpy() for name in names}
+
+
+def main() -> None:
+    """Print the tables."""
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread")
+    rows, many, one = steps(ROWS), steps(LONG), steps(1)[0]
+    ours = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS), batch_size=BATCH)
+    ours.extend(rows)
+    calls: dict[str, Calls] = {"sample": {}, "extend": {}, "add": {}}
+    try:
+        peer = torchrl_buffer(rows)
+        calls["sample"]["torchrl"] = peer.sample
+        calls["extend"]["torchrl"] = lambda: peer.extend(many)
+        calls["add"]["torchrl"] = lambda: peer.add(one)
+    except ImportError:
+        print("torchrl is not installed: its lines are left out")
+    try:
+        other, plain, single = cpprb_buffer(), arrays(many), arrays(one.unsqueeze(0))
+        for _ in range(ROWS // LONG):
+            other.add(**plain)
+        calls["sample"]["cpprb"] = lambda: other.sample(BATCH)
+        calls["extend"]["cpprb"] = lambda: other.add(**plain)
+        calls["add"]["cpprb"] = lambda: other.add(**single)
+    except ImportError:
+        print("cpprb is not installed: its lines are left out")
+    calls["sample"]["rl-replay"] = ours.sample
+    calls["extend"]["rl-replay"] = lambda: ours.extend(many)
+    calls["add"]["rl-replay"] = lambda: ours.add(one)
+    show(f"sample {BATCH} of {ROWS:,} rows", calls["sample"], 20, 50)
+    show(f"extend by {LONG:,} rows", calls["extend"], 10, 5)
+    show("add one row", calls["add"], 20, 50)
+
+
+if __name__ == "__main__":
+    main()
