@@ -42,6 +42,7 @@ class Columns:
         self.batch_size, self.num_steps = batch_size, num_steps
         self.tensors: dict[Key, Tensor] = {}
         self.arrays: dict[Key, Array] = {}
+        self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
         self._before: tuple[Any, ...] = (slice(None),) * len(batch_size)
 
     def add_leaves(self, leaves: Leaves) -> None:
@@ -67,10 +68,8 @@ class Columns:
             column = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype).movedim(0, time)
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
-        self._set(key, column)
-
-    def _set(self, key: Key, tensor: Tensor) -> None:
-        self.tensors[key], self.arrays[key] = tensor, tensor.numpy()
+        self.tensors[key], self.arrays[key] = column, column.numpy()
+        self._forms[key] = torch.Size((*rows, *shape)), dtype
 
     def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
         """Read one step.
@@ -92,7 +91,17 @@ class Columns:
             t: which.
             key: of the leaf, which has a column.
             value: `[*B, ...]`.
+
+        Raises:
+            ValueError: the value has another shape or dtype than the column.
         """
+        if (value.shape, value.dtype) != self._forms[key]:
+            found, expected = (
+                f"{tuple(shape)} {dtype}"
+                for shape, dtype in ((value.shape, value.dtype), self._forms[key])
+            )
+            msg = f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}."
+            raise ValueError(msg)
         self.arrays[key][(*self._before, t)] = value.numpy()
 
     def fits(self, key: Key, value: Tensor) -> bool:
@@ -105,9 +114,7 @@ class Columns:
         Returns:
             Whether shape and dtype are those of the column.
         """
-        column, time = self.tensors[key], len(self.batch_size)
-        shape = column.shape[:time] + column.shape[time + 1 :]
-        return column.dtype == value.dtype and shape == value.shape
+        return (value.shape, value.dtype) == self._forms[key]
 
     def grow(self, num_steps: int) -> None:
         """Make room for more steps, keeping those written.

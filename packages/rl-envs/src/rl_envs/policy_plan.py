@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -132,7 +132,7 @@ class PolicyPlan:
     def _verified(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy and the plan under one generator state, and compare."""
         self._is_verified = True
-        self._demand(values)
+        self.check_reads(values)
         if all(entry.in_keys is None for entry in self.entries):
             return self._run(values, batch_size)  # as it is: nothing to compare, and called once
         generators, buffers = _generators(), _buffers(self.policy)
@@ -150,10 +150,22 @@ class PolicyPlan:
             _restore(after, {}, self.policy)
         return truth
 
-    def _demand(self, values: Mapping[Key, Tensor]) -> None:
-        lacking = [key for key in self.in_keys or [] if key not in values]
+    def check_reads(self, shown: Iterable[Key]) -> None:
+        """Refuse to read what is not there.
+
+        Args:
+            shown: keys of a root.
+
+        Raises:
+            KeyError: the policy reads another one.
+
+        Example:
+            >>> PolicyPlan(TensorDictModule(nn.Linear(3, 2), ["a"], ["b"])).check_reads([("a",)])
+        """
+        shown = list(shown)
+        lacking = [key for key in self.in_keys or [] if key not in shown]
         if lacking:
-            named, there = ([keys.as_key(key) for key in some] for some in (lacking, values))
+            named, there = ([keys.as_key(key) for key in some] for some in (lacking, shown))
             msg = (
                 f"the policy reads {named}, which the environment lacks: it shows {there}. Pass "
                 f"policy= to its constructor for recurrent states, or rename the keys."

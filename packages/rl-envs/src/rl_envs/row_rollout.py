@@ -140,7 +140,8 @@ class RowRollout:
         shown = (*env._observation_leaves, *env._done_leaves)
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
         if plan is not None and plan.in_keys is not None:
-            self._read = [key for key in plan.in_keys if key in self.columns.tensors]
+            plan.check_reads(self._read)
+            self._read = plan.in_keys
 
     def play(
         self, root: TensorDictBase | None = None, leftover: Leftover | None = None

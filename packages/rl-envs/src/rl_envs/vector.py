@@ -89,6 +89,7 @@ class GymVectorEnv(EnvBase):
         self._seeds: list[int | None] = [None] * env.num_envs
         self._over = np.zeros(env.num_envs, bool)
         self._shown: Any = None
+        self._has_failed = False
         self._describe(one_hot=not categorical_action_encoding)
 
     def _describe(self, one_hot: bool) -> None:
@@ -164,28 +165,36 @@ class GymVectorEnv(EnvBase):
             write(row[i, ...], value_at(info["final_obs"][i], path))
 
     def _restart(self, which: Array | None) -> None:
-        if self.is_closed:
-            msg = "this GymVectorEnv is closed: make a new one."
-            raise RuntimeError(msg)
+        self._check_alive()
+        if which is not None:
+            self._refuse_reset(which)
         self.leftover = None
+        try:
+            if which is None:
+                seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
+                self._shown, _ = self.env.reset(seed=seeds)
+            elif not self._keeps_final:
+                self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
+        except Exception as error:
+            self._blame(error)
+            raise
         if which is None:
-            seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
-            self._shown, _ = self.env.reset(seed=seeds)
             self._seeds, self._over = [None] * len(self._seeds), np.zeros_like(self._over)
-        elif self.resets_by_stepping:
+        else:
+            self._over = self._over & ~which
+        self._is_started = True
+
+    def _refuse_reset(self, which: Array) -> None:
+        if self.resets_by_stepping:
             msg = (
                 f"{type(self.env.unwrapped).__name__} resets single rows only while the others "
                 f"step: use rollout, without a root, or bind; or vectorization_mode='sync'."
             )
             raise RuntimeError(msg)
-        elif not self._keeps_final:
-            self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
-        elif (which & ~self._over).any():
+        if self._keeps_final and (which & ~self._over).any():
             rows = np.flatnonzero(which & ~self._over).tolist()
             msg = f"rows {rows} go on: with same-step autoreset only rows that are done are reset."
             raise RuntimeError(msg)
-        self._is_started = True
-        self._over = self._over & ~(True if which is None else which)
 
     def _refuse_over(self) -> None:
         if self._over.any():
@@ -198,16 +207,34 @@ class GymVectorEnv(EnvBase):
                 )
             raise RuntimeError(msg)
 
+    def _blame(self, error: Exception) -> None:
+        """Say what Gymnasium does not, and note that its processes are gone."""
+        self._has_failed = isinstance(self.env.unwrapped, AsyncVectorEnv)
+        error.add_note(
+            f"raised in GymVectorEnv: each observation must fit "
+            f"{self.env.single_observation_space}, each action {self.env.single_action_space}."
+        )
+
+    def _check_alive(self) -> None:
+        if self.is_closed or self._has_failed:
+            what = "closed" if self.is_closed else "broken: one of its environments has failed"
+            msg = f"this GymVectorEnv is {what}: make a new one."
+            raise RuntimeError(msg)
+
     def _take(self, root: Rows) -> tuple[Array, Array, Array, Any]:
-        if not self._is_started or self.is_closed:
-            what = "closed: make a new one" if self.is_closed else "not reset yet: call reset()"
-            msg = f"this GymVectorEnv is {what}."
+        self._check_alive()
+        if not self._is_started:
+            msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
         self.leftover = None  # whoever steps by hand leaves it behind
         actions = {key: read(root[key]) for key, read in self._readers}
         tree: Any = actions
         action = next(iter(actions.values())) if self._one_action else nest(tree)
-        self._shown, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            self._shown, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            self._blame(error)
+            raise
         self._over = terminated | truncated
         return reward, terminated, truncated, info
 
