@@ -135,11 +135,15 @@ class ActorCriticLoss(LossModule):
         if self.critic_coeff is not None:
             wanted.append(self.entries["value_target"])
         if any(batch.get(key, None) is None for key in wanted):
-            late = self.target_critic_network
-            target = None if late is None else parameters_of(late)
-            self.value_estimator(batch, target_params=target)
+            self._estimate(batch)
         advantage: Tensor = require(batch, self.entries["advantage"])
         return advantage.detach()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+    def _estimate(self, batch: TensorDictBase) -> None:
+        late = self.target_critic_network
+        target = None if late is None else parameters_of(late)
+        self.value_estimator(batch, target_params=target)
 
     def _acts(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
         """Distributions and log-probabilities of the stored actions, now."""

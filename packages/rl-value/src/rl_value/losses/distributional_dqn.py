@@ -99,20 +99,21 @@ class DistributionalDQNLoss(DQNLoss):
             KeyError: an entry is missing.
             ValueError: a shape does not fit.
         """
+        target = self._distribution(tensordict)
+        counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             out = self.value_network(tensordict.copy())
         log_probs = require(out, self.entries["action_value"])  # [*B, T, atoms, n]
         action = require(tensordict, self.entries["action"])
         index = action_index(action, log_probs[..., 0, :], self.action_space)
         chosen = _of_action(log_probs, index)
-        target = self._distribution(tensordict)
-        counted = self.counted(tensordict)  # targets may have found next states missing
         error = -(target * kept(chosen, counted)).sum(-1, keepdim=True)
         error = kept(error, counted)
         tensordict.set(self.entries["priority"], error.detach())
         weight = self._weight(tensordict)
         return scalars({"loss": reduce(error, counted, self.reduction, weight)})
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
     @torch.no_grad()
     def _distribution(self, batch: TensorDictBase) -> Tensor:
         """The distribution that each step's action should have, ``[*B, T, atoms]``."""

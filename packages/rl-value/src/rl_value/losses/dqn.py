@@ -151,28 +151,32 @@ class DQNLoss(LossModule):
             KeyError: an entry is missing.
             ValueError: a shape does not fit.
         """
+        target, unknown = self._target(tensordict)
+        counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             out = self.value_network(tensordict.copy())
         values = require(out, self.entries["action_value"])
         index = action_index(require(tensordict, self.entries["action"]), values, self.action_space)
         chosen = values.gather(-1, index)
-        target = self._target(tensordict, chosen.detach())
-        counted = self.counted(tensordict)  # targets may have found next states missing
+        if unknown is not None:
+            target = torch.where(unknown, chosen.detach(), target)
         chosen, target = kept(chosen, counted), kept(target, counted)
         tensordict.set(self.entries["priority"], (chosen - target).detach().square())
         weight = self._weight(tensordict)
         found = distance(chosen, target, self.loss_function)
         return scalars({"loss": reduce(found, counted, self.reduction, weight)})
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
     @torch.no_grad()
-    def _target(self, batch: TensorDictBase, chosen: Tensor) -> Tensor:
-        """What the value of each step's action should be, ``[*B, T, 1]``."""
+    def _target(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
+        """What the value of each step's action should be, ``[*B, T, 1]``, and where none knows."""
         steps = Steps.of(batch, self.entries)
         found = self._next_values(steps)
         mark_missing(batch, steps, found)
-        now = steps.segments.gather(chosen)
-        found = replace(found, now=now.to(found.following.dtype))
-        return steps.segments.scatter(self.value_estimator.returns_of(steps, found)[1])
+        found = replace(found, now=torch.zeros_like(found.following))
+        target = steps.segments.scatter(self.value_estimator.returns_of(steps, found)[1])
+        unknown = None if found.missing is None else steps.segments.scatter(found.missing)
+        return target, unknown
 
     def _next_values(self, steps: Steps) -> Unrolled:
         """The value of each step's next state by the network that lags behind."""

@@ -1,0 +1,327 @@
+"""Q-learning, against implementations written from the papers."""
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch.nn import functional as F
+
+from rl_layout import keys
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_value import (
+    A2CLoss,
+    DistributionalDQNLoss,
+    DQNLoss,
+    HardUpdate,
+    SoftUpdate,
+    ValueEstimators,
+)
+from rl_value.losses.distributional_dqn import project
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
+ACTIONS, ATOMS = 3, 5
+
+
+def network():
+    return TensorDictModule(
+        torch.nn.Linear(2, ACTIONS, dtype=torch.float64), ["observation"], ["action_value"]
+    )
+
+
+def prepared(batch):
+    batch = batch.clone()
+    shape = batch.batch_size
+    batch["action"] = torch.randint(ACTIONS, shape)
+    batch["observation"] = batch["observation"].double() / 10
+    batch["next", "observation"] = batch["next", "observation"].double() / 10
+    batch["next", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
+    return batch
+
+
+def moved(loss):
+    with torch.no_grad():
+        for value in loss.target_value_network.parameters():
+            value.add_(torch.randn_like(value))
+
+
+def expected_error(loss, batch, gamma=0.99, double=False):
+    """δ of each step, by the equation."""
+    q = loss.value_network.module(batch["observation"])
+    late = loss.target_value_network.module(batch["next", "observation"])
+    choice = loss.value_network.module(batch["next", "observation"]) if double else late
+    ahead = late.gather(-1, choice.argmax(-1, keepdim=True)).squeeze(-1)
+    alive = ~batch["next", "terminated"].squeeze(-1)
+    target = batch["next", "reward"].squeeze(-1) + gamma * alive * ahead
+    return (F.one_hot(batch["action"], ACTIONS) * q).sum(-1) - target.detach()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("kind", ["l1", "l2", "smooth_l1"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_the_loss_equals_the_paper(double, kind, flat):
+    made = trajectories([3, 4, 2], KINDS) if flat else environments(2, 5, [3, 4], KINDS)
+    batch = prepared(made)
+    loss = DQNLoss(network(), loss_function=kind, double_dqn=double, action_space="categorical")
+    moved(loss)
+    delta = expected_error(loss, batch, double=double)
+    value = {
+        "l1": delta.abs(),
+        "l2": delta**2,
+        "smooth_l1": torch.where(delta.abs() < 1, delta**2 / 2, delta.abs() - 0.5),
+    }[kind].mean()
+    found = loss(batch)
+    torch.testing.assert_close(found["loss"], value)
+    torch.testing.assert_close(batch["td_error"].squeeze(-1), delta.detach() ** 2)
+    parameters = list(loss.value_network.parameters())
+    ours, theirs = (torch.autograd.grad(x, parameters) for x in (found["loss"], value))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_only_steps_that_count_do():
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    loss = DQNLoss(network(), action_space="categorical")
+    delta = expected_error(loss, batch)
+    batch[keys.NEXT_MISSING] = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0, 0]).bool()
+    batch[keys.MASK] = torch.arange(9) != 7
+    counted = torch.tensor([1, 1, 1, 1, 1, 1, 0, 0, 1]).bool()
+    batch["observation"][7] = 1e30
+    torch.testing.assert_close(loss(batch)["loss"], (delta[counted] ** 2).mean())
+    assert not batch["td_error"][~counted].any()
+
+
+def test_priorities_weigh_steps():
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    loss = DQNLoss(network(), action_space="categorical")
+    delta = expected_error(loss, batch)
+    weight = torch.rand(9, dtype=torch.float64)
+    batch[keys.MASK] = torch.arange(9) != 7
+    real = batch[keys.MASK]
+    plain = (delta**2)[real].mean()
+    torch.testing.assert_close(loss(batch)["loss"], plain)
+    for shape in ((9,), (9, 1)):
+        batch["priority_weight"] = weight.view(shape)
+        weighed = (weight * delta**2)[real].sum() / weight[real].sum()
+        torch.testing.assert_close(loss(batch)["loss"], weighed)
+    off = DQNLoss(loss.value_network, action_space="categorical", use_prioritized_weights=False)
+    torch.testing.assert_close(off(batch)["loss"], plain)
+    on = DQNLoss(loss.value_network, action_space="categorical", use_prioritized_weights=True)
+    with pytest.raises(KeyError, match="'priority_weight' is missing"):
+        on(batch.exclude("priority_weight"))
+    with pytest.raises(ValueError, match=r"expected one weight per step, \[9\]: got \[9, 2\]"):
+        loss(batch.set("priority_weight", torch.zeros(9, 2)))
+
+
+def test_n_step_rows_discount_by_their_steps():
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    steps = torch.tensor([3, 2, 1, 4, 3, 2, 1, 2, 1])[:, None]
+    ends = steps[:, 0] + torch.arange(9) - 1
+    for key in ("observation", "done", "terminated", "truncated"):
+        batch["next", key] = batch["next", key][ends]
+    batch[keys.STEPS_TO_NEXT_OBS] = steps
+    loss = DQNLoss(network(), action_space="categorical")
+    moved(loss)
+    delta = expected_error(loss, batch, gamma=0.99 ** steps[:, 0])
+    torch.testing.assert_close(loss(batch)["loss"], (delta**2).mean())
+
+
+def test_other_estimators_take_q_as_the_value():
+    batch = prepared(trajectories([3], EndKind.CUT))
+    loss = DQNLoss(network(), action_space="categorical")
+    loss.make_value_estimator(ValueEstimators.TDLambda, gamma=0.9, lmbda=0.5)
+    late = loss.target_value_network.module(batch["next", "observation"]).amax(-1)
+    reward, target = batch["next", "reward"][:, 0], [0.0] * 3
+    target[2] = reward[2] + 0.9 * late[2]
+    for t in (1, 0):
+        target[t] = reward[t] + 0.9 * (0.5 * late[t] + 0.5 * target[t + 1])
+    q = loss.value_network.module(batch["observation"])
+    chosen = q.gather(-1, batch["action"][:, None])[:, 0]
+    expected = (chosen - torch.stack(target)).square().mean()
+    torch.testing.assert_close(loss(batch)["loss"], expected)
+    with pytest.raises(NotImplementedError, match="DQNLoss cannot use GAE"):
+        loss.make_value_estimator(ValueEstimators.GAE)
+
+
+class Chooser(torch.nn.Module):
+    """Values, and the best choice among those that a mask allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, ACTIONS, dtype=torch.float64)
+
+    def forward(self, observation, allowed):
+        values = self.layer(observation)
+        best = values.masked_fill(~allowed, -torch.inf).argmax(-1, keepdim=True)
+        return F.one_hot(best[..., 0], ACTIONS), values, values.gather(-1, best)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_network_that_chooses_is_taken_at_its_word(double):
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    batch["action"] = F.one_hot(batch["action"], ACTIONS)
+    batch["allowed"] = torch.tensor([[True, False, True]]).expand(9, 3)
+    batch["next", "allowed"] = batch["allowed"]
+    out = ["action", "action_value", "chosen_action_value"]
+    net = TensorDictModule(Chooser(), ["observation", "allowed"], out)
+    loss = DQNLoss(net, action_space="one_hot", double_dqn=double)
+    moved(loss)
+    late = loss.target_value_network.module.layer(batch["next", "observation"])
+    chooser = net.module.layer(batch["next", "observation"]) if double else late
+    choice = chooser[:, [0, 2]].argmax(-1) * 2
+    alive = ~batch["next", "terminated"][:, 0]
+    ahead = late[torch.arange(9), choice]
+    target = batch["next", "reward"][:, 0] + 0.99 * alive * ahead
+    value = (net.module.layer(batch["observation"]) * batch["action"]).sum(-1)
+    torch.testing.assert_close(loss(batch)["loss"], (value - target.detach()).square().mean())
+
+
+def test_a_batch_without_next_observations_leaves_out_what_it_cannot_know():
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    loss = DQNLoss(network(), action_space="categorical")
+    delta = expected_error(loss, batch)
+    counted = torch.tensor([1, 1, 1, 1, 1, 1, 0, 1, 0]).bool()
+    compact = batch.exclude(("next", "observation"))
+    torch.testing.assert_close(loss(compact)["loss"], (delta[counted] ** 2).mean())
+    assert torch.equal(compact[keys.NEXT_MISSING], ~counted)
+
+
+def distributional(**settings):
+    shape = torch.nn.Sequential(
+        torch.nn.Linear(2, ATOMS * ACTIONS, dtype=torch.float64),
+        torch.nn.Unflatten(-1, (ATOMS, ACTIONS)),
+        torch.nn.LogSoftmax(-2),
+    )
+    net = TensorDictModule(shape, ["observation"], ["action_value"])
+    support = torch.linspace(-2, 2, ATOMS, dtype=torch.float64)
+    settings = {"action_space": "categorical", "support": support, **settings}
+    return DistributionalDQNLoss(net, gamma=0.9, **settings)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("flat", [False, True])
+def test_distributions_are_projected_as_in_the_paper(double, flat):
+    made = trajectories([3, 4, 2], KINDS) if flat else environments(2, 5, [3, 4], KINDS)
+    batch = prepared(made)
+    batch[keys.MASK] = torch.arange(batch.numel()).view(batch.batch_size) != 7
+    loss = distributional(double_dqn=double)
+    moved(loss)
+    rows, z = batch.reshape(-1), loss.support.tolist()
+    log_p = loss.value_network.module(rows["observation"])
+    ahead = loss.target_value_network.module(rows["next", "observation"]).exp()
+    chooser = loss.value_network.module(rows["next", "observation"]).exp() if double else ahead
+    errors = []
+    for i, row in enumerate(rows.unbind(0)):
+        best = max(range(ACTIONS), key=lambda a: sum(z[k] * chooser[i, k, a] for k in range(ATOMS)))
+        target = [0.0] * ATOMS
+        for k in range(ATOMS):  # algorithm 1
+            discount = 0.0 if row["next", "terminated"] else 0.9
+            place = (min(max(row["next", "reward"].item() + discount * z[k], -2), 2) + 2) / 1.0
+            below = int(place)
+            share = place - below
+            target[below] += ahead[i, k, best].item() * (1 - share)
+            if share:
+                target[below + 1] += ahead[i, k, best].item() * share
+        errors.append(-sum(target[k] * log_p[i, k, row["action"]] for k in range(ATOMS)))
+    real = rows[keys.MASK]
+    torch.testing.assert_close(loss(batch)["loss"], torch.stack(errors)[real].mean())
+    found = batch["td_error"].reshape(-1)
+    torch.testing.assert_close(found[real], torch.stack(errors)[real].detach())
+
+
+def test_a_projection_keeps_the_sum_and_exact_places():
+    support = torch.tensor([0.0, 1.0, 2.0])
+    found = project(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0.2, 0.3, 0.5]]), support)
+    torch.testing.assert_close(found, torch.tensor([[0.2, 0.5, 0.3]]))
+
+
+def test_what_a_distribution_cannot_have_is_refused():
+    with pytest.raises(NotImplementedError, match="a target of its own"):
+        distributional().make_value_estimator()
+    with pytest.raises(ValueError, match="support: expected returns"):
+        distributional(support=None)
+    with pytest.raises(ValueError, match="gamma: expected"):
+        DistributionalDQNLoss(network(), gamma=2, action_space="one_hot")
+
+
+def test_what_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="action_space: expected one_hot or categorical, got noth"):
+        DQNLoss(network())
+    with pytest.raises(ValueError, match="it needs delay_value=True"):
+        DQNLoss(network(), action_space="one_hot", delay_value=False, double_dqn=True)
+    with pytest.raises(ValueError, match="loss_function: expected one of"):
+        DQNLoss(network(), action_space="one_hot", loss_function="l3")
+    with pytest.raises(TypeError, match=r"Use make_value_estimator\(gamma="):
+        DQNLoss(network(), action_space="one_hot", gamma=0.9)
+    loss = DQNLoss(network(), action_space="one_hot")
+    with pytest.raises(ValueError, match=r"action: expected \[3, 3\] as one_hot, got \[3\]"):
+        loss(prepared(trajectories([3])))
+
+
+def test_the_action_space_is_read_from_the_network():
+    net = network()
+    net.action_space = "one_hot"
+    assert DQNLoss(net).action_space == "one_hot"
+    assert DQNLoss(net, action_space="categorical").action_space == "categorical"
+
+
+def test_compiled_q_learning_gives_the_same():
+    loss = DQNLoss(network(), action_space="categorical")
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    compiled = torch.compile(loss, backend="eager")
+    torch.testing.assert_close(compiled(batch.clone())["loss"], loss(batch)["loss"])
+
+
+@pytest.mark.parametrize("settings", [{"tau": 0.25}, {"eps": 0.75}])
+def test_a_soft_update_moves_by_its_share(settings):
+    net = TensorDictModule(
+        torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)),
+        ["observation"],
+        ["action_value"],
+    )
+    loss = DQNLoss(net, action_space="categorical")
+    update = SoftUpdate(loss, **settings)
+    with torch.no_grad():
+        net.module[0].weight.add_(1)
+    net.module[1].num_batches_tracked.fill_(7)
+    update.step()
+    late = loss.target_value_network.module
+    torch.testing.assert_close(net.module[0].weight - late[0].weight, torch.full((3, 2), 0.75))
+    assert late[1].num_batches_tracked == 7
+    update.init_()
+    assert torch.equal(net.module[0].weight, late[0].weight)
+
+
+def test_a_hard_update_waits_for_its_turn():
+    loss = DQNLoss(network(), action_space="categorical")
+    update = HardUpdate(loss, value_network_update_interval=3)
+    moved(loss)
+    weights = loss.value_network.module.weight, loss.target_value_network.module.weight
+    for equal in (False, False, True):
+        update.step()
+        assert torch.equal(*weights) == equal
+    moved(loss)
+    update.step()
+    assert not torch.equal(*weights)
+
+
+def test_updates_refuse_what_they_cannot_do():
+    loss = DQNLoss(network(), action_space="categorical")
+    with pytest.raises(ValueError, match="pass one of them"):
+        SoftUpdate(loss, eps=0.9, tau=0.1)
+    with pytest.raises(ValueError, match="expected eps and tau in"):
+        SoftUpdate(loss, tau=1.5)
+    with pytest.raises(ValueError, match="expected at least 1"):
+        HardUpdate(loss, value_network_update_interval=0)
+    with pytest.raises(RuntimeError, match="A2CLoss has no target network"):
+        SoftUpdate(A2CLoss(network()))
+
+
+def test_target_parameters_are_saved_and_do_not_learn():
+    loss = DQNLoss(network(), action_space="categorical")
+    moved(loss)
+    again = DQNLoss(network(), action_space="categorical")
+    again.load_state_dict(loss.state_dict())
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    torch.testing.assert_close(again(batch.clone())["loss"], loss(batch)["loss"])
+    learning = [name for name, value in loss.named_parameters() if value.requires_grad]
+    assert learning == ["value_network.module.weight", "value_network.module.bias"]
+    shared = loss.target_value_network_params["module", "weight"]
+    assert shared.data_ptr() == loss.target_value_network.module.weight.data_ptr()
