@@ -5,10 +5,12 @@ Run with `nox -s "bench(rl-transforms)"`. Medians in one process, ratios printed
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -45,12 +47,11 @@ def report(name: str, ours: float, theirs: float) -> None:
 
 
 def n_steps() -> None:
-    """Rows that reach ahead: 65,536 rows of 64 environments, and the same rows written in pieces.
+    """Rows that reach ahead: 65,536 rows of 64 environments.
 
-    The peer leaves the done flags where they were, and carries the rows of one producer only.
+    The peer leaves the done flags where they were.
     """
     from torchrl.data.postprocs import MultiStep as Peer
-    from torchrl.envs.transforms import MultiStepTransform as PeerTransform
 
     batch = environments(64, 1024, [200, 170, 230], [EndKind.TERMINATED])
     print("n-step rows, 64 x 1,024, episodes near 200, 12 leaves")
@@ -64,17 +65,41 @@ def n_steps() -> None:
 
         report(f"MultiStep, n = {n}", *medians_us(9, afresh, lambda t=theirs: t(batch)))
 
-    pieces = [batch[:, t : t + 32].contiguous() for t in range(0, 1024, 32)]
-    carry, peer = MultiStepTransform(3, 0.99), PeerTransform(3, 0.99)
-    turn = iter(range(10**6))
 
-    def write() -> object:
-        return carry.inv(pieces[next(turn) % 32])
+def writes() -> None:
+    """The same on the way into a buffer, in calls of 64 to 10,000 rows.
 
-    def write_peer() -> object:
-        return peer.inv(pieces[next(turn) % 32])
+    The peer carries the rows of one producer only, environment by environment. Ours joins rows by
+    their ids, and the last case brings the rows of 32 producers, each in calls of its own.
+    """
+    from torchrl.envs.transforms import MultiStepTransform as Peer
 
-    report("MultiStepTransform, 64 x 32 a call", *medians_us(64, write, write_peer))
+    print("rows of 3 steps on their way into a buffer, 12 leaves")
+    for envs, steps in ((1, 64), (8, 8), (64, 32), (16, 625)):
+        batch = environments(envs, 12 * steps, [200, 170, 230], [EndKind.TERMINATED])
+        pieces = [piece.contiguous() for piece in batch.split(steps, 1)]
+        sides = [
+            MultiStepTransform(3, 0.99),
+            MultiStepTransform(3, 0.99, columns=True),
+            Peer(3, 0.99),
+        ]
+        flat, columns, theirs = medians_us(48, *(writing(one, pieces) for one in sides))
+        report(f"{envs} x {steps} a call, flat", flat, theirs)
+        report(f"{envs} x {steps} a call, columns", columns, theirs)
+    pieces = []
+    for producer in range(32):
+        mine = environments(4, 16 * 12, [200, 170, 230], [EndKind.TERMINATED])
+        mine["collector", "traj_ids"] += producer << 32
+        pieces += [piece.contiguous() for piece in mine.split(16, 1)]
+    mixed = [pieces[12 * p + turn] for turn in range(12) for p in range(32)]
+    (took,) = medians_us(352, writing(MultiStepTransform(3, 0.99), mixed))
+    print(f"  {'4 x 16 a call, 32 producers':34}{took:10.0f} us")
+
+
+def writing(transform: Any, pieces: list[TensorDict]) -> Callable[[], object]:
+    """A call that stores the next piece."""
+    turn = itertools.cycle(pieces)
+    return lambda: transform.inv(next(turn))
 
 
 def steps() -> None:
@@ -145,5 +170,6 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     n_steps()
+    writes()
     steps()
     rows()
