@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_collect.background import RunsInBackground
 from rl_collect.batches import Batches
-from rl_collect.devices import Devices, mover
+from rl_collect.devices import Devices, Moved, mover
 from rl_collect.environments import Makers, limited, make_env
 from rl_collect.playing import Player
 from rl_collect.policies import as_policy, check_reads
@@ -147,8 +147,14 @@ class Collector(RunsInBackground):
             policy_device=policy_device,
             storing_device=storing_device,
         )
-        player = Player(env, self.policy, exploration_type)
-        store = mover(self.devices.storing, synchronise=not no_cuda_sync)
+        to_env, to_policy, store = (
+            mover(device, synchronise=not no_cuda_sync)
+            for device in (self.devices.env, self.devices.policy, self.devices.storing)
+        )
+        acting = self.policy
+        if acting is not None and self.devices.policy != self.devices.env:
+            acting = Moved(acting, to_policy, to_env)
+        player = Player(env, acting, exploration_type)
         self._plan = player.plan
         self._batches = Batches(player, self.settings, producer, store)
         self._progress = Progress(total_frames, is_on=progress)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from rl_layout.keys import leaves
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -132,3 +134,35 @@ def _wait_for(device: torch.device) -> Callable[[], None] | None:
     if torch.backends.mps.is_available():
         return torch.mps.synchronize
     return None
+
+
+class Moved:
+    """A policy on another device than the environment.
+
+    Args:
+        policy: acts on a tensordict.
+        there: brings a root to the policy.
+        back: brings what it wrote to the environment.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> stay = mover(torch.device("cpu"))
+        >>> moved = Moved(lambda root: root.set("action", root["a"] + 1), stay, stay)
+        >>> moved(TensorDict({"a": torch.ones(2)}, [2]))["action"].tolist()
+        [2.0, 2.0]
+    """
+
+    def __init__(
+        self, policy: Callable[..., Any], there: Callable[[Any], Any], back: Callable[[Any], Any]
+    ) -> None:
+        self._policy, self._there, self._back = policy, there, back
+
+    def __call__(self, root: TensorDictBase) -> TensorDictBase:
+        """Act, there, on a copy; and add what was written to the root, here."""
+        given = self._there(root.copy().clear_device_())
+        before = dict(leaves(given))
+        made = self._policy(given)
+        for key, leaf in leaves(given if made is None else made):
+            if leaf is not before.get(key):
+                root.set(key, self._back(leaf))
+        return root
