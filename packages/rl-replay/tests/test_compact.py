@@ -134,7 +134,7 @@ class Ring:
 
     def check_slots(self, numbers):
         """Each slot has one owner, and nobody else's is in use."""
-        named = self.rows._writer.successor[(numbers % self.capacity).numpy()]
+        named = self.rows.successor[(numbers % self.capacity).numpy()]
         slots = ~named[named < 0].astype(np.int64)
         assert len(set(slots.tolist())) == len(slots) == self.rows.side.in_use()
         assert (self.rows.side.owners[slots] == numbers.numpy()[named < 0]).all()

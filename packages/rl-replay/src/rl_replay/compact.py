@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.compact_gather import Gather, Plan
+from rl_replay.compact_gather import Found, Gather, Plan
 from rl_replay.compact_layout import CompactLayout, Key
 from rl_replay.compact_writer import CompactWriter
 from rl_replay.side_table import SideTable
@@ -217,9 +217,9 @@ class CompactRows:
         index, shape = self._index(positions)
         places = index.numpy()
         # looked at before the rows: what a row named then was complete when it was named
-        before = self._writer.successor[places]
+        before = self.successor[places]
         gathered = self._gathered(plan, index, before)
-        steady = before == self._writer.successor[places]
+        steady = before == self.successor[places]
         beside = np.flatnonzero(before < 0)
         steady[beside] &= self.side.owners[~before[beside]] == numbers.numpy()[beside]
         return (
@@ -260,6 +260,60 @@ class CompactRows:
         """
         self._writer.clear()
 
+    def prepare(self, slots: int) -> None:
+        """Take so many slots of a cleared side table, the first ones, to be filled by a dump.
+
+        Args:
+            slots: How many.
+
+        Raises:
+            OSError: Too little memory or disk.
+        """
+        self.side.take(0, slots)
+
+    def resume(
+        self,
+        places: Sequence[slice],
+        slots: NDArray[np.integer[Any]],
+        owners: NDArray[np.int64],
+        *,
+        misses: bool,
+        reach: int,
+    ) -> None:
+        """Go on with rows and slots that were filled from a dump.
+
+        Args:
+            places: Where the rows lie.
+            slots: The slot in the dumped table that each slot from the first one on was, sorted.
+            owners: The row numbers that own them.
+            misses: Whether rows without a next observation may be among them.
+            reach: The most steps between a row and its next observation.
+        """
+        self.side.owners[: len(owners)] = owners
+        self._writer.resume(places, slots)
+        self._writer.misses |= misses
+        self._writer.reach = max(self._writer.reach, reach)
+
+    @property
+    def successor(self) -> NDArray[np.int32]:
+        """Where each row's next observation lies, `[rows]`: see `compact_layout.SUCCESSOR`."""
+        return self._writer.successor
+
+    @property
+    def misses(self) -> bool:
+        """Whether rows without a next observation were written."""
+        return self._writer.misses
+
+    @property
+    def reach(self) -> int:
+        """The most steps that lay between a row and its next observation so far."""
+        return self._writer.reach
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows live."""
+        return self._device
+
     def explain(self, live: int) -> dict[str, float]:
         """What the rows cost.
 
@@ -278,7 +332,7 @@ class CompactRows:
             (32, 0)
         """
         slots = self.side.in_use()
-        empty = int((self._writer.successor == 0).sum()) if self._writer.misses else 0
+        empty = int((self.successor == 0).sum()) if self.misses else 0
         missing = max(0, empty - (self._count - live))
         return {
             "row_bytes": self.layout.stored.nbytes,
@@ -304,9 +358,7 @@ class CompactRows:
         found = torch.arange(places.start, places.stop, places.step, device=self._device)
         return found, shape
 
-    def _gathered(
-        self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def _gathered(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None) -> Found:
         try:
             if self._on_cpu:
                 return self._gather.on_cpu(plan, index, given)
@@ -318,7 +370,7 @@ class CompactRows:
     def _finish(
         self,
         plan: Plan,
-        gathered: tuple[torch.Tensor, list[torch.Tensor], torch.Tensor],
+        gathered: Found,
         shape: torch.Size,
         contiguous: bool,
         device: torch.device | str | None,
@@ -330,8 +382,8 @@ class CompactRows:
         if device is not None:
             packed, arrays = packed.to(device), [array.to(device) for array in arrays]
         found = (plan.unpack_contiguous if contiguous else plan.unpack)(packed, arrays, shape)
-        if plan.marks or (plan.observes and self._writer.misses):
-            missing = (distance == 0).view(shape).to(packed.device)
+        if plan.marks or (plan.observes and self.misses):
+            missing = (torch.as_tensor(distance) == 0).view(shape).to(packed.device)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found

@@ -20,6 +20,9 @@ from rl_slabs.writing import as_cells
 
 Array = NDArray[Any]
 
+Found = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | NDArray[np.int32]]
+"""Packed rows `[n, words]`, large leaves `[n, *shape]`, and what the rows name `[n]`."""
+
 _ENOUGH_ROWS = 16
 """A batch of fewer rows says little about how far apart neighbours lie."""
 
@@ -130,9 +133,7 @@ class Gather:
             path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
         }
 
-    def on_cpu(
-        self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def on_cpu(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None) -> Found:
         """The packed rows, the large leaves, and where each next observation was found.
 
         Args:
@@ -151,11 +152,11 @@ class Gather:
             if odd.size:
                 self._mend(words, index.numpy(), distance, odd)
         arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
-        return found, arrays, torch.from_numpy(distance)
+        return found, arrays, distance
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    ) -> Found:
         """What `on_cpu` does, by tensor operations alone: for rows on any device.
 
         Args:
@@ -213,22 +214,21 @@ class Gather:
         odd: NDArray[np.int64],
     ) -> None:
         away = distance[odd]
-        ahead = odd[away > 0]
-        if ahead.size:
+        beside = away < 0
+        if not beside.all():
+            ahead = odd[away > 0]
             rows = (index[ahead] + distance[ahead]) % self._count
             words[ahead, self._width :] = self._packed.numpy().take(rows, axis=0)
             if ahead.size * 2 > len(words) >= _ENOUGH_ROWS:
                 self._distance = int(np.median(distance[ahead]))
-        if ahead.size == odd.size:
-            return
-        packed, void = self._side.rows.packed, self._void.packed
-        if packed is None or void is None:
-            return
-        half = words[:, self._width :]
-        if (beside := odd[away < 0]).size:
-            self._fill_on_cpu(half, beside, packed.numpy().take(~distance[beside], axis=0))
-        if (nowhere := odd[away == 0]).size:
-            self._fill_on_cpu(half, nowhere, void.numpy())
+            if ahead.size + np.count_nonzero(beside) < odd.size and self._void.packed is not None:
+                half = words[:, self._width :]
+                self._fill_on_cpu(half, odd[away == 0], self._void.packed.numpy())
+            odd, away = odd[beside], away[beside]
+        packed = self._side.rows.packed
+        if odd.size and packed is not None:
+            slots = packed.numpy().take(~away, axis=0)
+            self._fill_on_cpu(words[:, self._width :], odd, slots)
 
     def _fill_on_cpu(
         self, following: NDArray[np.int64], places: NDArray[np.int64], slots: NDArray[np.int64]

@@ -38,6 +38,7 @@ class CompactLayout:
     """What users see of a row, what is stored of it, and what the side table holds.
 
     Attributes:
+        given: The leaves of the rows as they come.
         schema: All leaves that users read: those that come, the next observations, and
             `("collector", "next_missing")` where next observations were missing from the start.
         stored: The leaves of a stored row: those of `schema` without the next observations, and
@@ -66,6 +67,7 @@ class CompactLayout:
     """
 
     def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
+        self.given = schema
         if SUCCESSOR in schema:
             raise KeyError(f"leaf {SUCCESSOR[0]!r} is this storage's own: rename yours.")
         roots = _found(schema) if keys is None else _chosen(schema, keys)

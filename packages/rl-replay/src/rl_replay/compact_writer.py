@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
 from rl_replay.compact_bits import same_bits_on_device, same_rows
 from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Pair, Path
 from rl_replay.compact_link import equal_within, equal_within_on_device, successors
-from rl_replay.side_table import SideTable
+from rl_replay.side_table import SideTable, Slots
 from rl_slabs import Rows
 from rl_slabs.dtypes import carrier
 from rl_slabs.lane import LANE_MASK, LANE_SHIFT
@@ -40,6 +41,7 @@ class CompactWriter:
             round the ring, or -1 - slot, or nowhere where 0. Live; on another device than the
             CPU a copy on the host, which can be looked at without waiting.
         misses: Whether rows without a next observation were written.
+        reach: The most steps that lay between a row and its next observation so far.
 
     Args:
         layout: How rows are stored.
@@ -61,7 +63,7 @@ class CompactWriter:
         )
         self._stored = [f.path for f in layout.stored.fields if f.path != SUCCESSOR]
         self._unsettled: dict[int, _Batch] = {}
-        self._reach = 1
+        self.reach = 1
         self.misses = layout.may_miss
 
     def write(
@@ -101,7 +103,7 @@ class CompactWriter:
         oldest = batch.numbers.stop - self._lane_rows
         rows, behind = np.arange(len(batch.positions)), batch.back
         numbers = batch.numbers.start + rows
-        for step in range(1, self._reach + 1):
+        for step in range(1, self.reach + 1):
             numbers = numbers - behind
             there = (behind > 0) & (numbers >= oldest)
             rows, numbers = rows[there], numbers[there]
@@ -145,6 +147,14 @@ class CompactWriter:
         for lane in range(self._side.lanes):
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
+    def resume(self, places: Sequence[slice], slots: Slots) -> None:
+        """See `CompactRows.resume`."""
+        for place in places:
+            named = self._live[place].cpu().numpy().copy()
+            beside = named < 0
+            named[beside] = ~np.searchsorted(slots, ~named[beside])
+            self._name(np.arange(place.start, place.stop), named)
+
     def _within(
         self, leaves: dict[Path, torch.Tensor], back: Places, observes: bool
     ) -> tuple[Places, NDArray[np.bool_]]:
@@ -152,7 +162,7 @@ class CompactWriter:
         steps = None
         if self._layout.has_steps:
             steps = leaves[STEPS_TO_NEXT_OBS].detach().cpu().numpy().reshape(-1)
-            self._reach = max(self._reach, min(int(steps.max(initial=1)), self._lane_rows))
+            self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
         target = successors(back, steps)
         if not observes:
             linked = target >= 0

@@ -1,1 +1,7 @@
 """Buffers on disk: written beside and swapped in, checked when read."""
+
+from rl_replay.checkpoint.archive import Archive, load
+from rl_replay.checkpoint.parts import Chunks, Part
+from rl_replay.checkpoint.writing import dump
+
+__all__ = ["Archive", "Chunks", "Part", "dump", "load"]

@@ -1,0 +1,174 @@
+"""What storing each observation once costs and saves, beside rows that store it twice.
+
+    python packages/rl-replay/benchmarks/compact.py
+
+One process, fresh random indices for every call, the contenders taking turns; medians. The tables:
+a sample of 256 small rows and one of frames, against the same rows stored plainly; writing; and
+bytes per row beside what storing each observation once takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_replay.compact import CompactRows
+from rl_replay.compact_layout import CompactLayout
+from rl_slabs import Rows, RowSchema
+
+BATCH = 256
+FLAG = (torch.bool, (1,))
+MARKERS = {
+    "action": (torch.float32, (2,)),
+    "is_init": FLAG,
+    ("collector", "traj_ids"): (torch.int64, ()),
+    ("next", "reward"): (torch.float32, (1,)),
+    ("next", "done"): FLAG,
+    ("next", "terminated"): FLAG,
+    ("next", "truncated"): FLAG,
+}
+SMALL = (torch.float32, (8,))
+FRAME = (torch.uint8, (4, 84, 84))
+
+
+def schema_of(observation: tuple[torch.dtype, tuple[int, ...]]) -> RowSchema:
+    """Nine leaves: an observation, the next one, an action, a reward and the markers."""
+    both = {"observation": observation, ("next", "observation"): observation}
+    return RowSchema({**both, **MARKERS})
+
+
+def batches(
+    schema: RowSchema, count: int, environments: int, steps: int, episode: float
+) -> Iterator[tuple[TensorDict, np.ndarray]]:
+    """Rows of some environments, `steps` of each per batch, and how far back each continues.
+
+    Environments lie step by step beside one another. An episode's length is geometric.
+    """
+    generator = np.random.default_rng(0)
+    field = schema["observation"]
+    seen = torch.zeros(environments, *field.shape, dtype=field.dtype)
+    fresh = torch.ones(environments, dtype=torch.bool)
+    for start in range(0, count, environments * steps):
+        time_major = []
+        back = np.zeros((steps, environments), dtype=np.int32)
+        for step in range(steps):
+            following = torch.randint(255, seen.shape, dtype=torch.uint8).to(field.dtype)
+            back[step] = np.where(fresh.numpy() | (start + step == 0), 0, environments)
+            time_major.append((seen, following))
+            ended = torch.from_numpy(generator.random(environments) < 1 / episode)
+            reset = torch.randint(255, seen.shape, dtype=torch.uint8).to(field.dtype)
+            shape = (-1, *[1] * len(field.shape))
+            seen, fresh = torch.where(ended.view(shape), reset, following), ended
+        rows = TensorDict({}, batch_size=[environments * steps])
+        for key in schema:
+            leaf = schema[key]
+            rows[key] = torch.zeros(len(rows), *leaf.shape, dtype=leaf.dtype)
+        rows["observation"] = torch.cat([root for root, _ in time_major])
+        rows["next", "observation"] = torch.cat([following for _, following in time_major])
+        yield rows, back.reshape(-1)
+
+
+def filled(
+    schema: RowSchema, count: int, environments: int = 1, steps: int = 1000, episode: float = 200
+) -> tuple[CompactRows, Rows | None, list[tuple[TensorDict, np.ndarray]]]:
+    """Compact rows, full."""
+    rows = CompactRows.zeros(schema, count)
+    start = 0
+    for cells, back in batches(schema, count, environments, steps, episode):
+        stop = min(start + len(cells), count)
+        numbers = range(start, stop)
+        rows.write(slice(start, stop), numbers, cells[: len(numbers)], back[: len(numbers)])
+        rows.settle(numbers)
+        start = stop
+    return rows
+
+
+def medians(contenders: dict[str, Callable[[torch.Tensor], object]], count: int, rounds: int):
+    """The median time of each, in microseconds; every call gets indices of its own."""
+    times: dict[str, list[int]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            for _ in range(20):
+                index = torch.randint(count, (BATCH,))
+                start = time.perf_counter_ns()
+                call(index)
+                times[name].append(time.perf_counter_ns() - start)
+    return {name: statistics.median(found) / 1000 for name, found in times.items()}
+
+
+def sampling(title: str, schema: RowSchema, count: int, environments: int, rounds: int) -> None:
+    """256 random rows, complete: stored plainly, and each observation once."""
+    compact = filled(schema, count, environments, max(1, 1000 // environments))
+    plain = Rows.zeros(schema, count)
+    step = 1000
+    for start in range(0, count, step):
+        place = slice(start, min(start + step, count))
+        plain.write(place, compact.read(place))
+    found = medians({"both": plain.read, "once": compact.read}, count, rounds)
+    print(f"\nsample of {BATCH} of {count:,} rows, {title}")
+    print(f"  both observations stored {found['both']:>10.1f} us")
+    print(
+        f"  each observation once    {found['once']:>10.1f} us"
+        f"   {found['once'] - found['both']:+.1f} us, {found['once'] / found['both']:.2f} x"
+    )
+
+
+def writing(schema: RowSchema, count: int, length: int) -> None:
+    """Batches of `length` rows of one environment."""
+    compact, plain = CompactRows.zeros(schema, count), Rows.zeros(schema, count)
+    written = list(batches(schema, 20 * length, 1, length, 200))
+    times: dict[str, list[int]] = {"both": [], "once": []}
+    number = 0
+    for turn in range(400):
+        cells, back = written[turn % len(written)]
+        place = number % count
+        numbers = range(number, number + length)
+        start = time.perf_counter_ns()
+        plain.write(slice(place, place + length), cells)
+        between = time.perf_counter_ns()
+        compact.write(slice(place, place + length), numbers, cells, back)
+        compact.settle(numbers)
+        times["once"].append(time.perf_counter_ns() - between)
+        times["both"].append(between - start)
+        number += length
+    both, once = (statistics.median(times[name]) / 1000 for name in ("both", "once"))
+    print(f"  {length:>6} rows a call: both {both:>8.1f} us, once {once:>8.1f} us")
+
+
+def memory(title: str, schema: RowSchema, rows: CompactRows, episode: float) -> None:
+    """Bytes of a full buffer beside those of storing each observation once."""
+    count, layout = len(rows), CompactLayout(schema)
+    told = rows.explain(count)
+    once = schema.nbytes - layout.side.nbytes  # the same row without its next observation
+    used = told["row_bytes"] + told["side_slots"] * (layout.side.nbytes + 12) / count
+    held = told["row_bytes"] + told["side_bytes"] / count
+    print(
+        f"  {title:<48}{schema.nbytes:>8}{once:>8}{used:>10.1f}{used / once:>9.4f}"
+        f"{held / once:>9.4f}{told['linked_share']:>8.4f}"
+    )
+
+
+def main() -> None:
+    """Print every table."""
+    small, frames = schema_of(SMALL), schema_of(FRAME)
+    for environments in (1, 8):
+        sampling(f"9 leaves, {environments} environments", small, 1_000_000, environments, 50)
+        sampling(f"84x84x4 frames, {environments} environments", frames, 20_000, environments, 5)
+    print("\nwriting rows of 9 leaves")
+    for length in (1, 64, 10_000):
+        writing(small, 1_000_000, length)
+    print("\nbytes per row:          both | once | ours in use | ratio | ratio as held | linked")
+    for environments, steps, episode in ((1, 64, 200), (1, 64, 22), (8, 16, 200), (64, 1, 200)):
+        title = f"{environments} environments, {steps} steps an extend, episodes {episode}"
+        for name, schema, count in (("frames", frames, 12_800), ("9 leaves", small, 128_000)):
+            rows = filled(schema, count, environments, steps, episode)
+            memory(f"{name}, {title}", schema, rows, episode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Reading a dump: every byte is checked before it counts."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
+from rl_replay.checkpoint.parts import PIECE_BYTES, Bytes, tree
+from rl_slabs.dtypes import carrier, dtype_named
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Every part of a dump, read whole and checked.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: Another format or version, or a file that was truncated or altered.
+
+    Example:
+        >>> load("/no/such/folder")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        FileNotFoundError: [Errno 2] /no/such/folder holds no dump: ...
+    """
+    with Archive(path) as archive:
+        archive.verify()
+        return archive.read()
+
+
+class Archive:
+    """A dump that is open for reading.
+
+    Attributes:
+        folder: Where it lies.
+        layout: How its rows lie.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: Another format or version, or a file that was truncated or altered.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_replay.checkpoint import dump
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dump(folder, {"storage": {"rows": torch.arange(3)}, "length": 3})
+        ...     with Archive(folder) as archive:
+        ...         archive.names(), archive.shape("storage/rows")
+        (['storage/rows', 'length'], (3,))
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.folder = Path(path)
+        self._head = manifest_of(self.folder)
+        self.layout: str = self._head["layout"]
+        self._parts: dict[str, dict[str, Any]] = self._head["parts"]
+        self._name = self.folder / self._head["data"]["file"]
+        try:
+            self._file = open(self._name, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{self._name} is missing, which {self.folder / MANIFEST} names. Restore it."
+            ) from error
+        size = os.fstat(self._file.fileno()).st_size
+        if size != self._head["data"]["bytes"]:
+            self._file.close()
+            raise ValueError(
+                f"{self._name} was truncated or appended to: expected "
+                f"{self._head['data']['bytes']} bytes, got {size}. Restore it from a copy."
+            )
+
+    def names(self) -> list[str]:
+        """The names of all parts, groups joined by slashes."""
+        return list(self._parts)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array.
+
+        Raises:
+            ValueError: The dump has no such array.
+        """
+        return tuple(self._array(name)["shape"])
+
+    def verify(self) -> None:
+        """Read every byte once and compare its checksums.
+
+        Raises:
+            ValueError: The file was altered.
+        """
+        buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
+        for name, part in self._parts.items():
+            if "offset" in part:
+                left, checksum = part["bytes"], 0
+                self._file.seek(part["offset"])
+                while left:
+                    piece = buffer[: min(left, PIECE_BYTES)]
+                    self._fill(piece, name)
+                    checksum = zlib.crc32(piece.data, checksum)
+                    left -= len(piece)
+                self._compare(name, checksum)
+
+    def read(self, under: str = "") -> dict[str, Any]:
+        """Parts as `dump` was given them, tensors for chunks; those read are checked.
+
+        Args:
+            under: Only the parts of this group.
+
+        Raises:
+            ValueError: The file was altered.
+        """
+        prefix = f"{under}/" if under else ""
+        names = [name for name in self._parts if name.startswith(prefix)]
+        return tree((name.removeprefix(prefix), self.part(name)) for name in names)
+
+    def part(self, name: str) -> Any:
+        """One part.
+
+        Raises:
+            ValueError: The dump has no such part, or the file was altered.
+        """
+        if name in self._parts and "plain" in self._parts[name]:
+            return self._parts[name]["plain"]
+        entry = self._array(name)
+        dtype = dtype_named(entry["dtype"])
+        bits = torch.empty(entry["shape"], dtype=carrier(dtype))
+        self.read_into(name, [bits])
+        tensor = bits.view(dtype)
+        return tensor.numpy() if entry["kind"] == "array" else tensor
+
+    def read_into(self, name: str, targets: Iterable[torch.Tensor]) -> None:
+        """Read one array into tensors that take it end to end.
+
+        Args:
+            name: The part.
+            targets: Tensors of its dtype, or of one of that size, on any device; those on the CPU
+                contiguous.
+
+        Raises:
+            ValueError: The dump has no such part, it has another size, or the file was altered.
+        """
+        entry = self._array(name)
+        found = list(targets)
+        size = sum(target.numel() * target.element_size() for target in found)
+        if size != entry["bytes"]:
+            raise ValueError(
+                f"part {name!r} of {self._name} has {entry['bytes']} bytes, not {size}."
+            )
+        checksum = 0
+        self._file.seek(entry["offset"])
+        for target in found:
+            host = target if target.is_cpu else torch.empty_like(target, device="cpu")
+            flat_bytes = host.view(carrier(host.dtype)).numpy().reshape(-1).view(np.uint8)
+            for start in range(0, len(flat_bytes), PIECE_BYTES):
+                piece = flat_bytes[start : start + PIECE_BYTES]
+                self._fill(piece, name)
+                checksum = zlib.crc32(piece.data, checksum)
+            if host is not target:
+                target.copy_(host)
+        self._compare(name, checksum)
+
+    def close(self) -> None:
+        """Let go of the file; once more is nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _array(self, name: str) -> dict[str, Any]:
+        entry = self._parts.get(name)
+        if entry is None or "offset" not in entry:
+            raise ValueError(f"{self.folder} has no array {name!r}, only {self.names()}.")
+        return entry
+
+    def _fill(self, piece: Bytes, name: str) -> None:
+        view, got = piece.data, 0
+        while got < len(view):
+            count = self._file.readinto(view[got:])
+            if not count:
+                raise ValueError(f"{self._name} ends within part {name!r}. Restore it from a copy.")
+            got += count
+
+    def _compare(self, name: str, checksum: int) -> None:
+        if checksum != self._parts[name]["crc32"]:
+            raise ValueError(
+                f"{self._name} was altered: the checksum of part {name!r} differs. "
+                "Restore it from a copy."
+            )

@@ -1,0 +1,188 @@
+"""What a dump holds: named arrays, and the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_slabs.dtypes import carrier, name_of
+
+PIECE_BYTES = 8 << 20
+"""Arrays are copied, checked and written in pieces of about this size."""
+
+SEPARATOR = "/"
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """An array that is made piece by piece, while it is written.
+
+    Attributes:
+        dtype: Its dtype.
+        shape: Its shape.
+        pieces: Makes the pieces, one after another along the first dimension.
+
+    Example:
+        >>> rows = torch.arange(6.0).view(3, 2)
+        >>> chunks = Chunks(rows.dtype, (2, 2), lambda: iter([rows[2:], rows[:1]]))
+        >>> np.concatenate(list(raw_pieces(chunks))).view(np.float32).tolist()
+        [4.0, 5.0, 0.0, 1.0]
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[torch.Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.dtype.itemsize * prod(self.shape)
+
+
+Array = torch.Tensor | NDArray[Any] | Chunks
+Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | int | bool | None
+"""A part of a dump: an array, a group of parts by name, or what JSON can say."""
+
+
+def slices_of(leaf: torch.Tensor, places: Iterable[slice]) -> Chunks:
+    """Some slices of a tensor, end to end, copied piece by piece only when they are written.
+
+    Args:
+        leaf: `[rows, *shape]`, on any device.
+        places: Slices of rows, without steps.
+
+    Example:
+        >>> slices_of(torch.arange(5), [slice(3, 5), slice(0, 2)]).shape
+        (4,)
+    """
+    found = [leaf[place] for place in places]
+    count = sum(len(piece) for piece in found)
+
+    def pieces() -> Iterator[torch.Tensor]:
+        step = _rows_of_piece(leaf)
+        for piece in found:
+            yield from piece.split(step) if len(piece) else ()
+
+    return Chunks(leaf.dtype, (count, *leaf.shape[1:]), pieces)
+
+
+def taken_of(leaf: torch.Tensor, rows: torch.Tensor) -> Chunks:
+    """Some rows of a tensor, gathered piece by piece only when they are written.
+
+    Args:
+        leaf: `[rows, *shape]`, on any device.
+        rows: int64 `[n]`, on that device.
+
+    Example:
+        >>> [piece.tolist() for piece in taken_of(torch.arange(5), torch.tensor([4, 0])).pieces()]
+        [[4, 0]]
+    """
+    bits = leaf.view(carrier(leaf.dtype))
+
+    def pieces() -> Iterator[torch.Tensor]:
+        for some in rows.split(_rows_of_piece(leaf)) if len(rows) else ():
+            yield bits[some].view(leaf.dtype)
+
+    return Chunks(leaf.dtype, (len(rows), *leaf.shape[1:]), pieces)
+
+
+def raw_pieces(array: Array) -> Iterator[Bytes]:
+    """The bytes of an array, in pieces.
+
+    Args:
+        array: A tensor on any device, an array, or chunks.
+
+    Example:
+        >>> [len(piece) for piece in raw_pieces(np.zeros((3, 2)))]
+        [48]
+    """
+    if isinstance(array, np.ndarray):
+        array = torch.from_numpy(np.ascontiguousarray(array))
+    pieces = [array] if isinstance(array, torch.Tensor) else array.pieces()
+    for piece in pieces:
+        leaf = piece.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        flat = leaf.view(carrier(leaf.dtype)).numpy().reshape(-1).view(np.uint8)
+        for start in range(0, len(flat), PIECE_BYTES):
+            yield flat[start : start + PIECE_BYTES]
+
+
+def described(array: Array) -> dict[str, Any]:
+    """The dtype, the shape and the kind of an array, for JSON.
+
+    Raises:
+        TypeError: A dtype that no dump holds.
+
+    Example:
+        >>> described(np.zeros((3, 2), dtype=np.int32))
+        {'kind': 'array', 'dtype': 'int32', 'shape': [3, 2]}
+    """
+    kind = "array" if isinstance(array, np.ndarray) else "tensor"
+    dtype = torch.from_numpy(array[:0]).dtype if isinstance(array, np.ndarray) else array.dtype
+    carrier(dtype)
+    return {"kind": kind, "dtype": name_of(dtype), "shape": list(array.shape)}
+
+
+def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every array and every value of a tree of parts, by a name that says where it stands.
+
+    Args:
+        parts: Groups of parts by name.
+        prefix: What to put before each name.
+
+    Raises:
+        TypeError: Something that neither is an array nor goes into JSON.
+        ValueError: A name with a slash in it.
+
+    Example:
+        >>> list(flat({"a": {"b": 3}, "c": [1, 2]}))
+        [('a/b', 3), ('c', [1, 2])]
+    """
+    for name, part in parts.items():
+        if not isinstance(name, str) or SEPARATOR in name:
+            raise ValueError(f"parts are named by strings without {SEPARATOR!r}: got {name!r}.")
+        if isinstance(part, Mapping) and part:
+            yield from flat(part, f"{prefix}{name}{SEPARATOR}")
+            continue
+        if not isinstance(part, torch.Tensor | np.ndarray | Chunks):
+            _require_plain(f"{prefix}{name}", part)
+        yield f"{prefix}{name}", part
+
+
+def tree(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The tree whose parts `flat` listed.
+
+    Example:
+        >>> tree([("a/b", 3), ("c", [1, 2])])
+        {'a': {'b': 3}, 'c': [1, 2]}
+    """
+    found: dict[str, Any] = {}
+    for name, part in parts:
+        *groups, last = name.split(SEPARATOR)
+        place = found
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = part
+    return found
+
+
+def _rows_of_piece(leaf: torch.Tensor) -> int:
+    return max(1, PIECE_BYTES // max(1, leaf.dtype.itemsize * prod(leaf.shape[1:])))
+
+
+def _require_plain(name: str, part: Any) -> None:
+    try:
+        json.dumps(part, allow_nan=True)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name!r} cannot be written to a dump: {error}. A dump holds tensors, arrays, "
+            "numbers, strings, lists and dicts, and never pickles."
+        ) from None

@@ -1,0 +1,160 @@
+"""The rows of a store as parts of a dump, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_replay.checkpoint.archive import Archive
+from rl_replay.checkpoint.parts import slices_of, taken_of
+from rl_replay.compact import CompactRows
+from rl_replay.row_store import PlainRows, RowStore
+from rl_slabs import Rows, RowSchema
+
+PLAIN, LOSSLESS = "plain", "lossless"
+
+
+def schema_of(store: RowStore) -> RowSchema:
+    """The leaves of the rows as they came to a store.
+
+    Example:
+        >>> list(schema_of(PlainRows(Rows.zeros(RowSchema({"a": (torch.bool, ())}), 3))))
+        ['a']
+    """
+    return store.layout.given if isinstance(store, CompactRows) else store.schema
+
+
+def store_parts(store: RowStore, places: Sequence[slice]) -> dict[str, Any]:
+    """Some rows of a store; of a lossless one also what they name, and nothing else.
+
+    Args:
+        store: The rows.
+        places: Where they lie, in the order of their numbers.
+
+    Raises:
+        TypeError: No store of this package.
+
+    Example:
+        >>> store = PlainRows(Rows.zeros(RowSchema({"a": (torch.int64, ())}), 5))
+        >>> parts = store_parts(store, [slice(3, 5), slice(0, 1)])
+        >>> parts["kind"], parts["rows"]["packed"].shape
+        ('plain', (3, 1))
+    """
+    if isinstance(store, PlainRows):
+        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places)}
+    if not isinstance(store, CompactRows):
+        raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
+    successor = np.concatenate([store.successor[place] for place in places])
+    slots = np.sort(~successor[successor < 0])
+    chosen = torch.from_numpy(slots.astype(np.int64))
+    side, leaves = store.side, store.side.rows
+    rows = chosen.to(store.device)
+    found: dict[str, Any] = {"slots": slots, "owners": side.owners[slots]}
+    if leaves.packed is not None:
+        found["packed"] = taken_of(leaves.packed, rows)
+    arrays = {name: taken_of(array, rows) for name, array in _named(leaves)}
+    return {
+        "kind": LOSSLESS,
+        "keys": [list(pair.root) for pair in store.layout.pairs],
+        "rows": _rows_parts(store.rows, places),
+        "side": found | {"arrays": arrays},
+        "misses": store.misses,
+        "reach": store.reach,
+    }
+
+
+def require_kind(lossless: bool, archive: Archive, under: str) -> None:
+    """Nothing where a dump holds such rows.
+
+    Args:
+        lossless: Whether each observation is to be kept once.
+        archive: The dump.
+        under: The group in it that `store_parts` made.
+
+    Raises:
+        ValueError: It holds rows of the other kind.
+    """
+    kind = archive.part(f"{under}/kind")
+    mine = LOSSLESS if lossless else PLAIN
+    if kind != mine:
+        raise ValueError(
+            f"{archive.folder} holds {kind} rows, this storage keeps {mine} ones: make it with "
+            f"lossless={kind == LOSSLESS}."
+        )
+
+
+def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
+    """Nothing where `load_store` can fill this store.
+
+    Args:
+        store: Rows of the schema of the dump.
+        archive: The dump.
+        under: The group in it that `store_parts` made.
+
+    Raises:
+        ValueError: One is lossless and the other is not, or not in the same observations.
+    """
+    require_kind(isinstance(store, CompactRows), archive, under)
+    if isinstance(store, CompactRows):
+        keys = archive.part(f"{under}/keys")
+        ours = [list(pair.root) for pair in store.layout.pairs]
+        if keys != ours:
+            raise ValueError(
+                f"{archive.folder} keeps {keys} once, this storage {ours}: name the same "
+                "observations in lossless=."
+            )
+
+
+def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[slice]) -> None:
+    """Fill a cleared store with rows that `store_parts` kept.
+
+    Args:
+        store: Rows of the same schema and capacity.
+        archive: The dump.
+        under: The group in it.
+        places: Where the rows lie, in the order of their numbers.
+
+    Raises:
+        ValueError: The dump was altered.
+        OSError: Too little memory or disk.
+    """
+    if isinstance(store, CompactRows):
+        slots = archive.part(f"{under}/side/slots")
+        store.clear()
+        store.prepare(len(slots))
+        _load_rows(store.rows, archive, f"{under}/rows", places)
+        side = store.side
+        first = [slice(0, len(slots))]
+        _load_rows(side.rows, archive, f"{under}/side", first)
+        store.resume(
+            places,
+            slots,
+            archive.part(f"{under}/side/owners"),
+            misses=archive.part(f"{under}/misses"),
+            reach=archive.part(f"{under}/reach"),
+        )
+    elif isinstance(store, PlainRows):
+        _load_rows(store.rows, archive, f"{under}/rows", places)
+
+
+def _rows_parts(rows: Rows, places: Sequence[slice]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if rows.packed is not None:
+        found["packed"] = slices_of(rows.packed, places)
+    return found | {"arrays": {name: slices_of(array, places) for name, array in _named(rows)}}
+
+
+def _load_rows(rows: Rows, archive: Archive, under: str, places: Sequence[slice]) -> None:
+    if rows.packed is not None:
+        archive.read_into(f"{under}/packed", [rows.packed[place] for place in places])
+    for name, array in _named(rows):
+        archive.read_into(f"{under}/arrays/{name}", [array[place] for place in places])
+
+
+def _named(rows: Rows) -> Iterator[tuple[str, torch.Tensor]]:
+    """Own arrays by their place in the schema, since any string may be a leaf's name."""
+    for number, field in enumerate(rows.schema.large):
+        yield str(number), rows.arrays[field.path]

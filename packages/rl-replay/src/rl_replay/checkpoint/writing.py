@@ -1,0 +1,193 @@
+"""Writing a dump: a file of arrays under a new name, then the manifest in one step.
+
+Only the manifest says what counts. Whoever is killed at any point leaves the former dump whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_replay.checkpoint.manifest import FORMAT, FORMAT_VERSION, MANIFEST, parsed, sealed
+from rl_replay.checkpoint.parts import Bytes, Chunks, Part, described, flat, raw_pieces
+
+_DATA = "data-"
+_ALIGNMENT = 64
+
+
+def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str = "rows") -> None:
+    """Write parts into a folder, in place of the dump that may be there.
+
+    All of it is on the disk when this returns. Until then, and whenever it fails or is killed, the
+    former dump stands.
+
+    Args:
+        path: The folder; it is made where it is missing.
+        parts: Arrays, groups of parts and plain values by name.
+        layout: How the rows lie in it, for whoever reads them.
+
+    Raises:
+        TypeError: A part that is no array and does not go into JSON.
+        FileExistsError: The folder holds a manifest of something else, or is a file.
+        BlockingIOError: Another process is writing a dump there.
+        OSError: Too little space, or no way to write there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dump(folder, {"rows": torch.arange(3), "length": 3})
+        ...     sorted(os.listdir(folder))[-1]
+        'manifest.json'
+    """
+    folder = Path(path)
+    listed = list(flat(parts))
+    for _, part in listed:
+        if isinstance(part, torch.Tensor | np.ndarray | Chunks):
+            described(part)
+    with _claimed(folder):
+        _replace(folder, listed, layout)
+
+
+def _replace(folder: Path, parts: list[tuple[str, Any]], layout: str) -> None:
+    data = folder / f"{_DATA}{uuid.uuid4().hex}"
+    draft = data.with_suffix(".json")
+    try:
+        found, size = _write_data(data, parts)
+        head = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "layout": layout,
+            "byteorder": sys.byteorder,
+            "data": {"file": data.name, "bytes": size},
+            "parts": found,
+        }
+        _write(draft, [np.frombuffer(sealed(head), dtype=np.uint8)])
+        # the name of the data is on the disk before a manifest that needs it can be
+        _settle(folder)
+        os.replace(draft, folder / MANIFEST)
+    except BaseException as error:
+        _remove([data, draft])
+        if isinstance(error, OSError):
+            raise _failed(error, folder) from error
+        raise
+    _settle(folder)
+    _remove(other for other in folder.glob(f"{_DATA}*") if other != data)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Be the only one that writes a dump into a folder; a process that ends lets go of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise FileExistsError(
+            error.errno, f"{folder} is a file: a dump is a folder. Choose another path"
+        ) from None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (folder / MANIFEST).exists():
+            _require_ours(folder)
+        else:
+            _settle(folder.parent)
+        yield
+    except BlockingIOError as error:
+        raise BlockingIOError(
+            error.errno, f"another dump to {folder} is being written: wait for it"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _require_ours(folder: Path) -> None:
+    try:
+        parsed(folder / MANIFEST)
+    except ValueError as error:
+        raise FileExistsError(
+            errno.EEXIST, f"{error} It would be lost: choose another path"
+        ) from None
+
+
+def _write_data(name: Path, parts: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], int]:
+    """Write every array; what the manifest says of all parts, and the size of the file."""
+    found: dict[str, Any] = {}
+    sums: dict[str, Future[int]] = {}
+    end = 0
+
+    def pieces(worker: ThreadPoolExecutor) -> Iterator[Bytes]:
+        nonlocal end
+        for part_name, part in parts:
+            if not isinstance(part, torch.Tensor | np.ndarray | Chunks):
+                found[part_name] = {"plain": part}
+                continue
+            if gap := -end % _ALIGNMENT:
+                yield np.zeros(gap, dtype=np.uint8)
+            start = end = end + gap
+            checksum: Future[int] = worker.submit(int)
+            for piece in raw_pieces(part):
+                end += len(piece)
+                checksum.result()  # so that no more than two pieces are ever held
+                checksum = worker.submit(_crc32, piece, checksum)
+                yield piece
+            entry = {"offset": start, "bytes": end - start}
+            found[part_name] = described(part) | entry
+            sums[part_name] = checksum
+
+    # a checksum takes as long as writing to a fast disk: both at once
+    with ThreadPoolExecutor(1) as worker:
+        _write(name, pieces(worker))
+        for part_name, checksum in sums.items():
+            found[part_name]["crc32"] = checksum.result()
+    return found, end
+
+
+def _crc32(piece: Bytes, before: Future[int]) -> int:
+    return zlib.crc32(piece.data, before.result())
+
+
+def _write(name: Path, pieces: Iterable[Bytes]) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            view = piece.data
+            while len(view):
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _settle(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(names: Iterable[Path]) -> None:
+    for name in names:
+        name.unlink(missing_ok=True)
+
+
+def _failed(error: OSError, folder: Path) -> OSError:
+    system = os.statvfs(folder)
+    free = system.f_bavail * system.f_frsize
+    return OSError(
+        error.errno,
+        f"the dump to {folder} failed, {free} bytes being free: {error.strerror}. "
+        "What was dumped there before is whole. Free some space, or choose another path",
+    )

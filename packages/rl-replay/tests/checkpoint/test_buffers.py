@@ -1,0 +1,226 @@
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_layout.testing import trajectories
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
+from rl_replay.checkpoint import dump
+from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
+
+STORAGES = {
+    "memory": lambda: LazyTensorStorage(23),
+    "file": lambda: LazyMemmapStorage(23),
+    "lossless": lambda: LazyTensorStorage(23, lossless=True),
+    "lossless file": lambda: LazyMemmapStorage(23, lossless=True),
+    "columns": lambda: LazyTensorStorage(24, ndim=2),
+    "lossless columns": lambda: LazyTensorStorage(24, ndim=2, lossless=True),
+}
+SAMPLERS = {
+    "random": RandomSampler,
+    "once each": SamplerWithoutReplacement,
+    "slices": lambda: SliceSampler(num_slices=2),
+    "slices once each": lambda: SliceSamplerWithoutReplacement(num_slices=2, strict_length=False),
+}
+
+
+def batch(lengths, start=0, frame=False):
+    rows = trajectories(lengths, first_id=start)
+    count = len(rows)
+    observation = torch.randn(count + 1, 3)
+    rows["observation"], rows["next", "observation"] = observation[:-1], observation[1:]
+    if frame:
+        frames = torch.randint(255, (count + 1, 5, 67), dtype=torch.uint8)
+        rows["frame"], rows["next", "frame"] = frames[:-1], frames[1:]
+    return rows
+
+
+def buffer(storage, sampler, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return TensorDictReplayBuffer(
+        storage=storage, sampler=sampler, batch_size=6, generator=generator
+    )
+
+
+def write(found, start, frame=True):
+    rows = batch([4, 3, 5], start, frame)
+    found.extend(rows.reshape(4, 3) if found.storage.ndim == 2 else rows)
+
+
+def assert_same(one, two):
+    keys = set(one.keys(True, True))
+    assert set(two.keys(True, True)) == keys
+    for key in keys:
+        left, right = one[key].contiguous(), two[key].contiguous()
+        assert left.dtype is right.dtype
+        assert left.numpy().tobytes() == right.numpy().tobytes(), key
+
+
+@pytest.mark.parametrize("extends", [1, 2, 5])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_a_loaded_buffer_goes_on_as_the_dumped_one(tmp_path, storage, sampler, extends):
+    one, two = (buffer(STORAGES[storage](), SAMPLERS[sampler](), seed) for seed in (3, 4))
+    for turn in range(extends):
+        write(one, 10 * turn)
+        one.sample()
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert len(one) == len(two)
+    assert_same(one[:], two[:])
+    assert_same(one.sample(), two.sample())
+    for turn in range(2):
+        torch.manual_seed(turn)
+        write(one, 100 + 10 * turn)
+        torch.manual_seed(turn)
+        write(two, 100 + 10 * turn)
+        assert_same(one[:], two[:])
+        assert_same(one.sample(), two.sample())
+
+
+@pytest.mark.parametrize("storage", ["memory", "lossless"])
+def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
+    rows = batch([7])
+    one, two = (buffer(STORAGES[storage](), SliceSampler(num_slices=1)) for _ in range(2))
+    one.extend(rows[:4])
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    two.extend(rows[4:])
+    assert two.storage.trajectories().lengths().tolist() == [7]
+
+
+def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    for turn in range(4):
+        write(one, 10 * turn)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    slots = one.storage.store.explain(23)["side_slots"]
+    assert 0 < slots < 8
+    assert two.storage.store.explain(23)["side_slots"] == slots
+
+
+def test_a_dump_replaces_what_a_buffer_held(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    write(two, 50)
+    write(two, 60)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert_same(one[:], two[:])
+
+
+def test_an_empty_buffer_comes_back_empty(tmp_path):
+    one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
+    write(two, 0)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert len(two) == 0
+
+
+def test_rows_keep_their_numbers(tmp_path):
+    one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
+    for turn in range(3):
+        write(one, 10 * turn)
+    rows = one.sample()["collector", "row"]
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    written = two.update_rows(rows, TensorDict({"observation": torch.ones(6, 3)}, [6]))
+    assert written.all()
+
+
+@pytest.mark.parametrize("storage", ["memory", "lossless"])
+def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
+    sizes = []
+    for capacity in (50, 5000):
+        lossless = storage == "lossless"
+        one = buffer(LazyTensorStorage(capacity, lossless=lossless), RandomSampler())
+        one.extend(batch([9, 8], frame=True))
+        folder = tmp_path / str(capacity)
+        dump_buffer(one, folder)
+        sizes.append(sum(file.stat().st_size for file in folder.glob("data-*")))
+    assert sizes[0] == sizes[1]
+
+
+def test_a_lossless_dump_holds_each_observation_once(tmp_path):
+    one = buffer(LazyTensorStorage(200, lossless=True), RandomSampler())
+    one.extend(batch([100, 50], frame=True))
+    dump_buffer(one, tmp_path)
+    size = sum(file.stat().st_size for file in tmp_path.glob("data-*"))
+    assert size < 152 * 335 + 150 * 100
+
+
+def test_plain_tensors_are_dumped_too(tmp_path):
+    one, two = (ReplayBuffer(storage=TensorStorage(torch.zeros(9, 2))) for _ in range(2))
+    one.extend(torch.rand(7, 2))
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert (one[:] == two[:]).all()
+
+
+def test_trees_keep_their_form(tmp_path):
+    one, two = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
+    one.extend(({"a": torch.rand(5, 2)}, torch.arange(5)))
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert isinstance(two[:], tuple)
+    assert (two[:][0]["a"] == one[:][0]["a"]).all()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: buffer(LazyTensorStorage(22), RandomSampler()), "of 23 rows and this one has 22"),
+        (lambda: buffer(LazyTensorStorage(23, lossless=True), RandomSampler()), "lossless=False"),
+        (lambda: buffer(LazyTensorStorage(23), SliceSampler(num_slices=2)), "with a RandomSampler"),
+        (lambda: buffer(LazyTensorStorage(23, ndim=2), RandomSampler()), "dimensions"),
+    ],
+)
+def test_a_dump_of_another_buffer_is_refused_and_nothing_is_lost(tmp_path, other, words):
+    one, two = buffer(LazyTensorStorage(23), RandomSampler()), other()
+    write(one, 0)
+    write(two, 50)
+    before = two[:]
+    dump_buffer(one, tmp_path)
+    with pytest.raises(ValueError, match=words):
+        load_buffer(two, tmp_path)
+    assert_same(two[:], before)
+
+
+def test_an_altered_dump_is_refused_and_nothing_is_lost(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    write(two, 50)
+    before = two[:]
+    dump_buffer(one, tmp_path)
+    name = next(tmp_path.glob("data-*"))
+    raw = bytearray(name.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    name.write_bytes(raw)
+    with pytest.raises(ValueError, match=f"{name.name} was altered"):
+        load_buffer(two, tmp_path)
+    assert_same(two[:], before)
+
+
+def test_a_list_of_objects_says_why_it_cannot_be_dumped(tmp_path):
+    found = ReplayBuffer(storage=ListStorage(5))
+    found.extend(["a"])
+    with pytest.raises(NotImplementedError, match="only pickles could keep"):
+        dump_buffer(found, tmp_path)
+
+
+def test_a_dump_of_something_else_is_refused(tmp_path):
+    dump(tmp_path, {"weights": np.zeros(3)})
+    with pytest.raises(ValueError, match="has no"):
+        load_buffer(buffer(STORAGES["memory"](), RandomSampler()), tmp_path)
