@@ -62,6 +62,14 @@ def groups(which: str, *names: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def work(which: str, *names: str) -> list[str]:
+    """Install arguments: these packages from source, and what one kind of work with them needs."""
+    wanted = groups(which, *names)
+    ours = [name for line in wanted if (name := Requirement(line).name) in PACKAGES]
+    others = [line for line in wanted if Requirement(line).name not in PACKAGES]
+    return [*editable(closure(*names, *ours)), *others]
+
+
 def install(session: nox.Session, *arguments: str) -> None:
     """Install with the versions that this repository is tested with.
 
@@ -139,7 +147,7 @@ def types(session: nox.Session) -> None:
 @each_package
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only what it declares: unit tests, README and docstring examples."""
-    install(session, *editable(closure(package)), *groups("test", package))
+    install(session, *work("test", package))
     assert_light_import(session, package)
     session.run("pytest", f"packages/{package}", *session.posargs)
 
@@ -209,16 +217,24 @@ def docs(session: nox.Session) -> None:
 @each_package
 def bench(session: nox.Session, package: str) -> None:
     """Print the speed of one package beside its peers; take the machine for yourself."""
-    install(session, *editable(closure(package)), *groups("bench", package))
+    install(session, *work("bench", package))
     for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
         session.run("python", str(path.relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(default=False)
+def interpret(session: nox.Session) -> None:
+    """Test the Triton kernels on the CPU, by Triton's interpreter; plain `nox` does so as well."""
+    folders = sorted(path.relative_to(ROOT) for path in ROOT.glob("packages/*/tests/triton"))
+    install(session, *work("test", *(folder.parts[1] for folder in folders)))
+    session.run("pytest", *map(str, folders), *session.posargs, env={"TRITON_INTERPRET": "1"})
 
 
 @nox.session(default=False)
 @each_package
 def gpu(session: nox.Session, package: str) -> None:
     """Run the tests of one package that need a CUDA device; no device is a failure here."""
-    install(session, *editable(closure(package)), *groups("test", package))
+    install(session, *work("test", package))
     session.run("pytest", f"packages/{package}", "-m", "gpu", env={"RL_REQUIRE_GPU": "1"})
 
 
