@@ -1,0 +1,123 @@
+"""The linear recurrence and generalised advantages on one GPU, beside torchrl.
+
+Run with `python packages/rl-value/benchmarks/gpu_scan.py` where there is a CUDA device. Durations
+are medians: `call` of a synchronised call with the host's share, `device` of the kernels alone.
+Bandwidth counts every byte that must be read or written once. Goals stand behind the figures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+import rl_value
+
+warnings.filterwarnings("ignore")
+
+DEVICE = torch.device("cuda")
+GAMMA, LMBDA = 0.99, 0.95
+PEAK = 4.8e12  # bytes per second of an H200, as its maker says
+Call = Callable[[], object]
+
+
+def call_us(call: Call, repeats: int) -> float:
+    """Median duration of synchronised calls."""
+    times = []
+    for turn in range(repeats + 5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        if turn >= 5:
+            times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1e6
+
+
+def device_us(call: Call) -> float:
+    """Time that the kernels of one call ran."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in seen.key_averages())
+
+
+def steps_of(rows: int, episode: int) -> dict[str, Tensor]:
+    """Rewards, values and flags ``[rows, 1]`` of episodes near a length, some truncated."""
+    done = torch.rand(rows, 1, device=DEVICE) < 1 / episode
+    done[-1] = True
+    return {
+        "reward": torch.randn(rows, 1, device=DEVICE),
+        "value": torch.randn(rows, 1, device=DEVICE),
+        "next_value": torch.randn(rows, 1, device=DEVICE),
+        "terminated": done & (torch.rand(rows, 1, device=DEVICE) < 0.5),
+        "done": done,
+    }
+
+
+def scan(rows: int, episode: int, repeats: int) -> None:
+    """The kernel alone: reads a, b and the cut, writes y."""
+    from rl_value.triton.linear_scan import linear_scan
+
+    a, b = torch.full((rows,), GAMMA * LMBDA, device=DEVICE), torch.randn(rows, device=DEVICE)
+    cut = torch.rand(rows, device=DEVICE) < 1 / episode
+    call = lambda: linear_scan(a, b, cut)  # noqa: E731 - one line to be timed
+    took, busy = call_us(call, repeats), device_us(call)
+    share = 13 * rows / (busy * 1e-6) / PEAK
+    print(
+        f"  linear_scan {rows:>11,} steps, episodes near {episode:>8,}: call {took:8.1f} us  "
+        f"device {busy:8.1f} us  {share:5.1%} of {PEAK / 1e12} TB/s"
+    )
+
+
+def advantages(rows: int, episode: int, repeats: int) -> None:
+    """The whole estimate on flat rows, beside torchrl's on the same rows."""
+    given = steps_of(rows, episode)
+    mine = lambda: rl_value.gae(**given, gamma=GAMMA, lmbda=LMBDA)  # noqa: E731 - to be timed
+    took, busy = call_us(mine, repeats), device_us(mine)
+    goal = "  goal at most 25 us a call" if rows <= 2**18 else ""
+    print(f"  gae         {rows:>11,} steps: call {took:9.1f} us  device {busy:9.1f} us{goal}")
+    if importlib.util.find_spec("torchrl") is None:
+        print("    torchrl is not installed")
+        return
+    from torchrl.objectives.value.functional import vec_generalized_advantage_estimate as peer
+
+    ordered = (given["value"], given["next_value"], given["reward"])
+    flags = given["done"], given["terminated"]
+    theirs = lambda: peer(GAMMA, LMBDA, *ordered, *flags)  # noqa: E731 - to be timed
+    try:
+        other = call_us(theirs, max(5, repeats // 5))
+    except Exception as error:  # out of memory on long rows is a line of the table
+        print(f"    torchrl, vec does not run: {type(error).__name__}: {str(error)[:80]}")
+        return
+    error = (mine()[0] - theirs()[0]).abs().max() / mine()[0].abs().max()
+    print(
+        f"    torchrl, vec: call {other:9.1f} us, {other / took:7.1f}x  goal at least 5; "
+        f"largest difference {float(error):.1e} of the largest advantage"
+    )
+
+
+def main(repeats: int = 100) -> None:
+    """Print every table."""
+    if not torch.cuda.is_available():
+        print("G10: not measured: no CUDA device")
+        return
+    torch.manual_seed(0)
+    print(f"G10, {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for rows in (2**13, 2**16, 2**18, 2**20, 2**24, 2**26):
+        for episode in (200, 10**9):  # the second is one trajectory of all rows
+            scan(rows, episode, repeats)
+    print("  goal at least 60 % of the bandwidth from 16 M steps on")
+    for rows in (2**13, 2**16, 2**18, 2**20):
+        advantages(rows, 200, repeats)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
