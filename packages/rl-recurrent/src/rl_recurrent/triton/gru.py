@@ -65,13 +65,15 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
         TypeError: a dtype is wrong.
 
     Example:
-        .. skip: next if(not torch.cuda.is_available(), reason="needs a CUDA device")
+        .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
 
         >>> segments = Segments.from_lengths(torch.tensor([2, 3], device="cuda"))
         >>> gates, w_hh = torch.zeros(5, 6, device="cuda"), torch.zeros(6, 2, device="cuda")
         >>> bias, state = torch.zeros(2, device="cuda"), torch.ones(2, 2, device="cuda")
         >>> gru_scan(gates, w_hh, bias, state, segments)[:, 0].tolist()
         [0.5, 0.25, 0.5, 0.25, 0.125]
+
+        .. skip: end
     """
     hidden_size = w_hh.shape[-1]
     check_options(save, precision)
@@ -104,7 +106,9 @@ def scan_by(
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     keep = trained and save == "gates"
     frame = Frame.of(segments, plan)
-    made: Tensor = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
+    made: Tensor
+    with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
+        made = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
     return made
 
 

@@ -100,7 +100,7 @@ def forward_resident(
         q = tl.dot(operand, w_n, b, input_precision=PRECISION)
         if KEEP:
             store_four(pre + row * 4 * H + j[None, :], live, H, r, z, x_n, q)
-        h = tl.where(live, state_update(r, z, x_n, q, h), 0.0)
+        h = state_update(r, z, x_n, q, h)
         tl.store(hidden + row * H + j[None, :], h, mask=live)
         x_r, x_z, x_n, live = y_r, y_z, y_n, later
 

@@ -63,13 +63,15 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
         TypeError: a dtype is wrong.
 
     Example:
-        .. skip: next if(not torch.cuda.is_available(), reason="needs a CUDA device")
+        .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
 
         >>> segments = Segments.from_lengths(torch.tensor([2, 3], device="cuda"))
         >>> gates = torch.zeros(5, 8, device="cuda")
         >>> w_hh, state = torch.zeros(8, 2, device="cuda"), torch.ones(2, 2, device="cuda")
         >>> lstm_scan(gates, w_hh, state, state, segments)[1][:, 0].tolist()
         [0.5, 0.25, 0.5, 0.25, 0.125]
+
+        .. skip: end
     """
     hidden_size = w_hh.shape[-1]
     state = (len(segments), hidden_size)
@@ -104,7 +106,9 @@ def scan_by(
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     keep = trained and save == "gates"
     frame = Frame.of(segments, plan)
-    made: tuple[Tensor, Tensor] = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
+    made: tuple[Tensor, Tensor]
+    with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
+        made = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
     return made
 
 

@@ -96,7 +96,6 @@ def forward_resident(
         if KEEP:
             store_four(pre + row * 4 * H + j[None, :], live, H, i, f, g, o)
         h, c = cell_update(i, f, g, o, c)
-        h = tl.where(live, h, 0.0)  # columns behind H stay out of the next products
         tl.store(hidden + row * H + j[None, :], h, mask=live)
         tl.store(cell + row * H + j[None, :], c, mask=live)
         x_i, x_f, x_g, x_o, live = y_i, y_f, y_g, y_o, later

@@ -1,0 +1,24 @@
+"""The kernels behind the public functions: several layers, padding, states at segment ends."""
+
+import pytest
+import torch
+
+from rl_layout import Segments
+from rl_recurrent import Network, Settings
+from rl_recurrent.functional import gru, lstm
+
+
+@pytest.mark.parametrize(("run", "kind"), [(lstm, torch.nn.LSTM), (gru, torch.nn.GRU)])
+def test_two_layers_equal_packed_sequences_with_every_gradient(run, kind, device):
+    segments = Segments.from_ids(torch.tensor([[3, 3, 3, -1], [5, 6, 6, 6]], device=device))
+    network = kind(7, 16, num_layers=2).to(device)
+    x = torch.randn(2, 4, 7, device=device, requires_grad=True)
+    found = {}
+    for backend in ("triton", "pack"):
+        settings = Settings(backend=backend, precision="ieee")
+        out, states = run(x, segments, None, Network.of(network), settings)
+        last = states[1] if isinstance(states, tuple) else states
+        total = out.square().sum() + last.square().sum()
+        found[backend] = [out, last, *torch.autograd.grad(total, [x, *network.parameters()])]
+    for ours, theirs in zip(found["triton"], found["pack"], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
