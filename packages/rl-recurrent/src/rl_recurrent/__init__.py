@@ -1,8 +1,8 @@
 """LSTM and GRU on flat trajectories, without padding."""
 
+from rl_recurrent import functional
 from rl_recurrent.cells import GRUCell, LSTMCell
 from rl_recurrent.choose import Choice, Work, explain_backend
-from rl_recurrent.functional import gru, lstm
 from rl_recurrent.gru import GRU, GRUModule
 from rl_recurrent.lstm import LSTM, LSTMModule
 from rl_recurrent.network import Network
@@ -20,6 +20,5 @@ __all__ = [
     "Settings",
     "Work",
     "explain_backend",
-    "gru",
-    "lstm",
+    "functional",
 ]

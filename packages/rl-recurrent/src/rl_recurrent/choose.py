@@ -3,7 +3,7 @@
 | where | what | backend |
 |---|---|---|
 | under `torch.compile` | anything | ``scan`` |
-| CPU | LSTM in float32, segments all of one length | ``pad``: one call of oneDNN |
+| CPU | segments all of one length, but an LSTM in float64 | ``pad``: one call of torch |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
@@ -97,7 +97,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([3, 5]))
         >>> print(explain_backend(Work("gru", 128), segments))
-        pack: GRU on a CPU
+        pack: GRU on a CPU, segments of several lengths
     """
     asked = "auto" if settings is None else settings.backend
     if asked != "auto":
@@ -196,15 +196,13 @@ def is_dense(segments: Segments) -> bool:
 
 
 def _on_cpu(work: Work, segments: Segments) -> Choice:
-    if work.cell == "gru":
-        return Choice("pack", "GRU on a CPU")
     if work.needs_cells:
         return Choice("pack", "LSTM on a CPU, the cell state after every row is wanted")
-    if work.dtype == torch.float64:
+    if not is_dense(segments):
+        return Choice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
+    if work.cell == "lstm" and work.dtype == torch.float64:
         return Choice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
-    if is_dense(segments):
-        return Choice("pad", "LSTM on a CPU, segments of one length: one call of oneDNN")
-    return Choice("pack", "LSTM on a CPU, segments of several lengths")
+    return Choice("pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch")
 
 
 def _on_cuda(work: Work, segments: Segments) -> Choice:

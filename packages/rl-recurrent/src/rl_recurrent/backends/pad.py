@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_layout import Segments
 from rl_recurrent.block_plan import Block, block_plan
+from rl_recurrent.choose import is_dense
 from rl_recurrent.settings import Settings
 from rl_recurrent.weights import RowWeights
 
@@ -49,22 +50,28 @@ def lstm_layer(
         >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
         tensor([0.2500, 0.1250])
     """
+    if is_dense(segments):
+        h, c = (state.unsqueeze(0) for state in states)
+        params, _ = _lstm_params(weights, [])
+        x = x.view(len(segments), segments.max_length, -1)
+        made, _, c = _dense(torch.lstm, x, (h, c), params, batch_first=True)
+        return made.flatten(0, 1), c[0]
     plan = block_plan(segments)
     h, c = (state.index_select(0, plan.order).unsqueeze(0) for state in states)
     plain, held = _lstm_params(weights, plan.blocks)
     hidden, ended = [], []
-    for block in plan.blocks:
+    for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
         columns = block.shape[1]
         ended.append(c[0, columns:])
-        inputs = block.gather(x)
-        if block.padding is not None:
-            inputs = torch.cat([inputs, block.padding.to(x.dtype)], -1)
         state = h[:, :columns].contiguous(), c[:, :columns].contiguous()
-        params = plain if block.padding is None else held
-        made, h, c = _dense(torch.lstm, inputs, state, params)
-        hidden.append(block.real(made))
+        if block.padding is None:
+            made, h, c = _dense(torch.lstm, inputs, state, plain)
+        else:
+            more = torch.cat([inputs, block.padding.to(x.dtype)], -1)
+            made, h, c = _dense(torch.lstm, more, state, held)
+        hidden.append(made)
     cells = torch.cat([c[0], *reversed(ended)])
-    return torch.cat(hidden).index_select(0, plan.places), cells.index_select(0, plan.inverse)
+    return plan.scatter(hidden), cells.index_select(0, plan.inverse)
 
 
 def gru_layer(
@@ -88,15 +95,19 @@ def gru_layer(
         >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
         tensor([0.5000, 0.2500, 0.5000])
     """
-    plan, size = block_plan(segments), state.shape[1]
-    inner = torch.cat([weights.bias.new_zeros(2 * size), weights.inner_bias])
+    inner = torch.nn.functional.pad(weights.inner_bias, (2 * state.shape[1], 0))
     params = [weights.w_ih, weights.w_hh, weights.bias, inner]
-    h, hidden = state.index_select(0, plan.order).unsqueeze(0), []
-    for block in plan.blocks:
+    if is_dense(segments):
+        x = x.view(len(segments), segments.max_length, -1)
+        made, _ = _dense(torch.gru, x, state.unsqueeze(0), params, batch_first=True)
+        return made.flatten(0, 1)
+    plan, hidden = block_plan(segments), []
+    h = state.index_select(0, plan.order).unsqueeze(0)
+    for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
         before = h[:, : block.shape[1]].contiguous()
-        made, h = _dense(torch.gru, block.gather(x), before, params)
-        hidden.append(block.real(made))
-    return torch.cat(hidden).index_select(0, plan.places)
+        made, h = _dense(torch.gru, inputs, before, params)
+        hidden.append(made)
+    return plan.scatter(hidden)
 
 
 def _lstm_params(weights: RowWeights, blocks: list[Block]) -> tuple[list[Tensor], list[Tensor]]:
@@ -112,11 +123,17 @@ def _lstm_params(weights: RowWeights, blocks: list[Block]) -> tuple[list[Tensor]
 
 
 def _dense(
-    network: Callable[..., tuple[Tensor, ...]], x: Tensor, state: object, params: list[Tensor]
+    network: Callable[..., tuple[Tensor, ...]],
+    x: Tensor,
+    state: object,
+    params: list[Tensor],
+    *,
+    batch_first: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Run one layer of torch's over a dense block, time first."""
+    """Run one layer of torch's over a dense block."""
+    options = True, 1, 0.0, True, False, batch_first
     if not x.is_cuda:
-        return network(x, state, params, True, 1, 0.0, True, False, False)
+        return network(x, state, params, *options)
     with warnings.catch_warnings():  # cuDNN copies weights together, which is cheap beside the run
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
-        return network(x, state, params, True, 1, 0.0, True, False, False)
+        return network(x, state, params, *options)
