@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,3 +195,499 @@ def run(seed, capacity, producers, operations, *, n_step=1, values=3):
 @given(st.integers(0, 1 << 30), st.integers(1, 23), st.integers(1, 4), st.sampled_from([1, 3]))
 def test_every_next_observation_comes_back_bit_for_bit(seed, capacity, producers, n_step):
     run(seed, capacity, producers, 6, n_step=n_step)
+
+
+def rows_of(ring, count, **options):
+    return joined(ring, Producer(ring, **options).rows(count))
+
+
+def plain_batch(observation, following, ids, steps, extra=()):
+    count = len(observation)
+    found = TensorDict({"observation": observation, "next": {}}, batch_size=[count])
+    if following is not None:
+        found["next", "observation"] = following
+    found["next", "reward"] = torch.zeros(count, 1)
+    found[ID], found[STEP] = torch.tensor(ids), torch.tensor(steps)
+    for key, value in extra:
+        found[key] = value
+    return found
+
+
+def store(batch, capacity, keys=None, **options):
+    return CompactRows.zeros(RowSchema.from_tensordict(batch), capacity, keys=keys, **options)
+
+
+def put(rows, start, cells, back):
+    numbers = range(start, start + len(cells))
+    positions = torch.arange(start, start + len(cells)) % len(rows)
+    rows.write(positions, numbers, cells, np.array(back))
+    rows.settle(numbers)
+
+
+def test_rows_of_one_trajectory_take_one_slot():
+    ring = Ring(20, 0)
+    seen = observe(9, ring.generator)
+    rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(8)]
+    ring.extend(joined(ring, rows))
+    assert ring.rows.side.in_use() == 1
+    assert ring.rows.successor[:8].tolist() == [1] * 7 + [-1]
+
+
+@pytest.mark.parametrize("environments", [1, 3, 8])
+def test_environments_that_extend_one_step_at_a_time_take_one_slot_each(environments):
+    ring = Ring(40, 0)
+    seen = [observe(41, ring.generator) for _ in range(environments)]
+    for step in range(40 // environments):
+        rows = [
+            (one[step : step + 1], one[step + 1 : step + 2], (number, step), 1)
+            for number, one in enumerate(seen)
+        ]
+        ring.extend(joined(ring, rows))
+    assert ring.rows.side.in_use() == environments
+    ring.check()
+
+
+def test_a_successor_that_comes_any_number_of_extends_later_is_named():
+    ring = Ring(50, 0)
+    seen = observe(3, ring.generator)
+    ring.extend(joined(ring, [(seen[0:1], seen[1:2], (5, 0), 1)]))
+    for _ in range(4):
+        ring.extend(rows_of(ring, 7, length=1))
+    before = ring.rows.side.in_use()
+    ring.extend(joined(ring, [(seen[1:2], seen[2:3], (5, 1), 1)]))
+    assert ring.rows.successor[0] == 29
+    assert ring.rows.side.in_use() == before
+    ring.check()
+
+
+def test_negative_zero_is_not_zero_and_nan_is_nan():
+    root = torch.tensor([1.0, torch.nan, -0.0, 3.0])
+    following = torch.tensor([torch.nan, 0.0, 3.0, 4.0])
+    batch = plain_batch(root, following, [5] * 4, [0, 1, 2, 3])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1, 1, 1])
+    assert rows.successor[:4].tolist() == [1, -1, 1, -2]
+    found = rows.read(slice(0, 4))["next", "observation"]
+    assert found.view(torch.int32).tolist() == following.view(torch.int32).tolist()
+
+
+def test_a_nan_with_other_bits_is_another_observation():
+    payload = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+    root = torch.cat([torch.tensor([1.0]), payload])
+    batch = plain_batch(root, torch.tensor([torch.nan, 2.0]), [5, 5], [0, 1])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1])
+    assert rows.successor[0] < 0
+    assert rows.read(0)["next", "observation"].view(torch.int32).item() == 0x7FC00000
+
+
+def test_the_last_row_of_the_ring_names_the_first():
+    batch = plain_batch(torch.arange(5.0), torch.arange(1.0, 6), [5] * 5, list(range(5)))
+    rows = store(batch, 5)
+    put(rows, 0, batch, [0, 1, 1, 1, 1])
+    after = plain_batch(torch.tensor([5.0]), torch.tensor([9.0]), [5], [5])
+    put(rows, 5, after, [1])
+    assert rows.successor[4] == 1
+    index = torch.tensor([4, 0, 3])
+    assert rows.read(index)["next", "observation"].tolist() == [5.0, 9.0, 4.0]
+    assert rows.read(4)["next", "observation"] == 5.0
+
+
+def test_a_trajectory_as_long_as_the_ring_may_be_overwritten_whole():
+    ring = Ring(7, 0)
+    seen = observe(40, ring.generator)
+    for start in range(0, 35, 7):
+        rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(start, start + 7)]
+        ring.extend(joined(ring, rows))
+        ring.check()
+    assert ring.rows.side.in_use() == 1
+
+
+def test_rows_that_a_batch_itself_overwrites_are_not_named():
+    batch = plain_batch(torch.zeros(5), torch.zeros(5), [5] * 5, list(range(5)))
+    rows = store(batch, 5)
+    put(rows, 0, batch, [0, 1, 1, 1, 1])
+    put(rows, 5, batch, [1, 1, 1, 1, 1])
+    assert rows.successor.tolist() == [1, 1, 1, 1, -1]
+    assert rows.side.in_use() == 1
+
+
+def test_slots_of_overwritten_rows_are_used_again():
+    ring = Ring(12, 0)
+    for _ in range(30):
+        ring.extend(rows_of(ring, 4, length=1))  # no row ever follows another
+        ring.check()
+    assert ring.rows.side._words[0][0] == 12  # the slots that were ever touched
+
+
+def test_the_touched_slots_are_the_most_that_were_in_use_at_once():
+    ring = Ring(200, 0)
+    environments = [Producer(ring, length=20) for _ in range(4)]
+    most = 0
+    for _ in range(150):
+        ring.extend(joined(ring, [row for one in environments for row in one.rows(1)]))
+        most = max(most, ring.rows.side.in_use())
+    # a step is written before the slots of the step before are free
+    assert ring.rows.side._words[0][0] <= most + 4
+
+
+def test_what_a_refused_batch_would_have_changed_is_unchanged():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1, 1])
+    before = rows.read(slice(0, 3))
+    wrong = [
+        (batch.exclude(("next", "reward")), KeyError),
+        (batch.clone().set("more", torch.zeros(3)), KeyError),
+        (batch.clone().set("observation", torch.zeros(3).double()), TypeError),
+        (batch.clone().set("observation", torch.zeros(3, 2)), ValueError),
+    ]
+    for cells, error in wrong:
+        with pytest.raises(error):
+            rows.write(slice(0, 3), range(6, 9), cells, np.zeros(3))
+    assert (rows.read(slice(0, 3)) == before).all()
+    assert rows.side.in_use() == 1
+
+
+def test_a_row_out_of_range_is_refused():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    for index in (torch.tensor([2, 6]), torch.tensor([-1]), torch.tensor([0, 99])):
+        with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
+            rows.read(index)
+        rows._gather._distance = 2
+        with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
+            rows.read(index)
+        rows._gather._distance = 1
+
+
+@pytest.mark.parametrize("place", [3, slice(1, 5), torch.tensor([[4, 0, 2], [1, 1, 3]])], ids=str)
+def test_rows_are_read_in_any_shape(place):
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    found = rows.read(place)
+    assert (found["next", "observation"] == batch["observation"][place] + 1).all()
+    assert found.batch_size == batch[place].batch_size
+    whole = rows.read(place, contiguous=True)
+    assert (whole == found).all()
+    assert whole["next", "observation"].is_contiguous()
+
+
+def test_no_rows_are_none():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    assert rows.read(torch.empty(0, dtype=torch.int64)).batch_size == (0,)
+
+
+def test_writing_a_leaf_of_a_sample_leaves_the_rows_and_other_leaves_alone():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    found = rows.read(torch.arange(6))
+    saved = found["observation"].sum() * torch.ones((), requires_grad=True)
+    found["next", "observation"].mul_(2)
+    saved.backward()  # the observation has a version of its own
+    assert (rows.read(slice(0, 6))["next", "observation"] == torch.arange(1.0, 7)).all()
+
+
+def test_markers_alone_are_read_without_the_side_table():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    assert rows._plan([ID, ("next", "reward")]).plain is not None
+    assert set(rows.read(slice(0, 2), keys=["collector"]).keys(True, True)) == {ID, STEP}
+
+
+@pytest.mark.parametrize("environments", [1, 4])
+def test_interleaved_rows_are_found_by_the_distance_that_most_of_them_have(environments):
+    count = 40 * environments
+    root = torch.arange(count).float()
+    batch = plain_batch(root, root + environments, [0] * count, [0] * count)
+    rows = store(batch, count + environments)
+    put(rows, 0, batch, [0] * environments + [environments] * (count - environments))
+    for _ in range(3):
+        index = torch.randint(count, (32,))
+        assert (rows.read(index)["next", "observation"] == index + environments).all()
+    assert rows._gather._distance == environments
+
+
+def test_nstep_rows_name_the_row_so_many_steps_further_on():
+    ring = Ring(40, 0, n_step=3)
+    seen = observe(31, ring.generator)
+    rows = [
+        (seen[t : t + 1], seen[min(t + 3, 30) : min(t + 3, 30) + 1], (5, t), min(3, 30 - t))
+        for t in range(30)
+    ]
+    for start in range(0, 30, 2):  # two rows an extend: every successor comes later
+        ring.extend(joined(ring, rows[start : start + 2]))
+    ring.check()
+    # the last three rows look at the observation behind the trajectory, which no row holds
+    assert ring.rows.successor[:27].tolist() == [3] * 27
+    assert ring.rows.side.in_use() == 3
+
+
+def test_nstep_rows_of_one_extend_are_linked_as_well():
+    ring = Ring(40, 0, n_step=4)
+    seen = observe(21, ring.generator)
+    rows = [
+        (seen[t : t + 1], seen[min(t + 4, 20) : min(t + 4, 20) + 1], (5, t), min(4, 20 - t))
+        for t in range(20)
+    ]
+    ring.extend(joined(ring, rows))
+    ring.check()
+    assert ring.rows.successor[:16].tolist() == [4] * 16
+
+
+def missing(rows, count):
+    found = rows.read(slice(0, count))
+    return found["collector", "next_missing"].tolist(), found["next", "observation"]
+
+
+def test_rows_without_next_observations_get_those_of_the_rows_that_follow():
+    batch = plain_batch(torch.arange(5.0), None, [5] * 5, list(range(5)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch[:3], [0, 1, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [False, False, True]
+    assert following[:2].tolist() == [1.0, 2.0]
+    assert following[2].isnan()
+    put(rows, 3, batch[3:], [1, 1])
+    marks, following = missing(rows, 5)
+    assert marks == [False] * 4 + [True]
+    assert following[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rows.side.in_use() == 0
+
+
+def test_integers_that_are_missing_are_zero():
+    batch = plain_batch(torch.arange(1, 4, dtype=torch.uint8), None, [5] * 3, list(range(3)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 0, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [True, False, True]
+    assert following.tolist() == [0, 3, 0]
+
+
+def test_frames_that_are_missing_are_zero():
+    frames = torch.randint(1, 255, (3, 17, 19), dtype=torch.uint8)
+    batch = plain_batch(frames, None, [5] * 3, list(range(3)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 0, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [True, False, True]
+    assert not following[0].any()
+    assert (following[1] == frames[2]).all()
+    plan = rows._plan(None)
+    index = torch.arange(3)
+    packed, arrays, _ = rows._gather.on_device(plan, index)
+    assert (plan.unpack(packed, arrays, index.shape)["next", "observation"] == following).all()
+
+
+def test_batches_with_and_without_next_observations_may_follow_each_other():
+    whole = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(whole, 9)
+    put(rows, 0, whole, [0, 1, 1])
+    assert ("collector", "next_missing") not in rows.read(slice(0, 3)).keys(True)
+    put(rows, 3, plain_batch(torch.arange(3.0, 5), None, [5] * 2, [3, 4]), [1, 1])
+    put(rows, 5, plain_batch(torch.tensor([5.0]), torch.tensor([9.0]), [5], [5]), [1])
+    marks, following = missing(rows, 6)
+    assert marks == [False] * 6
+    assert following.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
+
+
+def test_a_sample_with_missing_rows_is_stored_again_as_such():
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
+    one, two = (store(batch, 8, keys=["observation"]) for _ in range(2))
+    put(one, 0, batch, [0, 1, 0, 1])
+    sample = one.read(slice(0, 4))
+    put(two, 0, sample, [0, 1, 0, 1])
+    assert missing(two, 4)[0] == [False, True, False, True]
+    assert torch.equal(missing(two, 4)[1], missing(one, 4)[1]) is False  # NaN is there
+    assert missing(two, 4)[1][::2].tolist() == [1.0, 3.0]
+
+
+def test_a_mark_that_rows_bring_along_is_kept():
+    mark = torch.tensor([True, False, False])
+    extra = [(("collector", "next_missing"), mark)]
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2], extra)
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1])
+    assert missing(rows, 3)[0] == [True, False, False]
+    put(rows, 3, batch.exclude(("next", "observation")), [0, 0, 0])
+    assert rows.read(slice(3, 6))["collector", "next_missing"].tolist() == [True, True, True]
+
+
+def test_some_next_observations_without_the_others_are_refused():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    batch["more"], batch["next", "more"] = torch.zeros(3), torch.zeros(3)
+    rows = store(batch, 8)
+    with pytest.raises(KeyError, match="are missing while others are there"):
+        put(rows, 0, batch.exclude(("next", "more")), [0, 1, 1])
+
+
+def update(rows, positions, cells, back=None):
+    index = torch.tensor(positions)
+    back = np.zeros(len(index)) if back is None else back
+    rows.update(index, index, TensorDict(cells, batch_size=[len(index)]), np.array(back))
+
+
+def filled(capacity=9):
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, capacity)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    return rows
+
+
+def observations(rows, count=6):
+    found = rows.read(slice(0, count))
+    return found["observation"].tolist(), found["next", "observation"].tolist()
+
+
+def test_an_observation_written_in_place_is_not_the_next_one_of_the_row_before():
+    rows = filled()
+    update(rows, [2], {"observation": torch.tensor([70.0])})
+    assert observations(rows) == ([0, 1, 70, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    assert rows.side.in_use() == 2
+
+
+def test_that_holds_whatever_the_links_of_the_markers_say_by_then():
+    rows = filled()
+    update(rows, [2], {"observation": torch.tensor([70.0])}, [0])
+    assert observations(rows)[1] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_next_observation_written_in_place_is_nobodys_observation():
+    rows = filled()
+    update(rows, [2], {("next", "observation"): torch.tensor([70.0])})
+    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 70, 4, 5, 6])
+
+
+def test_what_is_written_back_as_it_was_takes_no_more_room():
+    rows = filled()
+    found = rows.read(slice(0, 6)).select("observation", ("next", "observation"))
+    update(rows, list(range(6)), found.to_dict(), [0, 1, 1, 1, 1, 1])
+    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    assert rows.side.in_use() == 1
+
+
+def test_other_leaves_written_in_place_change_no_link():
+    rows = filled()
+    update(rows, [2, 3], {("next", "reward"): torch.ones(2, 1)})
+    assert rows.side.in_use() == 1
+    assert rows.read(slice(0, 6))["next", "reward"].flatten().tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_a_row_gets_a_next_observation_in_place_that_it_did_not_have():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1])
+    update(rows, [2], {("next", "observation"): torch.tensor([3.0])})
+    marks, following = missing(rows, 3)
+    assert (marks, following.tolist()) == ([False] * 3, [1.0, 2.0, 3.0])
+
+
+def test_a_sample_written_back_leaves_missing_rows_missing():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1])
+    update(rows, [0, 1, 2], rows.read(slice(0, 3)).to_dict())
+    assert missing(rows, 3)[0] == [False, False, True]
+    mark = {("collector", "next_missing"): torch.tensor([True])}
+    with pytest.raises(ValueError, match="cannot be taken from them"):
+        update(rows, [0], {**mark, ("next", "observation"): torch.tensor([3.0])})
+
+
+def test_many_distances_are_as_right_as_few():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 9)
+    rows._writer._distances = None
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    update(rows, [3, 1], {"observation": torch.tensor([70.0, 80.0])})
+    assert observations(rows) == ([0, 80, 2, 70, 4, 5], [1, 2, 3, 4, 5, 6])
+
+
+def test_cleared_rows_give_every_slot_back():
+    rows = filled()
+    rows.clear()
+    assert rows.side.in_use() == 0
+    put(rows, 9, plain_batch(torch.arange(2.0), torch.arange(1.0, 3), [6, 6], [0, 1]), [0, 1])
+    assert observations(rows, 2) == ([0, 1], [1, 2])
+
+
+def test_slots_lost_by_a_killed_writer_are_found_when_they_are_needed():
+    batch = plain_batch(torch.arange(4.0), torch.arange(10.0, 14), [5] * 4, list(range(4)))
+    rows = store(batch, 4)
+    put(rows, 0, batch[:2], [0, 0])
+    rows.side.take(0, 2)  # taken by a writer that ended before any row named them
+    put(rows, 2, batch[2:], [0, 0])
+    assert rows.side.in_use() == 4
+    assert observations(rows, 4)[1] == [10, 11, 12, 13]
+
+
+def test_what_is_written_but_not_published_is_named_by_no_older_row():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    put(rows, 0, batch[:1], [0])
+    rows.write(slice(1, 2), range(1, 2), batch[1:2], np.array([1]))  # and the writer ends here
+    assert rows.successor[0] < 0
+    other = plain_batch(torch.tensor([70.0]), torch.tensor([71.0]), [6], [0])
+    put(rows, 1, other, [0])
+    assert observations(rows, 2) == ([0, 70], [1, 71])
+
+
+def test_a_slot_that_is_somebody_elses_by_now_is_not_steady():
+    rows = filled()
+    index = torch.arange(6)
+    good, steady = rows.read_beside_writers(index, index)
+    assert steady.all()
+    assert (good == rows.read(index)).all()
+    rows.side.owners[~rows.successor[5]] = 70
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True] * 5 + [False]
+
+
+def test_a_row_that_was_linked_while_it_was_read_is_not_steady():
+    rows = filled()
+    index = torch.arange(6)
+    gathered = rows._gather.on_cpu
+
+    def beside(*args):
+        found = gathered(*args)
+        put(rows, 6, plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6]), [1])
+        return found
+
+    rows._gather.on_cpu = beside
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True] * 5 + [False]
+
+
+def test_observations_that_only_stand_at_the_root_are_not_compacted():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    batch["done"] = batch["next", "done"] = torch.zeros(3, 1, dtype=torch.bool)
+    batch["reward"] = torch.zeros(3, 1)
+    batch["wide"], batch["next", "wide"] = torch.zeros(3, 1), torch.zeros(3, 2)
+    rows = store(batch, 5)
+    assert [pair.root for pair in rows.layout.pairs] == [("observation",)]
+
+
+def test_nothing_to_store_once_is_refused():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    with pytest.raises(ValueError, match="nothing to store once"):
+        store(batch, 5)
+    with pytest.raises(KeyError):
+        store(batch, 5, keys=["nowhere"])
+
+
+def test_memory_is_four_bytes_a_row_and_one_frame_for_each_end():
+    frames = torch.zeros(401, 84, 84, 4, dtype=torch.uint8)
+    frames[:, 0, 0, 0] = torch.arange(401) % 251
+    batch = plain_batch(frames[:400], frames[1:], [0] * 200 + [1] * 200, [0] * 400)
+    rows = store(batch, 400)
+    back = [0] + [1] * 199
+    put(rows, 0, batch, back + back)
+    told = rows.explain(400)
+    once = rows.schema.nbytes - rows.layout.side.nbytes
+    assert told["row_bytes"] - once <= 8  # four bytes, on a row of whole words
+    assert told["side_slots"] == 2
+    assert told["linked_share"] == 398 / 400
+    assert (400 * told["row_bytes"] + 2 * rows.layout.side.nbytes) / (400 * once) <= 1.02

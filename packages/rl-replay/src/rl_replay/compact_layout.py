@@ -115,15 +115,20 @@ class CompactLayout:
             >>> len(fields), with_next
             (1, False)
         """
-        given = {path for path in present if path[0] == NEXT}
+        given = set(present)
         missing = [pair.next for pair in self.pairs if pair.next not in given]
         if missing and len(missing) < len(self.pairs):
             raise KeyError(
                 f"next observations {missing} are missing while others are there: give all of "
                 f"{[pair.next for pair in self.pairs]}, or none."
             )
-        absent = {*missing} if self.has_mark else {*missing, NEXT_MISSING}
-        return tuple(f for f in self.schema.fields if f.path not in absent), not missing
+        fields = [field for field in self.schema.fields if field.path not in missing]
+        if not self.has_mark:
+            # a sample that is stored again says which of its next observations are none
+            fields = [field for field in fields if field.path != NEXT_MISSING]
+            if NEXT_MISSING in given and not missing:
+                fields.append(Field(NEXT_MISSING, torch.bool, (), None))
+        return tuple(fields), not missing
 
 
 def _found(schema: RowSchema) -> list[Path]:

@@ -14,7 +14,7 @@ from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
 from rl_replay.compact_bits import same_bits_on_device, same_rows
 from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Pair, Path
 from rl_replay.compact_link import equal_within, equal_within_on_device, successors
-from rl_replay.side_table import SideTable, Slots
+from rl_replay.side_table import SideTable
 from rl_slabs import Rows
 from rl_slabs.dtypes import carrier
 from rl_slabs.lane import LANE_MASK, LANE_SHIFT
@@ -23,6 +23,9 @@ from rl_slabs.writing import bits_of, fitting_leaves
 
 Places = NDArray[np.int64]
 Back = NDArray[np.integer[Any]]
+
+
+_FEW_DISTANCES = 64
 
 
 class _Batch(NamedTuple):
@@ -63,6 +66,8 @@ class CompactWriter:
         )
         self._stored = [f.path for f in layout.stored.fields if f.path != SUCCESSOR]
         self._unsettled: dict[int, _Batch] = {}
+        # None where another writer may have used others, or where they are too many to go through
+        self._distances: set[int] | None = set() if side.memory.kind == "private" else None
         self.reach = 1
         self.misses = layout.may_miss
 
@@ -79,11 +84,13 @@ class CompactWriter:
         fields, observes = self._layout.coming(leaves)
         fitting_leaves(cells, fields, torch.Size([len(positions)]), exact=True)
         behind = np.asarray(back, dtype=np.int64)
-        target, linked = self._within(leaves, behind, observes)
+        observed = self._observed_in(leaves, len(positions), observes)
+        target, linked = self._within(leaves, behind, observed)
         distance = np.zeros(len(positions), dtype=np.int32)
         naming = np.flatnonzero(linked)
         distance[naming] = (positions[target[naming]] - positions[naming]) % self._count
-        beside = np.flatnonzero(~linked) if observes else naming[:0]
+        self._note(distance[naming])
+        beside = np.flatnonzero(observed & ~linked)
         lane = numbers.start >> LANE_SHIFT
         self._make_room(lane, positions, len(beside))
         if beside.size:
@@ -92,7 +99,7 @@ class CompactWriter:
             distance[beside] = ~slots
         self._rows.write(rows, cells, keys=self._stored)
         self._name(positions, distance)
-        self.misses |= not observes
+        self.misses |= not observed.all()
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
     def settle(self, lane: int) -> None:
@@ -127,7 +134,7 @@ class CompactWriter:
         nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
         observed = self._observed(positions, mark)
         if roots:
-            self._materialize(*self._naming(positions, numbers, back))
+            self._materialize(*self._naming(positions, numbers))
         if nexts and observed.size:
             self._require_all(nexts, positions[observed])
             self._materialize(positions[observed], numbers[observed])
@@ -147,16 +154,29 @@ class CompactWriter:
         for lane in range(self._side.lanes):
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
-    def resume(self, places: Sequence[slice], slots: Slots) -> None:
+    def resume(self, places: Sequence[slice], slots: NDArray[np.integer[Any]]) -> None:
         """See `CompactRows.resume`."""
         for place in places:
             named = self._live[place].cpu().numpy().copy()
             beside = named < 0
             named[beside] = ~np.searchsorted(slots, ~named[beside])
+            self._note(named[named > 0])
             self._name(np.arange(place.start, place.stop), named)
 
+    def _observed_in(
+        self, leaves: dict[Path, torch.Tensor], count: int, observes: bool
+    ) -> NDArray[np.bool_]:
+        """Which rows of a batch have a next observation."""
+        if not observes:
+            return np.zeros(count, dtype=np.bool_)
+        mark = None if self._layout.has_mark else leaves.get(NEXT_MISSING)
+        if mark is None:
+            return np.ones(count, dtype=np.bool_)
+        missing: NDArray[np.bool_] = mark.cpu().numpy()
+        return ~missing
+
     def _within(
-        self, leaves: dict[Path, torch.Tensor], back: Places, observes: bool
+        self, leaves: dict[Path, torch.Tensor], back: Places, observed: NDArray[np.bool_]
     ) -> tuple[Places, NDArray[np.bool_]]:
         """The row of the batch that each row could name, and whether it does."""
         steps = None
@@ -164,15 +184,19 @@ class CompactWriter:
             steps = leaves[STEPS_TO_NEXT_OBS].detach().cpu().numpy().reshape(-1)
             self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
         target = successors(back, steps)
-        if not observes:
-            linked = target >= 0
-            return target, linked if steps is None else linked & (steps == 1)
+        # without a next observation there are no bits to compare: the markers decide
+        linked = (target >= 0) & ~observed
+        if steps is not None:
+            linked &= steps == 1
+        if not observed.any():
+            return target, linked
         sides = [[leaves[path] for path in paths] for paths in zip(*self._paths(), strict=True)]
+        wanted = np.where(observed, target, -1)
         if self._on_cpu:
             roots, nexts = ([bits_of(leaf, carrier(leaf.dtype)) for leaf in side] for side in sides)
-            return target, equal_within(roots, nexts, target)
+            return target, linked | equal_within(roots, nexts, wanted)
         there = [[leaf.to(self._live.device) for leaf in side] for side in sides]
-        return target, equal_within_on_device(there[0], there[1], target)
+        return target, linked | equal_within_on_device(there[0], there[1], wanted)
 
     def _paths(self) -> list[tuple[Path, Path]]:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
@@ -237,6 +261,7 @@ class CompactWriter:
         if not positions.size:
             return
         distance = (positions - places) % self._count
+        self._note(distance)
         self._name(places, distance.astype(np.int32))
         freed = ~named[named < 0].astype(np.int64)
         lanes = places[named < 0] // self._lane_rows
@@ -283,21 +308,31 @@ class CompactWriter:
                 f"{[pair.next for pair in self._layout.pairs]}."
             )
 
-    def _naming(self, positions: Places, numbers: Places, back: Back) -> tuple[Places, Places]:
+    def _naming(self, positions: Places, numbers: Places) -> tuple[Places, Places]:
         """The rows that name some rows: where they lie, and their numbers."""
-        if self._layout.has_steps:
-            # many steps may lie between the two, so every row is looked at
+        if self._distances is None:
             named = (np.arange(self._count) + self.successor) % self._count
-            found = np.flatnonzero((self.successor > 0) & np.isin(named, positions))
-            place = {int(at): int(number) for at, number in zip(positions, numbers, strict=True)}
-            later = np.array([place[int(at)] for at in named[found]], dtype=np.int64)
-            apart = (named[found] - found) % self._lane_rows
-            return found, later - apart
-        earlier = numbers - np.asarray(back, dtype=np.int64)
-        places = self._places(np.maximum(earlier, 0))
-        named = self.successor[places]
-        points = (named > 0) & ((places + named) % self._count == positions) & (back > 0)
-        return places[points], earlier[points]
+            places = np.flatnonzero((self.successor > 0) & np.isin(named, positions))
+            order = np.argsort(positions)
+            later = numbers[order][np.searchsorted(positions[order], named[places])]
+            return places, later - (self.successor[places] % self._lane_rows)
+        found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
+        for distance in self._distances:
+            places = (positions - distance) % self._count
+            names = self.successor[places] == distance
+            found.append((places[names], numbers[names] - distance % self._lane_rows))
+        places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
+        return places, earlier
+
+    def _note(self, distances: NDArray[np.integer[Any]]) -> None:
+        """Remember how far apart rows lie that name each other."""
+        if self._distances is None or not distances.size:
+            return
+        if int(distances[0]) in self._distances and (distances == distances[0]).all():
+            return
+        self._distances.update(np.unique(distances).tolist())
+        if len(self._distances) > _FEW_DISTANCES:
+            self._distances = None
 
     def _materialize(self, places: Places, numbers: Places) -> None:
         """Give rows a slot of their own for the next observation that they have."""
