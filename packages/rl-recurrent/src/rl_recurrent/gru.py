@@ -13,7 +13,7 @@ from rl_recurrent.settings import Settings
 from rl_recurrent.torch_layout import run_network
 
 
-class GRU(nn.GRU):
+class GRU(nn.RNNBase):
     """`torch.nn.GRU` whose sequences may hold several trajectories, each from its own state.
 
     Parameters, their names and their initial values are those of torch: state dicts load either
@@ -53,6 +53,7 @@ class GRU(nn.GRU):
         recurrent_backend: str = "auto",
     ) -> None:
         super().__init__(
+            "GRU",
             input_size,
             hidden_size,
             num_layers=num_layers,
@@ -65,7 +66,7 @@ class GRU(nn.GRU):
         )
         self.settings = Settings(backend=recurrent_backend)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, input: Tensor, hx: Tensor | None = None, segments: Segments | None = None
     ) -> tuple[Tensor, Tensor]:
         """Run over sequences.
@@ -114,7 +115,7 @@ class GRUModule(RecurrentModule):
         out_keys: output, next state.
         device: of the parameters.
         dtype: of the parameters.
-        gru: a `torch.nn.GRU` to use, instead of sizes.
+        gru: a `torch.nn.GRU` to use, instead of sizes; `torch.compile` does not take it.
         default_recurrent_mode: the mode where none is set; False if None.
         every_state: write the state after every row in recurrent mode, not at segment ends alone.
         burn_in: rows at the start of every segment that only warm its state up, without gradient,
@@ -165,7 +166,7 @@ class GRUModule(RecurrentModule):
         super().__init__(gru, GRU, sizes, kwargs, **options)
 
     @property
-    def gru(self) -> nn.GRU:
+    def gru(self) -> nn.RNNBase:
         """The network that holds the parameters."""
-        network: nn.GRU = self.network
+        network: nn.RNNBase = self.network
         return network

@@ -13,7 +13,7 @@ from rl_recurrent.settings import Settings
 from rl_recurrent.torch_layout import run_network
 
 
-class LSTM(nn.LSTM):
+class LSTM(nn.RNNBase):
     """`torch.nn.LSTM` whose sequences may hold several trajectories, each from its own state.
 
     Parameters, their names and their initial values are those of torch: state dicts load either
@@ -55,6 +55,7 @@ class LSTM(nn.LSTM):
         recurrent_backend: str = "auto",
     ) -> None:
         super().__init__(
+            "LSTM",
             input_size,
             hidden_size,
             num_layers=num_layers,
@@ -68,7 +69,7 @@ class LSTM(nn.LSTM):
         )
         self.settings = Settings(backend=recurrent_backend)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input: Tensor,
         hx: tuple[Tensor, Tensor] | None = None,
@@ -120,7 +121,7 @@ class LSTMModule(RecurrentModule):
         out_keys: output, next h, next c.
         device: of the parameters.
         dtype: of the parameters.
-        lstm: a `torch.nn.LSTM` to use, instead of sizes.
+        lstm: a `torch.nn.LSTM` to use, instead of sizes; `torch.compile` does not take it.
         default_recurrent_mode: the mode where none is set; False if None.
         every_state: write the states after every row in recurrent mode, not at segment ends alone.
         burn_in: rows at the start of every segment that only warm its state up, without gradient,
@@ -174,7 +175,7 @@ class LSTMModule(RecurrentModule):
         super().__init__(lstm, LSTM, sizes, kwargs, **options)
 
     @property
-    def lstm(self) -> nn.LSTM:
+    def lstm(self) -> nn.RNNBase:
         """The network that holds the parameters."""
-        network: nn.LSTM = self.network
+        network: nn.RNNBase = self.network
         return network

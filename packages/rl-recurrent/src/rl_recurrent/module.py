@@ -322,9 +322,8 @@ def _made(make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, 
 
 
 def _check_given(given: Any, sizes: tuple[int | None, int | None], cell: Cell) -> None:
-    wanted = nn.LSTM if cell == "lstm" else nn.GRU
-    if not isinstance(given, wanted):
-        msg = f"expected a torch.nn.{wanted.__name__}: got {type(given).__name__}."
+    if not isinstance(given, nn.RNNBase) or given.mode != cell.upper():
+        msg = f"expected a torch.nn.{cell.upper()}: got {type(given).__name__}."
         raise ValueError(msg)
     if sizes != (None, None):
         msg = f"expected a network or sizes, one of the two: got both, sizes {sizes}."

@@ -59,9 +59,11 @@ class Windows:
         size = start.shape[0]
         columns = -(-size // length)
         numbers = torch.arange(size, device=start.device)
-        owner = torch.where(start, numbers, 0).cummax(0).values // length  # column of each row
+        firsts = torch.where(start, numbers, 0).cummax(0).values
+        owner = firsts // length  # column of each row
         times = numbers - owner * length
-        torch._assert_async((times < steps).all(), "a segment is longer than max_length")
+        fits = (numbers - firsts < length) & (times < steps)
+        torch._assert_async(fits.all(), "a segment is longer than max_length")
         grid = torch.arange(steps, device=start.device)[:, None]
         ahead = grid + length * torch.arange(columns, device=start.device)
         rows = ahead.clamp(max=size - 1)

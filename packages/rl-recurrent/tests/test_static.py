@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torch import nn
+from torch.testing import assert_close
+
+from rl_layout import Segments, set_recurrent_mode
+from rl_layout.end_kind import EndKind
+from rl_layout.synthetic import environments, trajectories
+from rl_layout.testing import batches
+from rl_recurrent import GRUModule, LSTMModule, Network
+from rl_recurrent.functional import unroll
+from rl_recurrent.markers import recurrent_segments
+from rl_recurrent.static import unroll_static
+
+KINDS = [nn.LSTM, nn.GRU]
+
+
+@settings(max_examples=25)
+@given(batch=batches(), more=st.integers(0, 5))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("every_state", [True, False])
+def test_static_shapes_give_what_segments_give(kind, every_state, batch, more):
+    if batch.get("is_init", None) is None:
+        return
+    network = Network.of(kind(2, 5, num_layers=2, dtype=torch.float64))
+    segments = recurrent_segments(batch)
+    if not len(segments):
+        return
+    x = torch.randn(*batch.batch_size, 2, dtype=torch.float64)
+    states = tuple(
+        torch.randn(*batch.batch_size, *shape, dtype=torch.float64)
+        for shape in network.state_shapes
+    )
+    length = segments.max_length + more
+    out, after = unroll_static(batch, x, states, network, length, every_state=every_state)
+    firsts = tuple(segments.first(state) for state in states)
+    wanted, ends = unroll(x, segments, firsts, network, every_state=every_state)
+    assert_close(out, wanted)
+    for state, end in zip(after, ends, strict=True):
+        if every_state:
+            assert_close(state, segments.scatter(end))
+            continue
+        assert_close(segments.last(state), end)
+        state.flatten(0, batch.ndim - 1)[segments.lasts] = 0
+        assert not state.any()
+
+
+def module_and_batch(make, **options):
+    module = make(2, 5, in_key="observation", out_key="y", recurrent_backend="scan", **options)
+    batch = environments(3, 6, [2, 5], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    for key in module.state_keys:
+        batch[key] = torch.randn(3, 6, 1, 5)
+    batch.names = None
+    return module, batch
+
+
+@pytest.mark.parametrize("make", [LSTMModule, GRUModule])
+def test_a_module_with_max_length_never_looks_at_segments(make, monkeypatch):
+    module, batch = module_and_batch(make, max_length=6)
+    eager, _ = module_and_batch(make)
+    eager.load_state_dict(module.state_dict())
+    with set_recurrent_mode(True):
+        wanted = eager(batch.clone())
+
+        def refuse(*_):
+            pytest.fail("segments were made")
+
+        monkeypatch.setattr(Segments, "of", refuse)
+        found = module(batch.clone())
+    for key in module.out_keys:
+        assert_close(found[key], wanted[key])
+
+
+@pytest.mark.parametrize(("make", "backend"), [(LSTMModule, "scan"), (GRUModule, "auto")])
+def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend):
+    module, batch = module_and_batch(make)
+    plain = make(2, 5, in_key="observation", out_key="y", recurrent_backend="pack")
+    plain.load_state_dict(module.state_dict())
+    module.settings = type(module.settings)(backend=backend)
+
+    def loss(*leaves):
+        rows = TensorDict(
+            {
+                "observation": leaves[0],
+                "is_init": leaves[1],
+                ("next", "done"): leaves[2],
+                **dict(zip(module.state_keys, leaves[3:], strict=True)),
+            },
+            [3, 6],
+        )
+        with set_recurrent_mode(True):
+            return module(rows)["y"].square().sum()
+
+    keys = ("observation", "is_init", ("next", "done"), *module.state_keys)
+    leaves = [batch[key].clone() for key in keys]
+    leaves[0].requires_grad_()
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    compiled(*leaves).backward()
+    with set_recurrent_mode(True):
+        rows = batch.clone()
+        rows["observation"].requires_grad_()
+        plain(rows)["y"].square().sum().backward()
+    assert_close(leaves[0].grad, rows["observation"].grad)
+    for one, other in zip(module.parameters(), plain.parameters(), strict=True):
+        assert_close(one.grad, other.grad)
+
+
+def test_a_trajectory_beyond_max_length_is_refused():
+    module, batch = module_and_batch(GRUModule, max_length=4)
+    with set_recurrent_mode(True), pytest.raises(RuntimeError, match="longer than max_length"):
+        module(batch)
+
+
+def test_two_directions_and_projections_are_refused_by_name():
+    batch = trajectories([3])
+    for network, shapes in (
+        (nn.GRU(2, 5, bidirectional=True), [(2, 5)]),
+        (nn.LSTM(2, 5, proj_size=3), [(1, 3), (1, 5)]),
+    ):
+        states = tuple(torch.zeros(3, *shape) for shape in shapes)
+        given = batch, batch["observation"], states, Network.of(network), 3
+        with pytest.raises(ValueError, match="one direction without projection"):
+            unroll_static(*given)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from rl_layout import Segments
+from rl_recurrent import Network
+from rl_recurrent.functional import unroll
+from rl_recurrent.stepping import step_network
+
+VARIANTS = [
+    (nn.LSTM, {}),
+    (nn.GRU, {}),
+    (nn.LSTM, {"num_layers": 3, "proj_size": 2}),
+    (nn.GRU, {"num_layers": 2, "bias": False}),
+]
+
+
+@pytest.mark.parametrize(("kind", "variant"), VARIANTS, ids=str)
+def test_steps_make_a_sequence(kind, variant):
+    network = Network.of(kind(3, 5, dtype=torch.float64, **variant))
+    x = torch.randn(4, 7, 3, dtype=torch.float64)
+    states = tuple(torch.randn(4, *s, dtype=torch.float64) for s in network.state_shapes)
+    segments = Segments.from_starts(torch.zeros(4, 7, 1, dtype=torch.bool))
+    out, ends = unroll(x, segments, states, network)
+    after = states
+    for t in range(7):
+        step, after = step_network(x[:, t], after, network)
+        assert_close(step, out[:, t])
+    assert_close(after, ends)
+
+
+def test_dropout_falls_between_layers_of_a_step_too():
+    module = nn.GRU(3, 200, num_layers=2, dropout=0.5)
+    x, states = torch.randn(2, 3), (torch.randn(2, 2, 200),)
+    one, other = (step_network(x, states, Network.of(module))[0] for _ in range(2))
+    assert not torch.equal(one, other)
+    module.eval()
+    one, other = (step_network(x, states, Network.of(module))[0] for _ in range(2))
+    assert torch.equal(one, other)
