@@ -237,8 +237,8 @@ class TrajectoryIndex:
             >>> index.born(np.array([1, 0]))
             array([1, 0])
         """
-        found: Ints = self.tables.trajectories[:, BORN].take(slots, mode="clip")
-        return found
+        found: Ints = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        return found[:, BORN]
 
     def alive(self, slots: Ints, born: Ints) -> Flags:
         """Which trajectories are still there.
@@ -285,18 +285,38 @@ class TrajectoryIndex:
             >>> index.draw(2, minimum=3)
             array([0, 0])
         """
-        slots = self._draw_any(count, generator)
+        return self.draw_by(_random(count, generator), minimum, generator)
+
+    def draw_by(
+        self, random: Ints, minimum: int = 1, generator: torch.Generator | None = None
+    ) -> Ints:
+        """`draw` by numbers that were drawn already, and more of them where they do not suffice.
+
+        Args:
+            random: int64 `[count]`, uniform over a range of at least 2^62 numbers from 0 on.
+            minimum: Only trajectories of at least so many rows.
+            generator: Where further numbers come from.
+
+        Raises:
+            ValueError: There is no such trajectory; the longest one is named.
+
+        Example:
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 0]))
+            >>> index.draw_by(np.array([5, 7]))
+            array([2, 1])
+        """
+        slots = self._at(random)
         if minimum <= 1:
             return slots
+        count = tries = len(random)
         slots = slots[self.lengths_of(slots) >= minimum]
-        tries = count
         while len(slots) < count:
             if tries > len(self):
-                return np.concatenate(
-                    (slots, self._draw_long(count - len(slots), minimum, generator))
-                )
+                rest = self._draw_long(count - len(slots), minimum, generator)
+                return np.concatenate((slots, rest))
             tries *= 2
-            more = self._draw_any(tries, generator)
+            more = self._at(_random(tries, generator))
             more = more[self.lengths_of(more) >= minimum]
             slots = np.concatenate((slots, more))[:count]
         return slots
@@ -364,7 +384,8 @@ class TrajectoryIndex:
         """
         pieces, steps, real = self._steps(numbers)
         slots = pieces[:, TRAJECTORY]
-        begins = self.tables.trajectories[:, BEGIN].take(slots, mode="clip")
+        # whole rows: taking from a single column would copy all of it before
+        begins = self.tables.trajectories.take(slots, axis=0, mode="clip")[:, BEGIN]
         return np.where(real, slots, -1), np.where(real, steps - begins, -1)
 
     def after(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
@@ -454,18 +475,18 @@ class TrajectoryIndex:
             return int(self._writers[0].words[column])
         return int(self.tables.words[:, column].sum())
 
-    def _draw_any(self, count: int, generator: torch.Generator | None) -> Ints:
-        counts = self.tables.words[:, LIVE].tolist()
-        total = sum(counts)
+    def _at(self, random: Ints) -> Ints:
+        """The trajectories at places of the lists, end to end, that large numbers choose."""
+        total = len(self)
         if total == 0:
             raise ValueError("there is no trajectory yet: write rows before drawing.")
-        places = torch.randint(total, (count,), generator=generator).numpy()
+        places = random % total
         if self.lanes > 1:
-            ends = np.cumsum(counts)
-            lanes = ends.searchsorted(places, "right")
+            counts = self.tables.words[:, LIVE]
+            ends = counts.cumsum()
             shifts = np.arange(self.lanes) * self.capacity - ends + counts
-            places = places + shifts.take(lanes)
-        return self.tables.live.take(places).astype(np.int64)
+            places += shifts.take(ends.searchsorted(places, "right"), mode="clip")
+        return self.tables.live.take(places, mode="clip").astype(np.int64)
 
     def _draw_long(self, count: int, minimum: int, generator: torch.Generator | None) -> Ints:
         slots = self.slots()
@@ -492,3 +513,9 @@ class TrajectoryIndex:
         strides = pieces[:, STRIDE]
         steps = (numbers - pieces[:, ORIGIN]) // np.maximum(strides, 1)
         return pieces, np.where(strides, steps, pieces[:, START]), real
+
+
+def _random(count: int, generator: torch.Generator | None) -> Ints:
+    # its remainder by any number of rows is as good as uniform
+    numbers: Ints = torch.randint(1 << 62, (count,), generator=generator).numpy()
+    return numbers

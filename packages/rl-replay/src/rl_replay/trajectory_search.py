@@ -6,6 +6,8 @@ wrong, which the caller must prove, but every search ends and every slot lies in
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,8 @@ Ints = NDArray[np.int64]
 # More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
 # and again for each time that its oldest piece went while it grew.
 _MOST_JUMPS = 500
+
+_MANY = 256
 
 
 def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
@@ -39,7 +43,7 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
     found: Ints = pieces.take(newest, axis=0, mode="clip")
     for _ in range(_MOST_JUMPS):
         early = found[:, START] > steps
-        if not early.any():
+        if not np.count_nonzero(early):  # a third of the time of any()
             break
         some = found[early]
         onward = np.where(some[:, JUMP_START] >= steps[early], some[:, JUMP], some[:, PREVIOUS])
@@ -66,17 +70,45 @@ def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
         >>> numbers_of(index.tables.pieces, np.array([2]), np.array([1]), np.array([4]))
         array([1, 2, 4, 5])
     """
-    found = pieces_with(pieces, newest, first + counts - 1)
-    ends = counts.cumsum()
+    found: Ints = pieces.take(newest, axis=0, mode="clip")
+    if np.count_nonzero(found[:, START] > first):
+        found = pieces_with(pieces, newest, first + counts - 1)
+    length = even_length(counts)
+    if length is not None and not np.count_nonzero(found[:, START] > first):
+        # as most slices are: all of one length, each inside one piece
+        steps = first[:, None] + _steps(length)
+        even: Ints = found[:, ORIGIN, None] + found[:, STRIDE, None] * steps
+        return even.reshape(-1)
     which = np.arange(len(counts)).repeat(counts)
-    steps = np.arange(len(which)) + (first + counts - ends).take(which)
+    steps = np.arange(len(which)) + (first + counts - counts.cumsum()).take(which)
     numbers: Ints = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
     for _ in range(int(counts.max(initial=0))):
         begins = found[:, START].copy()
         short = begins > first
-        if not short.any():
+        if not np.count_nonzero(short):
             break
         found[short] = pieces.take(found[short, PREVIOUS], axis=0, mode="clip")
         earlier = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
         numbers = np.where(steps < begins.take(which), earlier, numbers)
     return numbers
+
+
+def even_length(counts: Ints) -> int | None:
+    """The one number that all counts are; None where they differ, or there are many or none.
+
+    Args:
+        counts: int64 `[n]`.
+
+    Example:
+        >>> even_length(np.array([3, 3])), even_length(np.array([3, 4]))
+        (3, None)
+    """
+    if not 0 < len(counts) <= _MANY:
+        return None
+    plain = counts.tolist()  # quicker than numpy on the few slices of a sample
+    return plain[0] if plain.count(plain[0]) == len(plain) else None
+
+
+@cache
+def _steps(length: int) -> Ints:
+    return np.arange(length)

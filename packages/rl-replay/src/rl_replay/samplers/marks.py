@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from tensordict import TensorDict
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple
 from rl_replay.samplers.slices_of_sample import Slices
-from rl_slabs.tensordict_fast import put
+from rl_slabs.tensordict_fast import peek, put
 
 Ints = NDArray[np.int64]
 
@@ -41,8 +43,12 @@ def mark_slices(
         >>> sample["is_init"].flatten().tolist(), sample["next", "truncated"].flatten().tolist()
         ([True, False, False, True, False], [False, False, True, False, False])
     """
-    put(sample, keys.SLICE_IDS, _tensor(sample, slices.ids))
-    _set(_flags(sample, (keys.IS_INIT,)), slices.starts, True)
+    firsts = peek(sample, (keys.IS_INIT,))
+    if firsts is None:
+        firsts = _new_flags(sample)
+        put(sample, (keys.IS_INIT,), firsts)
+    _set(firsts, slices.starts)
+    put(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
     if truncated_key is not None:
         _mark_ends(sample, as_tuple(truncated_key), slices.lasts)
     if slices.padded_to is not None:
@@ -51,74 +57,62 @@ def mark_slices(
 
 def _mark_ends(sample: TensorDict, key: tuple[str, ...], lasts: Ints) -> None:
     paths = ((*key[:-1], keys.DONE), (*key[:-1], keys.TERMINATED), key)
-    flags = [sample.get(path, None) for path in paths]
-    if any(flag is None for flag in flags):
-        _complete(sample, paths, flags)
-        flags = [sample.get(path) for path in paths]
-    if all(flag.is_cpu for flag in flags):
-        ended, over, cut = (flag.numpy() for flag in flags)
-        cut[lasts] |= ~over[lasts]
-        ended[lasts] = True
+    found = [peek(sample, path) for path in paths]
+    done, terminated, truncated = _complete(sample, paths, found)
+    if done.is_cpu:
+        cut = truncated.numpy()
+        cut[lasts] |= ~terminated.numpy()[lasts]
+        done.numpy()[lasts] = True
         return
-    rows = _tensor(sample, lasts)
-    flags[2][rows] |= ~flags[1][rows]
-    flags[0][rows] = True
+    rows = _like(done, lasts)
+    truncated[rows] |= ~terminated[rows]
+    done[rows] = True
 
 
 def _complete(
-    sample: TensorDict, paths: tuple[tuple[str, ...], ...], flags: list[torch.Tensor | None]
-) -> None:
-    """Add the flags of ends that the rows lack, saying what the others say."""
+    sample: TensorDict, paths: Sequence[tuple[str, ...]], flags: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Add those flags of ends that the rows lack, saying what the others say."""
     done, terminated, truncated = flags
+    if done is not None and terminated is not None and truncated is not None:
+        return done, terminated, truncated
     like = next((flag for flag in flags if flag is not None), None)
     no = _new_flags(sample) if like is None else torch.zeros_like(like)
     if done is None:
         done = (no if terminated is None else terminated) | (no if truncated is None else truncated)
     if terminated is None:
-        terminated = done if truncated is None else done & ~truncated
+        terminated = done.clone() if truncated is None else done & ~truncated
     if truncated is None:
         truncated = done & ~terminated
-    for path, stored, flag in zip(paths, flags, (done, terminated, truncated), strict=True):
-        if stored is None:
-            put(sample, path, flag.clone())
+    for path, flag in zip(paths, (done, terminated, truncated), strict=True):
+        put(sample, path, flag)
+    return done, terminated, truncated
 
 
 def _mark_padding(sample: TensorDict, slices: Slices) -> None:
-    real = _tensor(sample, slices.mask)
-    stored = sample.get(keys.MASK, None)
+    real = _like(sample.get(keys.IS_INIT), slices.mask)
+    stored = peek(sample, keys.MASK)
     put(sample, keys.MASK, real if stored is None else real & stored)
     for path in (keys.TRAJ_IDS, keys.ROW):
-        ids = sample.get(path, None)
+        ids = peek(sample, path)
         if ids is not None:
             ids[~real] = keys.PADDING_ID
 
 
-def _flags(sample: TensorDict, path: tuple[str, ...]) -> torch.Tensor:
-    """A flag of the sample, which is False everywhere if it was missing."""
-    found: torch.Tensor | None = sample.get(path, None)
-    if found is None:
-        found = _new_flags(sample)
-        put(sample, path, found)
-    return found
-
-
 def _new_flags(sample: TensorDict) -> torch.Tensor:
-    return torch.zeros(*sample.batch_size, 1, dtype=torch.bool, device=_device(sample))
-
-
-def _set(flag: torch.Tensor, rows: Ints, value: bool) -> None:
-    if flag.is_cpu:
-        flag.numpy()[rows] = value
-    else:
-        flag[torch.from_numpy(rows).to(flag.device)] = value
-
-
-def _tensor(sample: TensorDict, array: NDArray[np.generic]) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    device = _device(sample)
-    return tensor if device.type == "cpu" else tensor.to(device)
-
-
-def _device(sample: TensorDict) -> torch.device:
     leaf = next(iter(sample.values(True, True)), None)
-    return torch.device("cpu") if leaf is None else torch.device(leaf.device)
+    device = None if leaf is None else leaf.device
+    return torch.zeros(*sample.batch_size, 1, dtype=torch.bool, device=device)
+
+
+def _set(flag: torch.Tensor, rows: Ints) -> None:
+    if flag.is_cpu:
+        flag.numpy()[rows] = True
+    else:
+        flag[_like(flag, rows)] = True
+
+
+def _like(leaf: torch.Tensor, array: NDArray[np.generic]) -> torch.Tensor:
+    """An array as a tensor where a leaf of the sample lies."""
+    tensor = torch.from_numpy(array)
+    return tensor if leaf.is_cpu else tensor.to(leaf.device)

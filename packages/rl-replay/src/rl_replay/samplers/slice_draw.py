@@ -14,7 +14,6 @@ from rl_replay.trajectory_index import TrajectoryIndex
 By = Literal["trajectory", "step"]
 Ints = NDArray[np.int64]
 
-# its remainder by any number of rows is as good as uniform
 _LARGE = 1 << 62
 
 
@@ -60,8 +59,9 @@ def by_trajectory(
         >>> by_trajectory(index, 2, 3, minimum=3)
         Places(slots=array([0, 0]), offsets=array([0, 0]), lengths=array([3, 3]))
     """
-    slots = index.draw(count, minimum, generator)
-    return Places(slots, *place_in(index.lengths_of(slots), length, reach, generator))
+    random = random_numbers((2, count), generator)
+    slots = index.draw_by(random[0], minimum, generator)
+    return Places(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
 
 
 def by_step(
@@ -107,27 +107,41 @@ def by_step(
     return Places(slots, offsets, np.minimum(index.lengths_of(slots), length))
 
 
+def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
+    """Numbers so large that their remainders by any number of rows are as good as uniform.
+
+    Args:
+        shape: How many.
+        generator: Where the randomness comes from; torch's own unless given.
+
+    Example:
+        >>> random_numbers((2, 3), None).shape
+        (2, 3)
+    """
+    numbers: Ints = torch.randint(_LARGE, shape, generator=generator).numpy()
+    return numbers
+
+
 def place_in(
-    totals: Ints, length: int, reach: Reach | None, generator: torch.Generator | None
+    totals: Ints, length: int, random: Ints, reach: Reach | None = None
 ) -> tuple[Ints, Ints]:
-    """Draw where a slice begins in each of some trajectories, every place equally likely.
+    """Choose where a slice begins in each of some trajectories, every place equally likely.
 
     Where a slice reaches out of its trajectory, only what lies in it is left, at least one row.
 
     Args:
         totals: int64 `[n]`, rows of each trajectory, at least 1.
         length: Rows of a slice; a shorter trajectory is taken whole.
+        random: int64 `[n]`, large random numbers.
         reach: How far slices may reach out.
-        generator: Where the randomness comes from; torch's own unless given.
 
     Returns:
         Offsets and lengths, int64 `[n]` each.
 
     Example:
-        >>> place_in(np.array([3, 2]), 3, None, None)
-        (array([0, 0]), array([3, 2]))
+        >>> place_in(np.array([5, 2]), 3, np.array([7, 7]))
+        (array([1, 0]), array([3, 2]))
     """
-    random = torch.randint(_LARGE, (len(totals),), generator=generator).numpy()
     room = np.maximum(totals - length, 0)
     if reach is None or not (reach.left or reach.right):
         return random % (room + 1), np.minimum(totals, length)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_replay.trajectory_search import even_length
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -36,15 +38,15 @@ class Slices:
     @cached_property
     def rows(self) -> int:
         """Rows of the sample, padding among them."""
-        if self.padded_to is not None:
-            return self.padded_to * len(self)
-        return int(self.lengths.sum())
+        each = self._each
+        return int(self.lengths.sum()) if each is None else each * len(self)
 
     @cached_property
     def starts(self) -> Ints:
         """The first row of each, int64 `[S]`."""
-        if self.padded_to is not None:
-            return np.arange(0, self.rows, self.padded_to)
+        each = self._each
+        if each is not None:
+            return np.arange(0, each * len(self), each)
         starts: Ints = self.lengths.cumsum() - self.lengths
         return starts
 
@@ -54,11 +56,18 @@ class Slices:
         lasts: Ints = self.starts + self.lengths - 1
         return lasts
 
-    @cached_property
+    @property
     def ids(self) -> Ints:
-        """The slice of each row, int64 `[rows]`."""
-        counts = self.lengths if self.padded_to is None else self.padded_to
-        return np.arange(len(self)).repeat(counts)
+        """The slice of each row, int64 `[rows]`, a new array every time."""
+        each = self._each
+        if each is None:
+            return np.arange(len(self)).repeat(self.lengths)
+        return _even_ids(len(self), each).copy()
+
+    @cached_property
+    def _each(self) -> int | None:
+        """Rows of each slice in the sample; None where they differ."""
+        return even_length(self.lengths) if self.padded_to is None else self.padded_to
 
     @cached_property
     def mask(self) -> Flags:
@@ -139,3 +148,8 @@ class Slices:
             array([0, 1, 3])
         """
         return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
+
+
+@lru_cache(maxsize=16)
+def _even_ids(count: int, each: int) -> Ints:
+    return np.arange(count).repeat(each)

@@ -10,7 +10,7 @@ import torch
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
-from rl_replay.samplers.slice_draw import Ints, Places, place_in
+from rl_replay.samplers.slice_draw import Ints, Places, place_in, random_numbers
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
 from rl_replay.trajectory_index import TrajectoryIndex
@@ -117,7 +117,8 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         self.ran_out = len(self._slots) < (count if self.drop_last else 1)
         if self.ran_out:
             self._slots = self._born = _NOTHING
-        return Places(slots, *place_in(index.lengths_of(slots), length, None, self.generator))
+        random = random_numbers((len(slots),), self.generator)
+        return Places(slots, *place_in(index.lengths_of(slots), length, random))
 
     def state_dict(self) -> dict[str, Any]:
         """The rest of the epoch."""

@@ -1,0 +1,187 @@
+"""Slices of trajectories, with a write between any two samples: the peer, and rl-replay.
+
+    python packages/rl-replay/benchmarks/slices.py
+
+One process; 8 slices of 32 rows with 9 leaves, every one stored and returned on both sides,
+episodes of 200 steps; 64 rows are written before each sample. Medians in microseconds; the
+contenders take turns, twenty calls each, so that a busy machine slows them all. Of ours the sample
+includes taking the new rows into the trajectory index, which the storage puts off until asked.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_layout.testing import EndKind, trajectories
+from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_replay.samplers import SliceSampler
+from rl_replay.trajectory_index import TrajectoryIndex
+
+SLICES, LENGTH, WRITTEN, EPISODE = 8, 32, 64, 200
+ROWS, FEW_ROWS, MANY_ROWS = 1_000_000, 10_000, 10_000_000
+CHUNK = 10_000
+
+Call = Callable[[], object]
+
+
+def batches(count: int) -> Iterator[TensorDict]:
+    """Rows of one environment after another, `count` at a time, for ever."""
+    start = 0
+    while True:
+        first, offset = divmod(start, EPISODE)
+        lengths = [EPISODE - offset] + [EPISODE] * (count // EPISODE + 1)
+        batch = trajectories(lengths, EndKind.TERMINATED, first_id=first, first_step=offset)[:count]
+        yield TensorDict(
+            {
+                "observation": torch.rand(count, 8),
+                "action": torch.rand(count, 2),
+                "is_init": batch["is_init"],
+                "collector": {"traj_ids": batch["collector", "traj_ids"]},
+                "next": {
+                    "observation": torch.rand(count, 8),
+                    "reward": batch["next", "reward"],
+                    "done": batch["next", "done"],
+                    "terminated": batch["next", "terminated"],
+                    "truncated": batch["next", "truncated"],
+                },
+            },
+            batch_size=[count],
+        )
+        start += count
+
+
+def filled(buffer: object, rows: int) -> object:
+    """A buffer that its ring went around in."""
+    source = batches(CHUNK)
+    for _ in range(rows // CHUNK + 1):
+        buffer.extend(next(source))  # type: ignore[attr-defined]
+    return buffer
+
+
+def ours(rows: int, **options: object) -> TensorDictReplayBuffer:
+    """Our buffer, full."""
+    sampler = SliceSampler(num_slices=SLICES, slice_len=LENGTH, **options)
+    made = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(rows), sampler=sampler, batch_size=SLICES * LENGTH
+    )
+    return filled(made, rows)  # type: ignore[return-value]
+
+
+def peer(rows: int) -> object | None:
+    """TorchRL's buffer, full, or None where it is not installed."""
+    try:
+        from torchrl.data import LazyTensorStorage as PeerStorage
+        from torchrl.data import SliceSampler as PeerSampler
+        from torchrl.data import TensorDictReplayBuffer as PeerBuffer
+    except ImportError:
+        return None
+    sampler = PeerSampler(
+        num_slices=SLICES, traj_key=("collector", "traj_ids"), strict_length=False
+    )
+    made = PeerBuffer(storage=PeerStorage(rows), sampler=sampler, batch_size=SLICES * LENGTH)
+    return filled(made, rows)
+
+
+def sampling(buffer: object) -> tuple[Call, Call]:
+    """Writing to a buffer, and sampling from it."""
+    source = [batch for batch, _ in zip(batches(WRITTEN), range(500), strict=False)]
+    turn = iter(range(10**9))
+    return (
+        lambda: buffer.extend(source[next(turn) % len(source)]),  # type: ignore[attr-defined]
+        buffer.sample,  # type: ignore[attr-defined]
+    )
+
+
+def show(title: str, contenders: dict[str, tuple[Call, Call]], rounds: int = 25) -> None:
+    """One table: each one's median time, and how many times the last one's that is."""
+    times: dict[str, list[int]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, (before, call) in contenders.items():
+            for _ in range(20):
+                before()
+                start = time.perf_counter_ns()
+                call()
+                times[name].append(time.perf_counter_ns() - start)
+    found = {name: statistics.median(took) / 1000 for name, took in times.items()}
+    last = list(found.values())[-1]
+    print(f"\n{title}")
+    for name, median in found.items():
+        print(f"  {name:<52}{median:>10.1f} us{median / last:>8.2f} x")
+
+
+def against_the_peer() -> None:
+    """The claim: 8 slices of 32 of a million rows."""
+    full = ours(ROWS)
+    contenders = {"rl-replay, each step equally likely": sampling(ours(ROWS, by="step"))}
+    if (other := peer(ROWS)) is not None:
+        contenders = {"torchrl 0.14.1": sampling(other)} | contenders
+    show(
+        f"sample {SLICES} x {LENGTH} of {ROWS:,} rows, {WRITTEN} written before each",
+        contenders | {"rl-replay": sampling(full)},
+    )
+    nothing: Call = lambda: None  # noqa: E731
+    extend, _ = sampling(full)
+    index = full.storage.trajectories()
+    draws = np.random.default_rng(0)
+
+    def rows_of_slices() -> None:
+        slots = index.draw(SLICES)
+        index.rows(slots, draws.integers(0, 100, SLICES), np.full(SLICES, LENGTH))
+
+    show(
+        "of which",
+        {
+            "taking 64 new rows into the index": (extend, full.storage.trajectories),
+            "drawing slices, index up to date": (nothing, rows_of_slices),
+            "sample, index up to date": (nothing, full.sample),
+        },
+    )
+
+
+def by_capacity() -> None:
+    """The claim: what a sample costs does not depend on how many rows there are."""
+    contenders = {f"{rows:,} rows": sampling(ours(rows)) for rows in (FEW_ROWS, ROWS, MANY_ROWS)}
+    show(
+        f"sample {SLICES} x {LENGTH}, {WRITTEN} rows written before each",
+        contenders | {f"{FEW_ROWS:,} rows ": contenders[f"{FEW_ROWS:,} rows"]},
+    )
+
+
+def taking_in() -> None:
+    """The index alone, by how rows lie."""
+    nothing: Call = lambda: None  # noqa: E731
+
+    def appends(back: np.ndarray) -> Call:
+        index = TrajectoryIndex(ROWS)
+        for _ in range(ROWS // len(back) + 1):
+            index.append(index.indexed(), back)
+        return lambda: index.append(index.indexed(), back)
+
+    one_run = np.ones(64, dtype=np.int32)
+    turns = np.where(np.arange(128) % 16, 1, 113).astype(np.int32)
+    side_by_side = np.full(64, 64, dtype=np.int32)
+    episodes = np.where(np.arange(CHUNK) % EPISODE, 1, 0).astype(np.int32)
+    show(
+        f"rows taken into a full index of {ROWS:,}",
+        {
+            "64 environments, one step of each": (nothing, appends(side_by_side)),
+            "8 environments, 16 steps of each": (nothing, appends(turns)),
+            f"{CHUNK:,} rows, episodes of {EPISODE}": (nothing, appends(episodes)),
+            "1 row": (nothing, appends(one_run[:1])),
+            "64 rows, one run": (nothing, appends(one_run)),
+        },
+    )
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    taking_in()
+    against_the_peer()
+    by_capacity()
