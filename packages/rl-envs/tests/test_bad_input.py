@@ -145,9 +145,9 @@ def test_policies_that_do_not_fit_are_refused(make):
         env.rollout(3, act(lambda seen: torch.zeros(*sizes, 5, dtype=torch.bool)))
     with pytest.raises(TypeError, match=r"'action': expected dtype"):
         env.rollout(3, act(lambda seen: torch.zeros(*sizes, 2)))
-    with pytest.raises(ValueError, match="'action': expected .* as in the steps before"):
+    with pytest.raises(ValueError, match=r"'action': expected .* as in the steps before"):
         env.rollout(9, changes_its_mind(lambda good: good.float()))
-    with pytest.raises(ValueError, match="'action': expected .* as in the steps before"):
+    with pytest.raises(ValueError, match=r"'action': expected .* as in the steps before"):
         env.rollout(9, changes_its_mind(lambda good: good[..., :1]))
     for lacking in ("hidden", "action"):
         with pytest.raises(KeyError, match=f"reads .*{lacking}.* it shows .*'observation'"):

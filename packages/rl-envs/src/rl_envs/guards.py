@@ -14,7 +14,7 @@ from rl_envs.done import Prefix, complete_done
 from rl_envs.env_specs import Leaves
 from rl_envs.partial_reset import fitted
 from rl_layout import keys
-from rl_specs import TensorSpec
+from rl_specs import Bounded, TensorSpec
 from rl_transforms import StepCounter, Transform
 
 if TYPE_CHECKING:
@@ -323,10 +323,13 @@ def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -
         >>> from rl_specs import Bounded
         >>> check_value(("a",), Bounded(0, 1, (3,)), torch.ones(5, 3), "step")
     """
-    if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+    inside = spec.is_in(value)
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    # NaN lies within no bounds, so that those need no second look
+    if is_float and not (inside and isinstance(spec, Bounded)) and bool(value.isnan().any()):
         msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
         raise ValueError(msg)
-    if not spec.is_in(value):
+    if not inside:
         found = value if not isinstance(value, Tensor) or value.numel() < 20 else _range(value)
         msg = (
             f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {found}. Widen the "

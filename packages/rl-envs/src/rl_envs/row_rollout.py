@@ -325,7 +325,8 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
     """
     mask = batch.get(keys.MASK)
     num_steps = min(num_steps, int(mask.sum(-1).min()))
-    order = torch.argsort(~mask, dim=-1, stable=True)[:, :num_steps]
+    first = mask & (mask.cumsum(-1) <= num_steps)
+    order = first.nonzero()[:, 1].reshape(len(mask), num_steps)
     rows = torch.arange(len(mask)).unsqueeze(-1)
     kept = {k: leaf[rows, order] for k, leaf in keys.leaves(batch) if k != keys.MASK}
     return build(nest(kept), torch.Size((len(mask), num_steps)), [None, keys.TIME])
