@@ -1,7 +1,14 @@
 """Replay buffers of flat trajectories: storages, samplers, writers."""
 
 from rl_replay.buffer import ReplayBuffer
-from rl_replay.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from rl_replay.samplers import (
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    mark_slices,
+)
 from rl_replay.storages import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -28,10 +35,13 @@ __all__ = [
     "RoundRobinWriter",
     "Sampler",
     "SamplerWithoutReplacement",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
     "Storage",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
     "TrajectoryIndex",
     "Writer",
+    "mark_slices",
 ]

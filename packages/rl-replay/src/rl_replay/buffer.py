@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_replay.addresses import coordinates, positions_at
+from rl_replay.changed_dump import Hook, dump_changed, load_changed
+from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
 from rl_replay.collate import Collate, stack
 from rl_replay.composition import apply
 from rl_replay.explain import buffer_lines
@@ -86,6 +89,8 @@ class ReplayBuffer(Sampling):
         )
         self._written = threading.Condition(self._lock)
         self._waiting = 0
+        self._save_hooks: list[Hook] = []
+        self._load_hooks: list[Hook] = []
         if transform is not None:
             self.append_transform(transform)
 
@@ -294,6 +299,72 @@ class ReplayBuffer(Sampling):
                 self._generator.set_state(state["rng"])
                 self._sampler.generator = self._generator
             self._changed()
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write the buffer to a folder: rows, sampler, writer, transforms and generator.
+
+        What is written is as long as the buffer is full. It is written beside a dump that is there
+        already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
+
+        Args:
+            path: The folder; it is made where it is missing.
+
+        Raises:
+            NotImplementedError: A storage of any objects, which only pickles could keep.
+            OSError: Too little space, or no way to write there.
+
+        Example:
+            >>> import tempfile
+            >>> from rl_replay import LazyTensorStorage
+            >>> first, second = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
+            >>> _ = first.extend(torch.arange(5))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     first.dumps(folder)
+            ...     second.loads(folder)
+            >>> second[:]
+            tensor([0, 1, 2, 3, 4])
+        """
+        with self._lock:
+            if self._save_hooks:
+                dump_changed(self, path, self._save_hooks)
+            else:
+                dump_buffer(self, path)
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Stand as the buffer did that was written to a folder: the next samples are the same.
+
+        Args:
+            path: The folder.
+
+        Raises:
+            FileNotFoundError: There is no dump.
+            ValueError: A dump that was cut short or altered, of another version, or of a buffer of
+                other parts.
+            OSError: Too little memory or disk.
+        """
+        with self._lock:
+            if not load_changed(self, path, self._load_hooks):
+                load_buffer(self, path)
+            self._changed()
+
+    dump = save = dumps
+    load = loads
+
+    def register_save_hook(self, hook: Hook) -> None:
+        """Let a function change the rows that `dumps` writes; only the rows are written then.
+
+        Args:
+            hook: From all rows, a tensordict `[len(buffer)]`, to the tensordict to write.
+        """
+        self._save_hooks.append(hook)
+
+    def register_load_hook(self, hook: Hook) -> None:
+        """Let a function change back what save hooks made of the rows.
+
+        Args:
+            hook: From the tensordict that was written to the rows to extend an empty buffer by.
+        """
+        self._load_hooks.append(hook)
 
     def stats(self) -> dict[str, float]:
         """Figures: rows, trajectories, the share of rows that continue another, redraws.

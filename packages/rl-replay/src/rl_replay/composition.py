@@ -162,7 +162,8 @@ class Composition:
             TypeError: No storage.
         """
         with self._lock:
-            old, self._storage = self._storage, _checked(storage, Storage)
+            _require_order(_checked(storage, Storage), self._writer)
+            old, self._storage = self._storage, storage
             self._collate = collate_fn or _default_collate(storage)
             self._dim_extend = min(self._dim_extend, storage.ndim - 1)
             storage.arrange(self._dim_extend)
@@ -201,7 +202,8 @@ class Composition:
             TypeError: No writer.
         """
         with self._lock:
-            old, self._writer = self._writer, _checked(writer, Writer)
+            _require_order(self._storage, _checked(writer, Writer))
+            old, self._writer = self._writer, writer
             self._fit()
         return old
 
@@ -226,11 +228,7 @@ class Composition:
     def _fit(self) -> None:
         """Let the parts know one another."""
         storage, writer = self._storage, self._writer
-        if getattr(storage, "lossless", False) and not writer.overwrites_oldest:
-            raise ValueError(
-                f"{type(writer).__name__} does not overwrite the oldest row first, which lossless "
-                "storage relies on: use RoundRobinWriter, or lossless=False."
-            )
+        _require_order(storage, writer)
         if isinstance(writer, ImmutableDatasetWriter) and isinstance(storage, TensorStorage):
             storage.fill()
         storage.mark(list(self._sampler.id_keys), list(self._sampler.end_keys))
@@ -292,6 +290,15 @@ def _checked(part: Any, kind: Callable[..., Part], default: Any = None) -> Part:
         name = kind.__name__
         raise TypeError(f"{name.lower()} must be a {name}, got {type(found).__name__}.")
     return found
+
+
+def _require_order(storage: Storage, writer: Writer) -> None:
+    """Refuse lossless storage under a writer that may keep a row longer than the next one."""
+    if getattr(storage, "lossless", False) and not writer.overwrites_oldest:
+        raise ValueError(
+            f"{type(writer).__name__} does not overwrite the oldest row first, which lossless "
+            "storage relies on: use RoundRobinWriter, or lossless=False."
+        )
 
 
 def _default_collate(storage: Storage) -> Collate | None:

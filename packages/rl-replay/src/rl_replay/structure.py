@@ -246,7 +246,7 @@ class Structure:
         if len(shape) > arrangement.ndim:
             kept = shape[len(shape) - arrangement.ndim + 1 :] if arrangement.ndim > 1 else ()
             shape = torch.Size([prod(shape[: len(shape) - len(kept)]), *kept])
-            data = _merged(data, shape)
+            data = _merged(data, shape, dims=len(data.batch_size) - inner)
         count = shape.numel()
         if not count:
             raise _nothing(list(data.batch_size))
@@ -254,7 +254,7 @@ class Structure:
             leaves = leaves_of(data)
             flat = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
             data = build(nest(flat), torch.Size([count]))
-        elif len(shape) > 1:
+        elif len(shape) > 1 or inner:
             data = _merged(data, torch.Size([count]), dims=len(shape))
         extent = (
             Extent(count, 1, length)
@@ -319,9 +319,8 @@ def _without_sample_keys(data: TensorDictBase) -> TensorDictBase:
     return data.exclude(*SAMPLE_KEYS)
 
 
-def _merged(data: TensorDictBase, shape: torch.Size, dims: int | None = None) -> TensorDictBase:
-    """The same rows with their first `dims` dimensions (all batch ones unless given) as `shape`."""
-    dims = data.batch_dims if dims is None else dims
+def _merged(data: TensorDictBase, shape: torch.Size, dims: int) -> TensorDictBase:
+    """The same rows with their first `dims` dimensions as `shape`."""
     leaves = leaves_of(data)
     flat = {path: leaf.reshape(shape + leaf.shape[dims:]) for path, leaf in leaves.items()}
     return build(nest(flat), shape)

@@ -1,5 +1,6 @@
 """Which rows a sample holds."""
 
+from rl_replay.samplers.marks import mark_slices
 from rl_replay.samplers.random import RandomSampler
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slices import SliceSampler
@@ -16,4 +17,5 @@ __all__ = [
     "SliceSamplerWithoutReplacement",
     "Slices",
     "TrajectorySampler",
+    "mark_slices",
 ]

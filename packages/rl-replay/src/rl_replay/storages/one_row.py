@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import nest
 from rl_slabs import Rows
+from rl_slabs.dtypes import carrier
 from rl_slabs.tensordict_fast import entries_of
 
 Leaves = dict[NestedKey, NDArray[Any]]
@@ -47,7 +48,7 @@ class OneRow:
             field.path: _Place(field.key, self._columns[field.key].dtype, field.shape)
             for field in rows.schema.fields
             # others are written as integers of their size, which hide what they are
-            if _as_numpy(field.dtype) == self._columns[field.key].dtype
+            if carrier(field.dtype) is field.dtype
         }
         self._places = nest(places)
 
@@ -92,10 +93,3 @@ def _collect(data: TensorDict, places: dict[str, Any], found: Leaves) -> bool:
         if not group or not _collect(leaf, place, found):
             return False
     return True
-
-
-def _as_numpy(dtype: torch.dtype) -> np.dtype[Any] | None:
-    try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
-    except TypeError:
-        return None

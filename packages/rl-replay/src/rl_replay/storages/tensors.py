@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
+from rl_replay.compact import CompactRows
 from rl_replay.explain import storage_lines
 from rl_replay.links import Links
 from rl_replay.ring import PrivateRing
@@ -20,7 +21,7 @@ from rl_replay.storages.one_row import OneRow
 from rl_replay.structure import Arrangement, Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
-from rl_slabs.schema import leaves_of
+from rl_slabs.schema import PACKED_LEAF_BYTES, leaves_of
 from rl_slabs.writing import fitting_leaves
 
 Device = torch.device | str | Literal["auto"] | None
@@ -70,9 +71,11 @@ class TensorStorage(MarkedStorage):
         count = len(batch.cells)
         if max_size is not None and max_size != count:
             raise ValueError(f"max_size is {max_size}, but the tensors hold {count} rows.")
-        schema = RowSchema.from_tensordict(batch.cells, packed_bytes=0)
+        self._asked, self._packed_bytes = count, 0  # the caller's tensors lie apart
+        schema = self._schema(batch.cells)
+        arrays = {field.path: found[field.path] for field in schema.fields}
         self.columns = torch.Size(batch.shape[1:])
-        self._take(structure, PlainRows(Rows(schema, None, found)), _no_links(count))
+        self._take(structure, PlainRows(Rows(schema, None, arrays)), _no_links(count))
 
     def _begin(self, max_size: int, *, device: Device, ndim: int) -> None:
         super().__init__(max_size, ndim=ndim)
@@ -81,6 +84,7 @@ class TensorStorage(MarkedStorage):
         self.ends: list[NestedKey] = []
         self._index: TrajectoryIndex | None = None
         self._asked = int(max_size)
+        self._packed_bytes = PACKED_LEAF_BYTES
         self._one_row: OneRow | None = None
         self._open = True  # what is written next says what rows are like
 
@@ -125,11 +129,12 @@ class TensorStorage(MarkedStorage):
                 return self._write_one(self._one_row, leaves)
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
-            element = data.batch_size if self.ndim == 1 else None
-            if self._open:
-                self.require_own()
-                return self._write(self._make(data.unsqueeze(dim), element))
-            return self.extend(data.unsqueeze(dim))
+            self._require_one(data.batch_size)
+            rows = data.unsqueeze(dim)
+            if not self._open:
+                return self.extend(rows)
+            self.require_own()
+            return self._write(self._make(rows, data.batch_size if self.ndim == 1 else None))
         structure = Structure.of(data)
         parts = structure._leaves(data)
         if structure.form == "tensor":
@@ -149,6 +154,15 @@ class TensorStorage(MarkedStorage):
         store, structure = self._made()
         cells = store.read(positions if self._on_host else positions.to(self._device_of_rows))
         return structure.put_together(cells)
+
+    def read_one(self, position: int) -> Any:
+        """Copy one row out, without a batch dimension.
+
+        Args:
+            position: Where it lies.
+        """
+        store, structure = self._made()
+        return structure.put_together(store.read(position))
 
     def replace(self, positions: torch.Tensor, data: Any) -> None:
         """Write some or all leaves of rows where they lie.
@@ -248,7 +262,7 @@ class TensorStorage(MarkedStorage):
             return
         back, first = state["back"].numpy(), state["first"]
         cells = TensorDict(state["rows"], batch_size=[len(back)])
-        columns, schema = torch.Size(state["columns"]), RowSchema.from_tensordict(cells)
+        columns, schema = torch.Size(state["columns"]), self._schema(cells)
         capacity = self._capacity(cells, columns)
         if capacity != state["capacity"]:
             raise ValueError(
@@ -257,7 +271,7 @@ class TensorStorage(MarkedStorage):
             )
         self.empty()
         structure = Structure.from_plain(state["structure"])
-        if self.store is None or self.store.schema != schema:
+        if self.store is None or _schema_of(self.store) != schema:
             self._take_new(structure, schema, capacity)
         self.structure, self.columns, self._open = structure, columns, False
         store, numbers = self._made()[0], range(first, first + len(back))
@@ -276,11 +290,12 @@ class TensorStorage(MarkedStorage):
         """Take the first data apart, and make room for as many rows like them."""
         structure = Structure.of(data, element=element)
         batch = structure.take_apart(data, self.arrangement)
-        schema = RowSchema.from_tensordict(batch.cells)
+        schema = self._schema(batch.cells)
         columns = self.arrangement.columns(batch.shape)
         capacity = self._capacity(batch.cells, columns)
         self._require_room(batch.extent.count, capacity)
-        if self.store is not None and self.store.schema == schema and len(self.store) == capacity:
+        old = self.store
+        if old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:
             self._take_new(structure, schema, capacity)
@@ -292,6 +307,9 @@ class TensorStorage(MarkedStorage):
             self.device = next(iter(leaves_of(cells).values())).device
         inner = columns.numel()
         return -(-self._asked // inner) * inner
+
+    def _schema(self, cells: TensorDictBase) -> RowSchema:
+        return RowSchema.from_tensordict(cells, packed_bytes=self._packed_bytes)
 
     def _take_new(self, structure: Structure, schema: RowSchema, capacity: int) -> None:
         back = _no_links(capacity)
@@ -374,6 +392,17 @@ class TensorStorage(MarkedStorage):
                 "larger one."
             )
 
+    def _require_one(self, batch: torch.Size) -> None:
+        """Refuse several elements where one is meant."""
+        if self._open and self.ndim == 1:
+            return  # the first element says what one is
+        inner = self.structure.element if self.structure is not None and not self._open else ()
+        if len(batch) != self.ndim - 1 + len(inner):
+            raise ValueError(
+                f"expected one element of {self.ndim - 1 + len(inner)} batch dimension(s), got "
+                f"batch size {list(batch)}: use extend() for several."
+            )
+
     def _other_columns(self, shape: torch.Size) -> ValueError:
         return ValueError(
             f"expected batches with columns {list(self.columns)} behind dimension "
@@ -395,3 +424,8 @@ class TensorStorage(MarkedStorage):
 
 def _no_links(capacity: int) -> NDArray[np.int32]:
     return np.zeros(capacity, dtype=np.int32)
+
+
+def _schema_of(store: RowStore) -> RowSchema:
+    """The leaves of rows as they came, which may lack the next observations."""
+    return store.layout.given if isinstance(store, CompactRows) else store.schema
