@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from rl_layout import Segments
 from rl_recurrent import Network
 from rl_recurrent.functional import unroll
-from rl_recurrent.stepping import step_network
+from rl_recurrent.stepping import step_module, step_network
 
 VARIANTS = [
     (nn.LSTM, {}),
@@ -40,3 +40,18 @@ def test_dropout_falls_between_layers_of_a_step_too():
     module.eval()
     one, other = (step_network(x, states, Network.of(module))[0] for _ in range(2))
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_short_way_of_one_layer_is_the_long_way(kind, bias):
+    module, x = kind(3, 5, bias=bias), torch.randn(4, 3)
+    network = Network.of(module)
+    states = tuple(torch.randn(4, *shape) for shape in network.state_shapes)
+    wanted = step_network(x, states, network)
+    assert_close(step_module(module, x, states), wanted, rtol=0, atol=0)
+    nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+    assert_close(step_module(module, x, states), wanted)
+    with torch.no_grad():
+        module.parametrizations.weight_hh_l0.original0.mul_(2)
+    assert not torch.allclose(step_module(module, x, states)[0], wanted[0])

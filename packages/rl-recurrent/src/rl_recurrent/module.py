@@ -22,7 +22,7 @@ from rl_recurrent.sequence import refuse_sequence, require_sequence
 from rl_recurrent.settings import Settings
 from rl_recurrent.stack import States
 from rl_recurrent.static import runs_static, unroll_static
-from rl_recurrent.stepping import step_network
+from rl_recurrent.stepping import step_module
 from rl_specs import Composite, Unbounded
 from rl_transforms import TensorDictPrimer
 
@@ -146,7 +146,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
                 check_states(states, tuple(x.shape[:-1]), Network.of(self.network))
         if self.initial_states is not None:
             states = self._with_initial(states)
-        out, after = step_network(x, states, Network.of(self.network))
+        out, after = step_module(self.network, x, states)
         return (out, *after)
 
     def make_tensordict_primer(self) -> TensorDictPrimer:

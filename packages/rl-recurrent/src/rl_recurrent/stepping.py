@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl_recurrent.cells import lstm_step
 from rl_recurrent.network import Network
 from rl_recurrent.stack import States
 from rl_recurrent.weights import LayerWeights
+
+
+NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """Step a network of torch once; the plainest ones without looking at more than they need.
+
+    Args:
+        module: a `torch.nn.LSTM` or `torch.nn.GRU`.
+        x: ``[*B, I]``.
+        states: h, and c of an LSTM, ``[*B, L, H]`` each.
+
+    Returns:
+        Outputs ``[*B, P]``, and the next states.
+
+    Raises:
+        ValueError: the network also runs backwards in time.
+
+    Example:
+        >>> out, (h,) = step_module(nn.GRU(3, 5), torch.zeros(2, 3), (torch.zeros(2, 1, 5),))
+        >>> torch.equal(h[:, 0], out)
+        True
+    """
+    if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
+        return step_network(x, states, Network.of(module))
+    weights = [*map(module._parameters.get, NAMES)]  # a module's own lookup takes microseconds
+    wanted = weights if module.bias else weights[:2]
+    if any(weight is None for weight in wanted):  # parametrized
+        return step_network(x, states, Network.of(module))
+    if len(states) == 1:
+        h = torch.gru_cell(x, states[0][:, 0], *weights)
+        return h, (h.unsqueeze(1),)
+    h, c = torch.lstm_cell(x, (states[0][:, 0], states[1][:, 0]), *weights)
+    return h, (h.unsqueeze(1), c.unsqueeze(1))
 
 
 def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
@@ -27,7 +62,6 @@ def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, S
         ValueError: the network also runs backwards in time.
 
     Example:
-        >>> from torch import nn
         >>> network = Network.of(nn.GRU(3, 5))
         >>> out, (h,) = step_network(torch.zeros(2, 3), (torch.zeros(2, 1, 5),), network)
         >>> torch.equal(h[:, 0], out)
