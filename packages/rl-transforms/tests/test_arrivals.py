@@ -13,11 +13,14 @@ from rl_transforms.flat_rows import FlatRows
 
 @st.composite
 def shuffled(draw):
-    """Rows of a few trajectories in any order, some lost."""
+    """Rows of a few trajectories in any order or in theirs, some lost."""
     kinds = st.lists(st.sampled_from(list(EndKind)), min_size=3, max_size=3)
     lengths = st.lists(st.integers(1, 5), min_size=3, max_size=3)
     rows = trajectories(draw(lengths), draw(kinds))
-    order = draw(st.permutations(range(len(rows))))
+    # markers that cut where ids and steps do not
+    for key in (keys.IS_INIT, keys.NEXT_DONE):
+        rows[key][draw(st.integers(0, len(rows) - 1))] = True
+    order = draw(st.one_of(st.just(range(len(rows))), st.permutations(range(len(rows)))))
     return rows[torch.tensor(order[: draw(st.integers(1, len(order)))])]
 
 

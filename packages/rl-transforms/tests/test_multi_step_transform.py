@@ -79,7 +79,7 @@ def test_a_reach_beyond_every_trajectory_is_its_whole_rest(pieces, n_steps):
 @pytest.mark.parametrize("n_steps", [3, 20])
 def test_an_infinite_reward_stays_in_its_trajectory(n_steps):
     rows = trajectories([2, 25])
-    rows[keys.NEXT_REWARD][1] = float("inf")
+    rows[keys.NEXT_REWARD][:2] = float("inf")
     made = MultiStepTransform(n_steps, 0.9).inv(torch.cat([rows[2:], rows[:2]]))
     assert made[keys.NEXT_REWARD].isfinite().flatten().tolist() == [True] * 25 + [False] * 2
 
@@ -246,3 +246,20 @@ def test_how_long_rows_have_waited_is_state():
         MultiStepTransform(3, 0.9, columns=True).load_state_dict(one.state_dict())
     with pytest.raises(ValueError, match="patience: expected at least 1"):
         MultiStepTransform(3, 0.9, patience=0)
+
+
+def test_a_missing_observation_is_marked_on_the_rows_that_reach_it():
+    rows = trajectories([4])
+    rows[keys.NEXT_MISSING] = torch.tensor([False, True, False, False])
+    assert MultiStepTransform(2, 0.5).inv(rows)[keys.NEXT_MISSING].tolist() == [True] + [False] * 3
+
+
+@pytest.mark.parametrize("flag", [keys.IS_INIT, keys.NEXT_DONE])
+def test_a_marker_cuts_where_ids_and_steps_go_on(flag):
+    rows = trajectories([6], EndKind.CUT)
+    rows[flag][3 if flag == keys.IS_INIT else 2] = True
+    for pieces in ([6], [3, 3]):
+        ahead = MultiStepTransform(3, 0.9)
+        made = [ahead.inv(piece) for piece in rows.split(pieces)] + [ahead.flush()]
+        steps = by_step(torch.cat([one for one in made if one is not None]))
+        assert steps[keys.STEPS_TO_NEXT_OBS].flatten().tolist() == [3, 2, 1, 3, 2, 1]

@@ -192,6 +192,8 @@ def test_bad_input_is_refused():
     batch = trajectories([3])
     with pytest.raises(KeyError, match=r"\('next', 'delta'\) is missing"):
         NextObservationDelta()(batch)
+    with pytest.raises(KeyError, match="'next' is missing: there are"):
+        NextObservationDelta(side="write").inv(batch.exclude("next"))
     small = NextObservationDelta().rows(batch)
     with pytest.raises(KeyError, match=r"'delta', 'pixels'\) is missing"):
         NextObservationDelta(["pixels"])(small.set("pixels", torch.ones(3)))

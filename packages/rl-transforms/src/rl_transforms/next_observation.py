@@ -172,8 +172,11 @@ class NextObservationDelta(Transform):
             return self.in_keys
         if self._observations is not None:
             return [key for key in self._observations if batch.get(next_key(key), None) is not None]
+        steps = batch.get(keys.NEXT, None)
+        if steps is None:
+            raise missing(self, keys.NEXT, batch)
         found = []
-        for key, after in leaves(batch[keys.NEXT]):
+        for key, after in leaves(steps):
             root = batch.get(key, None)
             alike = root is not None and (root.shape, root.dtype) == (after.shape, after.dtype)
             if alike and self._takes(after.dtype):
