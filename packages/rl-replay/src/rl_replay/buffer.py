@@ -117,8 +117,8 @@ class ReplayBuffer(Sampling):
         with self._lock:
             self._writer.check(1)
             if self._transforms:
-                found = self._extend(_with_dimension(data, self._dim_extend))
-                return found if storage.ndim > 1 or not len(found) else int(found[0])
+                found = self._add_inverse(data)
+                return int(found) if storage.ndim == len(found) == 1 else found
             span = storage.add(data)
             self._took_in()
         if storage.ndim > 1:
@@ -399,8 +399,10 @@ class ReplayBuffer(Sampling):
         )
 
     def _extend(self, data: Any) -> torch.Tensor:
+        return self._extend_inverse(self._inverse(data))
+
+    def _extend_inverse(self, data: Any) -> torch.Tensor:
         storage = self._storage
-        data = self._inverse(data)
         if data is None:
             shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
             return torch.empty(shape, dtype=torch.int64)
@@ -412,6 +414,17 @@ class ReplayBuffer(Sampling):
             grid = positions.view(-1, *storage.columns)
             positions = grid.transpose(0, self._dim_extend).reshape(-1)
         return coordinates(storage, positions)
+
+    def _add_inverse(self, data: Any) -> torch.Tensor:
+        """Store what transforms make of one element: rows, if any, or whole trajectories."""
+        rows = _with_dimension(data, self._dim_extend)
+        whole = is_tensor_collection(rows) and rows.batch_dims > self._storage.ndim
+        rows = self._inverse(rows)
+        if not whole or rows is None:
+            return self._extend_inverse(rows)
+        spans = [self._storage.add(row) for row in rows.unbind(0)]
+        self._took_in()
+        return torch.cat([_positions(span) for span in spans])
 
     def _took_in(self) -> None:
         self._stamp += 1

@@ -127,8 +127,8 @@ class Sampling(Composition):
         rows = storage.read(positions)
         index = coordinates(storage, positions)
         if isinstance(rows, TensorDictBase):
-            put(rows, (keys.INDEX,), index)
-            put(rows, keys.ROW, numbers)
+            put(rows, (keys.INDEX,), _spread(index, rows))
+            put(rows, keys.ROW, _spread(numbers, rows))
             if "slices" in drawn.info:
                 mark_slices(rows, drawn.info["slices"], self._sampler.truncated_key)
         return rows, {keys.INDEX: index, "row": numbers} | drawn.info
@@ -145,3 +145,11 @@ class Sampling(Composition):
     def _source(self) -> StoredRows | None:
         storage = self._storage
         return StoredRows(storage) if isinstance(storage, TensorStorage) else None
+
+
+def _spread(numbers: torch.Tensor, rows: TensorDictBase) -> torch.Tensor:
+    """One number a row for every step of it, where rows are whole trajectories."""
+    if rows.batch_dims == 1:
+        return numbers
+    inner = rows.batch_size[1:]
+    return numbers.view(-1, *[1] * len(inner)).expand(-1, *inner).clone()

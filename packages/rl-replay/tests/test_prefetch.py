@@ -1,0 +1,152 @@
+"""Batches made ahead: the same ones in the same order, and none that a change made stale."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_replay import (
+    LazyTensorStorage,
+    RandomSampler,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+
+
+def steps(count: int, first: int = 0) -> TensorDict:
+    row = torch.arange(first, first + count)
+    return TensorDict({"a": row, "next": {"done": (row % 5 == 4).unsqueeze(-1)}}, [count])
+
+
+def filled(prefetch: int | None, **parts) -> ReplayBuffer:
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(100),
+        prefetch=prefetch,
+        generator=torch.Generator().manual_seed(5),
+        **{"batch_size": 4, **parts},
+    )
+    buffer.extend(steps(20))
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
+)
+def test_the_sequence_is_that_without_prefetching(sampler) -> None:
+    drawn = [
+        [buffer.sample()["a"].tolist() for _ in range(12)]
+        for buffer in (filled(None, sampler=sampler()), filled(3, sampler=sampler()))
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def test_epochs_end_where_they_do_without_prefetching() -> None:
+    buffer = filled(3, sampler=SamplerWithoutReplacement(), batch_size=6)
+    for _ in range(3):
+        batches = [batch["a"].tolist() for batch in buffer]
+        assert [len(batch) for batch in batches] == [6, 6, 6, 2]
+        assert sorted(row for batch in batches for row in batch) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (
+            lambda b: b.empty() or b.extend(steps(3, 50)),
+            lambda s: set(s["a"].tolist()) <= {50, 51, 52},
+        ),
+        (
+            lambda b: b.__setitem__("a", torch.arange(20) + 100),
+            lambda s: bool((s["a"] >= 100).all()),
+        ),
+        (lambda b: setattr(b, "batch_size", 7), lambda s: len(s) == 7),
+        (lambda b: b.append_transform(lambda t: t.set("b", t["a"])), lambda s: "b" in s),
+        (
+            lambda b: b.set_sampler(SliceSampler(slice_len=2)),
+            lambda s: ("collector", "slice_ids") in s.keys(True),
+        ),
+        (
+            lambda b: b.update_rows(
+                torch.arange(20), TensorDict({"a": torch.arange(20) - 50}, [20])
+            ),
+            lambda s: bool((s["a"] < 0).all()),
+        ),
+        (lambda b: b.set_storage(other()), lambda s: bool((s["a"] == 7).all())),
+    ],
+    ids=["empty", "set", "batch size", "transform", "sampler", "update", "storage"],
+)
+def test_nothing_that_predates_a_change_is_handed_out(change, seen) -> None:
+    buffer = filled(3)
+    buffer.sample()
+    assert len(buffer._prefetch) == 3
+    change(buffer)
+    for _ in range(5):
+        assert seen(buffer.sample())
+
+
+def other() -> LazyTensorStorage:
+    storage = LazyTensorStorage(9)
+    storage.extend(steps(8).apply(lambda leaf: torch.full_like(leaf, 7)))
+    return storage
+
+
+def test_an_extend_may_be_drawn_from_at_once() -> None:
+    buffer = filled(3)
+    for first in range(20, 60, 4):
+        buffer.sample()
+        buffer.extend(steps(4, first))
+        drawn = torch.cat([buffer.sample()["a"] for _ in range(40)])
+        assert drawn.max() >= first  # the chance of missing four rows of sixty 160 times is 1e-5
+
+
+def test_rows_of_stale_batches_are_not_lost_from_an_epoch() -> None:
+    buffer = filled(3, sampler=SamplerWithoutReplacement(), batch_size=4)
+    first = buffer.sample()["a"].tolist()
+    buffer.append_transform(lambda batch: batch)
+    rest = [batch["a"].tolist() for batch in buffer]
+    assert sorted(first + [row for batch in rest for row in batch]) == list(range(20))
+
+
+def test_a_batch_whose_rows_were_chosen_before_a_change_is_dropped_in_its_thread() -> None:
+    buffer = filled(1)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(batch):
+        entered.set()
+        assert go_on.wait(30)
+        return batch
+
+    buffer.append_transform(slow)
+    result = []
+    reader = threading.Thread(target=lambda: result.append(buffer.sample()))
+    reader.start()
+    assert entered.wait(30)
+    buffer["a"] = torch.arange(20) + 100
+    go_on.set()
+    reader.join()
+    assert (result[0]["a"] >= 100).all()
+
+
+def test_an_error_in_a_thread_reaches_the_caller() -> None:
+    buffer = filled(2)
+
+    def fail(batch):
+        raise ZeroDivisionError("in the transform")
+
+    buffer.append_transform(fail)
+    with pytest.raises(ZeroDivisionError, match="in the transform"):
+        buffer.sample()
+
+
+def test_another_batch_size_is_drawn_anew() -> None:
+    buffer = filled(3)
+    assert [len(buffer.sample(size)) for size in (4, 6, 6, 4)] == [4, 6, 6, 4]
+
+
+def test_prefetching_needs_a_batch_size() -> None:
+    with pytest.raises(ValueError, match="prefetch=2 needs a batch_size"):
+        ReplayBuffer(prefetch=2)

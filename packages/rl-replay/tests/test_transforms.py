@@ -1,0 +1,186 @@
+"""Transforms of a buffer: both directions, the rows beside a sample, and where they may stand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_layout import RowSource, keys
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler
+from rl_transforms import (
+    Compose,
+    DTypeCastTransform,
+    MultiStepTransform,
+    NextObservationDelta,
+    NextStateReconstructor,
+    RandomCropTensorDict,
+    RenameTransform,
+    RewardSum,
+    Transform,
+)
+
+NEXT_SEEN = ("next", "observation")
+
+
+def plain(count: int) -> TensorDict:
+    return TensorDict({"a": torch.arange(count)}, [count])
+
+
+def test_functions_run_in_order_and_data_go_in_as_they_are() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), transform=lambda t: t.set("b", t["a"] + 1))
+    buffer.append_transform(lambda t: t.set("c", t["b"] * 2))
+    buffer.insert_transform(0, lambda t: t.set("a", t["a"] + 10))
+    buffer.extend(plain(3))
+    assert buffer[:]["c"].tolist() == [22, 24, 26]
+    assert buffer[1]["c"] == 24
+    assert (buffer.sample(4)["c"] >= 22).all()
+    assert buffer.storage.read(torch.arange(3))["a"].tolist() == [0, 1, 2]
+
+
+def test_data_go_through_the_inverses_in_reverse() -> None:
+    narrow = DTypeCastTransform(torch.float16, torch.float32, ["x"], in_keys_inv=["x"])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), transform=narrow)
+    buffer.extend(TensorDict({"x": torch.ones(3)}, [3]))
+    buffer.add(TensorDict({"x": torch.ones(())}))
+    buffer[0] = TensorDict({"x": torch.full((), 2.0)})
+    assert buffer.storage.store.schema["x"].dtype is torch.float16
+    assert buffer[:]["x"].dtype is torch.float32
+    assert buffer[:]["x"].tolist() == [2, 1, 1, 1]
+
+
+def test_an_inverted_transform_works_on_the_way_in() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.append_transform(RenameTransform(["a"], ["z"]), invert=True)
+    buffer.extend(plain(3))
+    assert list(buffer.storage.store.schema) == ["z"]
+
+
+def test_rows_that_a_transform_holds_back_are_not_stored_yet() -> None:
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(50), transform=MultiStepTransform(n_steps=3, gamma=0.9)
+    )
+    rows = trajectories([6, 4], EndKind.CUT)
+    assert buffer.extend(rows[:2]).shape == (0,)
+    assert len(buffer) == 0
+    assert buffer.add(rows[2]) == 0
+    buffer.extend(rows[3:])
+    assert len(buffer) == 6
+    assert (buffer[:][keys.STEPS_TO_NEXT_OBS] == 3).all()
+    assert buffer[:][NEXT_SEEN][0].tolist() == rows[NEXT_SEEN][2].tolist()
+
+
+def test_n_step_rows_are_trajectories_too() -> None:
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(50), transform=MultiStepTransform(n_steps=3, gamma=0.9)
+    )
+    buffer.extend(trajectories([6, 4]))
+    assert sorted(buffer.storage.trajectories().lengths().tolist()) == [4, 6]
+
+
+@pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=3)])
+def test_next_observations_are_rebuilt_from_rows_beside_the_sample(sampler) -> None:
+    rows = trajectories([7, 9, 5], EndKind.TERMINATED)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(50), sampler=sampler, transform=NextStateReconstructor()
+    )
+    for start in range(0, 21, 4):
+        buffer.extend(rows.exclude(NEXT_SEEN)[start : start + 4])
+    sample = buffer.sample(30)
+    whole = rows[sample["index"]]
+    missing = sample[keys.NEXT_MISSING]
+    assert torch.equal(missing, whole[keys.NEXT_DONE].squeeze(-1))
+    assert torch.equal(sample[NEXT_SEEN][~missing], whole[NEXT_SEEN][~missing])
+
+
+def test_rows_overwritten_are_no_neighbours() -> None:
+    rows = trajectories([20], EndKind.CUT).exclude(NEXT_SEEN)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), transform=NextStateReconstructor())
+    buffer.extend(rows[:8])
+    buffer.extend(rows[8:13])
+    sample = buffer.sample(60)
+    newest = sample["collector", "traj_step"] == 12
+    assert torch.equal(sample[keys.NEXT_MISSING], newest)
+    expected = sample["observation"] + torch.tensor([0.0, 1.0])
+    assert torch.equal(sample[NEXT_SEEN][~newest], expected[~newest])
+
+
+def test_a_transform_that_needs_rows_is_handed_the_buffers() -> None:
+    class Ahead(Transform):
+        needs_rows = True
+
+        def forward(self, batch, source):
+            assert isinstance(source, RowSource)
+            numbers, proved = source.after(batch[keys.ROW], 2)
+            rows, had = source.read(numbers, ["action"])
+            before, known = source.before(batch[keys.ROW], 1)
+            batch["ahead"], batch["had"] = rows["action"], proved & had
+            batch["before"], batch["known"] = before, known
+            return batch
+
+    rows = trajectories([5, 4])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), transform=Compose(Ahead()))
+    buffer.extend(rows)
+    sample = buffer.sample(40)
+    at, step = sample["index"], sample["collector", "traj_step"]
+    assert torch.equal(sample["had"], step + 2 < torch.where(at < 5, 5, 4))
+    had = sample["had"]
+    assert torch.equal(sample["ahead"][had], rows["action"][at[had] + 2])
+    assert torch.equal(sample["known"], step > 0)
+    assert torch.equal(sample["before"][step > 0], at[step > 0] - 1)
+
+
+def test_deltas_are_stored_and_whole_observations_sampled() -> None:
+    rows = trajectories([7, 5])
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(50),
+        transform=NextObservationDelta(in_keys=["observation"], side="write"),
+    )
+    buffer.extend(rows)
+    assert NEXT_SEEN not in buffer.storage.store.schema
+
+
+def test_whole_trajectories_are_cropped() -> None:
+    rows = trajectories([6, 6, 6]).reshape(3, 6)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(5), transform=RandomCropTensorDict(4))
+    for row in rows:
+        buffer.add(row)
+    sample = buffer.sample(7)
+    assert sample.batch_size == (7, 4)
+    step = sample["collector", "traj_step"]
+    assert torch.equal(step - step[:, :1], torch.arange(4).expand(7, 4))
+
+
+def test_what_cannot_stand_in_a_buffer_is_refused() -> None:
+    class Outside(RewardSum):
+        places = frozenset({"environment"})
+
+    with pytest.raises(ValueError, match="cannot sit in a buffer"):
+        ReplayBuffer(transform=Outside())
+    with pytest.raises(TypeError, match="expected a transform or a callable"):
+        ReplayBuffer(transform=3)
+
+
+def test_functions_take_any_data_and_collation_comes_first() -> None:
+    buffer = ReplayBuffer(storage=ListStorage(9), transform=lambda items: [i * 2 for i in items])
+    buffer.extend(["a", "b"])
+    assert buffer[:] == ["aa", "bb"]
+    joined = ReplayBuffer(storage=ListStorage(9), collate_fn="-".join, transform=str.upper)
+    joined.extend(["a", "b"])
+    assert joined[:] == "A-B"
+
+
+def test_batches_of_environments_pass_transforms_as_they_came() -> None:
+    shapes = []
+
+    class Look(Transform):
+        def inv(self, batch):
+            shapes.append(batch.batch_size)
+            return batch
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(60, ndim=2), transform=Look())
+    buffer.extend(environments(3, 5, [9], [EndKind.CUT]))
+    buffer.add(environments(3, 1, [9], [EndKind.CUT])[:, 0])
+    assert shapes == [(3, 5), (3, 1)]
+    assert len(buffer) == 18
