@@ -18,21 +18,24 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl_envs import GymEnv, GymVectorEnv, SerialEnv
+from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
+from rl_specs import Unbounded
+from rl_transforms import Compose, InitTracker, RewardSum, StepCounter, TensorDictPrimer
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 STEPS = 1000
 
 
-def median_ms(call: Callable[[], object], repeats: int = 7) -> float:
-    """Median CPU time of a call, in milliseconds, after one call to warm up."""
-    times = []
+def medians_ms(calls: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
+    """Median CPU time of each call, in milliseconds, in turns, after one round to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 1):
-        begin = time.process_time()
-        call()
-        times.append(time.process_time() - begin)
-    return statistics.median(times[1:]) * 1e3
+        for name, call in calls.items():
+            begin = time.process_time()
+            call()
+            times[name].append(time.process_time() - begin)
+    return {name: statistics.median(found[1:]) * 1e3 for name, found in times.items()}
 
 
 def by_hand() -> Callable[[], object]:
@@ -87,11 +90,35 @@ def vector_by_hand(num_envs: int, num_steps: int) -> Callable[[], object]:
     return play
 
 
-def report(name: str, ours: float, others: dict[str, float]) -> None:
+def report(title: str, ours: Callable[[], object], **others: Callable[[], object]) -> None:
     """Print our time, and how many times longer the others take."""
-    print(f"{name:44}{ours:9.1f} ms")
-    for other, duration in others.items():
-        print(f"  {other:42}{duration:9.1f} ms  {duration / ours:6.2f} times ours")
+    found = medians_ms({"ours": ours, **others})
+    print(f"{title:48}{found['ours']:9.1f} ms")
+    for name in others:
+        print(f"  {name:46}{found[name]:9.1f} ms  {found[name] / found['ours']:6.2f} times ours")
+
+
+def transformed() -> TransformedEnv:
+    """CartPole with first-step flags, a recurrent state, counts and sums."""
+    primer = TensorDictPrimer(hidden=Unbounded((64,)), expand_specs=True)
+    changes = Compose(InitTracker(), primer, StepCounter(), RewardSum())
+    return TransformedEnv(GymEnv("CartPole-v1"), changes)
+
+
+def transformed_peer() -> object:
+    """The same of torchrl's."""
+    from torchrl.data import Unbounded as PeerUnbounded
+    from torchrl.envs import Compose as PeerCompose
+    from torchrl.envs import GymEnv as PeerEnv
+    from torchrl.envs import InitTracker as PeerInit
+    from torchrl.envs import RewardSum as PeerSum
+    from torchrl.envs import StepCounter as PeerCounter
+    from torchrl.envs import TensorDictPrimer as PeerPrimer
+    from torchrl.envs import TransformedEnv as PeerTransformed
+
+    primer = PeerPrimer(hidden=PeerUnbounded((64,)))
+    changes = PeerCompose(PeerInit(), primer, PeerCounter(), PeerSum())
+    return PeerTransformed(PeerEnv("CartPole-v1"), changes)
 
 
 def main() -> None:
@@ -100,14 +127,19 @@ def main() -> None:
     from torchrl.envs import SerialEnv as PeerSerial
 
     print(f"pandas is {'' if importlib.util.find_spec('pandas') else 'not '}installed")
+    on = {"break_when_any_done": False}
     ours, peer = GymEnv("CartPole-v1"), PeerEnv("CartPole-v1")
     report(
         f"CartPole, {STEPS} random steps",
-        median_ms(lambda: ours.rollout(STEPS, break_when_any_done=False)),
-        {
-            "torchrl": median_ms(lambda: peer.rollout(STEPS, break_when_any_done=False), 3),
-            "by hand": median_ms(by_hand()),
-        },
+        lambda: ours.rollout(STEPS, **on),
+        torchrl=lambda: peer.rollout(STEPS, **on),
+        by_hand=by_hand(),
+    )
+    changed, peer_changed = transformed(), transformed_peer()
+    report(
+        "the same with flags, a state, counts and sums",
+        lambda: changed.rollout(STEPS, **on),
+        torchrl=lambda: peer_changed.rollout(STEPS, **on),
     )
     net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2), nn.Hardtanh(0, 1))
     policy = TensorDictModule(lambda o: net(o).argmax(-1), ["observation"], ["action"])
@@ -115,14 +147,14 @@ def main() -> None:
     theirs = PeerSerial(8, lambda: PeerEnv("CartPole-v1", categorical_action_encoding=True))
     report(
         "8 CartPoles in turn, a small MLP, 125 steps",
-        median_ms(lambda: mine.rollout(125, policy, break_when_any_done=False)),
-        {"torchrl": median_ms(lambda: theirs.rollout(125, policy, break_when_any_done=False), 3)},
+        lambda: mine.rollout(125, policy, **on),
+        torchrl=lambda: theirs.rollout(125, policy, **on),
     )
     vector = GymVectorEnv("CartPole-v1", 64, vectorization_mode="vector_entry_point")
     report(
         "64 CartPoles, native vector, 500 steps",
-        median_ms(lambda: vector.rollout(500, break_when_any_done=False)),
-        {"by hand": median_ms(vector_by_hand(64, 500))},
+        lambda: vector.rollout(500, **on),
+        by_hand=vector_by_hand(64, 500),
     )
 
 

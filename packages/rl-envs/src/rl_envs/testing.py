@@ -320,7 +320,32 @@ class MultiAgentEnv(ScriptedEnv):
         after.set("truncated", truncated.unsqueeze(-1))
 
 
-class RaisingEnv(CountingEnv):
+class FailingEnv(CountingEnv):
+    """Counts, and fails on one step; subclasses say how.
+
+    Args:
+        at_step: the step of each episode that fails, from 1.
+
+    Example:
+        >>> FailingEnv(at_step=2).rollout(1)["next", "observation"].item()
+        1.0
+    """
+
+    def __init__(self, at_step: int = 1) -> None:
+        super().__init__()
+        self.at_step = at_step
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        after = super()._step(tensordict)
+        if int(self._count) == self.at_step:
+            self._fail()
+        return after
+
+    def _fail(self) -> None:
+        raise NotImplementedError
+
+
+class RaisingEnv(FailingEnv):
     """Counts, and raises a `ZeroDivisionError` on one step.
 
     Args:
@@ -331,19 +356,12 @@ class RaisingEnv(CountingEnv):
         1.0
     """
 
-    def __init__(self, at_step: int = 1) -> None:
-        super().__init__()
-        self.at_step = at_step
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        after = super()._step(tensordict)
-        if int(self._count) == self.at_step:
-            msg = f"step {self.at_step} of this environment always fails"
-            raise ZeroDivisionError(msg)
-        return after
+    def _fail(self) -> None:
+        msg = f"step {self.at_step} of this environment always fails"
+        raise ZeroDivisionError(msg)
 
 
-class DyingEnv(CountingEnv):
+class DyingEnv(FailingEnv):
     """Counts, and kills its own process on one step. Never step it in a process that you need.
 
     Args:
@@ -354,12 +372,5 @@ class DyingEnv(CountingEnv):
         1.0
     """
 
-    def __init__(self, at_step: int = 1) -> None:
-        super().__init__()
-        self.at_step = at_step
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        after = super()._step(tensordict)
-        if int(self._count) == self.at_step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return after
+    def _fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
