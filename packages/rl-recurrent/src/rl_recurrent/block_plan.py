@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 
-MAX_WASTE = 0.1  # share of a block's cells that may be empty
+MAX_WASTE = 0.05  # share of a block's cells that may be empty
 
 
 @dataclass(frozen=True)
