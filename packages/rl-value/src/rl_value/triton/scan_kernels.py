@@ -20,10 +20,8 @@ import triton.language as tl
 @triton.jit
 def follow(a_first, b_first, cut_first, a_then, b_then, cut_then):
     """Two runs of steps as one: nothing comes through the second where it holds a cut."""
-    whole = cut_then != 0
-    a = tl.where(whole, 0.0, a_first * a_then)
-    b = tl.where(whole, b_then, b_then + a_then * b_first)
-    return a, b, cut_first | cut_then
+    b = tl.where(cut_then != 0, b_then, b_then + a_then * b_first)
+    return a_first * a_then, b, cut_first | cut_then  # behind a cut the product is not used
 
 
 @triton.jit
