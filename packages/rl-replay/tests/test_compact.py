@@ -293,6 +293,17 @@ def test_the_last_row_of_the_ring_names_the_first():
     assert rows.read(4)["next", "observation"] == 5.0
 
 
+def test_rows_that_lie_further_apart_than_most_are_found_round_the_end_of_the_ring():
+    root = torch.arange(6.0)
+    batch = plain_batch(root, root + 2, [0] * 6, [0] * 6)
+    rows = store(batch, 7)
+    put(rows, 0, batch, [0, 0, 2, 2, 2, 2])
+    after = plain_batch(torch.tensor([6.0, 7.0]), torch.tensor([8.0, 9.0]), [0, 0], [1, 1])
+    put(rows, 6, after, [2, 2])
+    assert rows.successor[5] == 2  # row 0, round the end
+    assert rows.read(torch.tensor([5, 4]))["next", "observation"].tolist() == [7.0, 6.0]
+
+
 def test_a_trajectory_as_long_as_the_ring_may_be_overwritten_whole():
     ring = Ring(7, 0)
     seen = observe(40, ring.generator)
@@ -457,6 +468,31 @@ def test_rows_without_next_observations_get_those_of_the_rows_that_follow():
     assert marks == [False] * 4 + [True]
     assert following[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert rows.side.in_use() == 0
+
+
+def test_a_missing_row_does_not_name_what_overwrote_its_predecessor():
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
+    rows = store(batch, 4, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1, 1])
+    put(rows, 4, batch, [1, 1, 1, 1])
+    marks, following = missing(rows, 4)
+    assert marks == [False, False, False, True]
+    assert following[:3].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_missing_row_that_looks_further_than_a_step_takes_no_neighbour(together):
+    extra = [(STEPS, torch.tensor([[1], [3], [1], [1]]))]
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)), extra)
+    rows = store(batch, 6, keys=["observation"])
+    if together:
+        put(rows, 0, batch, [0, 1, 1, 1])
+    else:
+        for row in range(4):
+            put(rows, row, batch[row : row + 1], [min(row, 1)])
+    marks, following = missing(rows, 4)
+    assert marks == [False, True, False, True]
+    assert following[::2].tolist() == [1.0, 3.0]
 
 
 def test_integers_that_are_missing_are_zero():

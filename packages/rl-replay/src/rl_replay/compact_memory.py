@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs.handle import FileHandle
-from rl_slabs.space import require_memory, take_space
+from rl_slabs.space import require_memory
 
 Kind = Literal["private", "shared", "mapped"]
 
@@ -87,11 +88,15 @@ class SparseMemory:
             require_memory(stop - start, wanted)
         if self._descriptor < 0:
             return
+        system = os.fstatvfs(self._descriptor)
+        free = system.f_bavail * system.f_frsize
+        # memory files report no blocks at all; a disk is not filled to learn that it is too small
+        if system.f_blocks and stop - start > free:
+            raise _too_little(errno.ENOSPC, stop - start, free, wanted)
         try:
             os.posix_fallocate(self._descriptor, start, stop - start)
-        except OSError:
-            take_space(self._descriptor, stop, wanted)  # says what is free and what limits it
-            raise
+        except OSError as error:
+            raise _too_little(error.errno, stop - start, free, wanted) from error
 
     def __len__(self) -> int:
         return len(self.array)
@@ -121,6 +126,14 @@ class SparseMemory:
             os.close(descriptor)
             raise
         return found
+
+
+def _too_little(code: int | None, nbytes: int, free: int, wanted: str) -> OSError:
+    return OSError(
+        code,
+        f"{wanted} takes {nbytes} bytes more, but {free} are free: {os.strerror(code or 0)}. "
+        "Lower the capacity, or choose a directory on another file system",
+    )
 
 
 def _opened(handle: FileHandle, kind: Kind, nbytes: int) -> SparseMemory:

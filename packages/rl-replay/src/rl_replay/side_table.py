@@ -247,7 +247,7 @@ class SideTable:
 
     def _secure(self, lane: int, top: int) -> None:
         words = self._words[lane]
-        chunk = max(16, _CHUNK_BYTES // self.schema.nbytes)
+        chunk = max(1, _CHUNK_BYTES // self.schema.nbytes)
         stop = min(self._slots, max(top, int(words[_SECURED]) + chunk))
         first, last = lane * self._slots + int(words[_SECURED]), lane * self._slots + stop
         wanted = f"a side table of {stop} observations of {self.schema.nbytes} bytes"
