@@ -162,7 +162,7 @@ def test_cuda_equals_the_plain_loop(layer, backend, cell, lengths):
     case = layer(cell, lengths, inputs=33, size=65)
     exact = case.run("reference")
     options = {"precision": "ieee"} if backend == "triton" else {}
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         found = case.run(backend, torch.float32, "cuda", **options)
     for wanted, got in zip(exact, found, strict=True):
         assert (wanted - got).norm() < 2e-5 * wanted.norm() + 1e-6
@@ -177,7 +177,7 @@ def test_cuda_at_full_size(layer, cell, size):
     exact = case.run("pack")
     for backend in (*BACKENDS, "triton"):
         options = {"precision": "ieee"} if backend == "triton" else {}
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             found = case.run(backend, torch.float32, "cuda", **options)
         for wanted, got in zip(exact, found, strict=True):
             assert (wanted - got).norm() < 5e-5 * wanted.norm() + 1e-6, backend

@@ -171,7 +171,7 @@ def test_cuda_equals_the_cpu(kind, variant, backend):
     x = torch.randn(sum(lengths), 64)
     segments = Segments.from_lengths(torch.tensor(lengths))
     wanted, states = unroll(x, segments, None, Network.of(module), Settings("pack"))
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         settings = Settings(backend, precision="ieee")
         found, after = unroll(x.cuda(), segments.to("cuda"), None, Network.of(there), settings)
     assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)

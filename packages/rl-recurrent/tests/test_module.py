@@ -463,3 +463,22 @@ def test_a_module_explains_its_backend():
     assert str(module.explain_backend(batch)) == "pack: LSTM on a CPU, segments of several lengths"
     assert module.explain_backend(trajectories([4, 4])).backend == "pad"
     assert module_of(LSTMModule, recurrent_backend="scan").explain_backend(batch).backend == "scan"
+
+
+@pytest.mark.gpu
+@each_module
+@pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
+def test_cuda_gives_what_the_cpu_gives_in_both_modes(make, backend):
+    module = module_of(make, 64, recurrent_backend=backend, dtype=torch.float32, device="cuda")
+    module.settings = type(module.settings)(backend, precision="ieee")
+    here = module_of(make, 64, recurrent_backend="pack", dtype=torch.float32)
+    here.load_state_dict(module.state_dict())
+    grid = with_states(environments(16, 100, [7, 40, 23], [EndKind.TERMINATED]), here)
+    grid = grid.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
+    with sequences, torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        wanted, found = here(grid.clone()), module(grid.to("cuda"))
+    for key in module.out_keys:
+        assert_close(found[key].cpu(), wanted[key], rtol=1e-4, atol=1e-5)
+    root = grid[:, 3].exclude("next")
+    one, other = here(root.clone()), module(root.to("cuda"))
+    assert_close(other["features"].cpu(), one["features"], rtol=1e-4, atol=1e-5)

@@ -126,3 +126,18 @@ def test_two_directions_and_projections_are_refused_by_name():
         given = batch, batch["observation"], states, Network.of(network), 3
         with pytest.raises(ValueError, match="one direction without projection"):
             unroll_static(*given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [LSTMModule, GRUModule])
+def test_static_shapes_never_wait_for_the_device(make):
+    module, batch = module_and_batch(make, max_length=6, device="cuda")
+    batch = batch.to("cuda")
+    batch["observation"].requires_grad_()
+    with set_recurrent_mode(True):
+        module(batch.clone())["y"].sum().backward()  # what is loaded on the first call may wait
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            module(batch.clone())["y"].sum().backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

@@ -11,7 +11,6 @@ from rl_recurrent.network import Network
 from rl_recurrent.stack import States
 from rl_recurrent.weights import LayerWeights
 
-
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
