@@ -134,3 +134,10 @@ def test_nan_logits_are_refused_by_torchs_categorical():
         pytest.raises(RuntimeError, match="nan"),
     ):
         actor.step(observation)
+
+
+def test_rounding_never_passes_a_bound():
+    draw = direct_draw(TanhNormal, VECTORS, {"low": -1.9, "high": 0.8})
+    sample, log_prob = draw(torch.tensor([[50.0], [-50.0]]), torch.full((2, 1), 1e-3))
+    assert torch.equal(sample, torch.tensor([[0.8], [-1.9]]))
+    assert log_prob.isfinite().all()
