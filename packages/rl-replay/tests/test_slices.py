@@ -261,3 +261,8 @@ def test_slices_that_were_lost_are_told_from_those_that_stand(lengths, broken):
     assert numbers[slices.rows_of(found)].size == rest.rows == rest.lengths.sum()
     padded, places = slices.pad(numbers, 5)
     assert places.proved(padded, back[np.searchsorted(numbers, padded)]).tolist() == wanted
+
+
+def test_a_row_named_again_and_again_is_no_slice():
+    slices = Slices(np.array([3, 2]))
+    assert not slices.proved(np.array([5, 5, 5, 9, 8]), np.array([0, 0, 0, 0, -1])).any()

@@ -61,6 +61,7 @@ class TrajectoryIndex:
         capacity: Rows of each lane.
         lanes: How many lanes.
         tables: The arrays.
+        shared: Whether they were given, so that another process may be changing them.
 
     Example:
         >>> index = TrajectoryIndex(9)
@@ -76,6 +77,7 @@ class TrajectoryIndex:
     ) -> None:
         self.capacity = capacity
         self.lanes = lanes
+        self.shared = tables is not None
         self.tables = TrajectoryTables.zeros(capacity, lanes) if tables is None else tables
         self._writers = [TrajectoryWriter(self.tables, capacity, lane) for lane in range(lanes)]
 
@@ -141,19 +143,13 @@ class TrajectoryIndex:
             >>> index.catch_up(np.array([1, 1, 1]), Window((2,), (3,))), index.lengths()
             (None, array([3]))
         """
-        for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
-            writer, end = self._writers[lane], low + count
+        for writer, low, count in zip(self._writers, window.first, window.counts, strict=True):
+            end = low + count
             if writer.broken or writer.indexed > end:
                 writer.clear(low)
             writer.drop_before(low)
             if (first := writer.indexed) < end:
-                start, base = (first & LANE_MASK) % self.capacity, lane * self.capacity
-                rows = back[base + start : base + start + end - first]
-                if (rest := end - first - (self.capacity - start)) > 0:
-                    rows = np.concatenate(
-                        (back[base + start : base + self.capacity], back[base : base + rest])
-                    )
-                writer.append(first, rows)
+                writer.append(first, self._ring_slice(back, writer.base, first, end - first))
 
     def clear(self) -> None:
         """Forget every row; `catch_up` takes them in again.
@@ -198,7 +194,7 @@ class TrajectoryIndex:
             self.tables.live[lane * self.capacity : lane * self.capacity + count]
             for lane, count in enumerate(counts)
         ]
-        return np.concatenate(parts).astype(np.int64)
+        return np.concatenate(parts)
 
     def lengths(self) -> Ints:
         """Rows of every trajectory, int64 `[len(index)]`, in the order of `slots`.
@@ -226,7 +222,8 @@ class TrajectoryIndex:
         """
         found = self.tables.trajectories.take(slots, axis=0, mode="clip")
         lengths: Ints = found[:, STOP] - found[:, BEGIN]
-        return lengths
+        # a trajectory may end between two looks at shared tables, and a slice has one row at least
+        return np.maximum(lengths, 1) if self.shared else lengths
 
     def born(self, slots: Ints) -> Ints:
         """The number of the first row that each of some trajectories ever had, int64 `[n]`.
@@ -355,7 +352,7 @@ class TrajectoryIndex:
             lengths: int64 `[n]`, how many rows from there on, at least 1 each.
 
         Returns:
-            int64 `[sum(lengths)]`, one slice after the other.
+            int64 `[sum(lengths)]`, one slice after the other; each the number of some position.
 
         Example:
             >>> index = TrajectoryIndex(5)
@@ -364,7 +361,13 @@ class TrajectoryIndex:
             array([1, 3, 2, 4])
         """
         found = self.tables.trajectories.take(slots, axis=0, mode="clip")
-        return numbers_of(self.tables.pieces, found[:, TAIL], found[:, BEGIN] + offsets, lengths)
+        first = found[:, BEGIN] + offsets
+        numbers = numbers_of(self.tables.pieces, found[:, TAIL], first, lengths)
+        if self.shared:
+            # what was torn may name no lane, and is to be gathered before it is refused
+            lanes = numbers >> LANE_SHIFT
+            numbers[(lanes < 0) | (lanes >= self.lanes)] = 0
+        return numbers
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The trajectory that each row lies in, and where.
@@ -470,6 +473,15 @@ class TrajectoryIndex:
         """
         require_sound(self, back)
 
+    def _ring_slice(
+        self, back: NDArray[np.integer], base: int, first: int, count: int
+    ) -> NDArray[np.integer]:
+        start = base + (first & LANE_MASK) % self.capacity
+        rest = start + count - (base + self.capacity)
+        if rest <= 0:
+            return back[start : start + count]
+        return np.concatenate((back[start : base + self.capacity], back[base : base + rest]))
+
     def _total(self, column: int) -> int:
         if self.lanes == 1:
             return int(self._writers[0].words[column])
@@ -486,7 +498,7 @@ class TrajectoryIndex:
             ends = counts.cumsum()
             shifts = np.arange(self.lanes) * self.capacity - ends + counts
             places += shifts.take(ends.searchsorted(places, "right"), mode="clip")
-        return self.tables.live.take(places, mode="clip").astype(np.int64)
+        return self.tables.live.take(places, mode="clip")
 
     def _draw_long(self, count: int, minimum: int, generator: torch.Generator | None) -> Ints:
         slots = self.slots()

@@ -71,10 +71,12 @@ def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
         array([1, 2, 4, 5])
     """
     found: Ints = pieces.take(newest, axis=0, mode="clip")
-    if np.count_nonzero(found[:, START] > first):
+    whole = not np.count_nonzero(found[:, START] > first)
+    if not whole:
         found = pieces_with(pieces, newest, first + counts - 1)
+        whole = not np.count_nonzero(found[:, START] > first)
     length = even_length(counts)
-    if length is not None and not np.count_nonzero(found[:, START] > first):
+    if whole and length is not None:
         # as most slices are: all of one length, each inside one piece
         steps = first[:, None] + _steps(length)
         even: Ints = found[:, ORIGIN, None] + found[:, STRIDE, None] * steps

@@ -47,7 +47,7 @@ class TrajectoryTables:
         piece_of: int32 `[lanes * capacity]`, the piece of the row at each position.
         pieces: int64 `[lanes * capacity, 9]`.
         trajectories: int64 `[lanes * capacity, 5]`.
-        live: int32 `[lanes * capacity]`, for each lane the slots of its trajectories, end to end.
+        live: int64 `[lanes * capacity]`, for each lane the slots of its trajectories, end to end.
         free_pieces: int32 `[lanes * capacity]`, slots to be used again.
         free_trajectories: int32 `[lanes * capacity]`, the same.
         words: int64 `[lanes, 16]`, counters.
@@ -60,7 +60,7 @@ class TrajectoryTables:
     piece_of: NDArray[np.int32]
     pieces: NDArray[np.int64]
     trajectories: NDArray[np.int64]
-    live: NDArray[np.int32]
+    live: NDArray[np.int64]
     free_pieces: NDArray[np.int32]
     free_trajectories: NDArray[np.int32]
     words: NDArray[np.int64]
@@ -78,7 +78,7 @@ class TrajectoryTables:
 
         Example:
             >>> TrajectoryTables.shapes(5)["live"]
-            ('int32', (5,))
+            ('int64', (5,))
         """
         rows = capacity * lanes
         if rows >= 1 << 31:
@@ -90,7 +90,7 @@ class TrajectoryTables:
             "piece_of": ("int32", (rows,)),
             "pieces": ("int64", (rows, SPAN + 1)),
             "trajectories": ("int64", (rows, BORN + 1)),
-            "live": ("int32", (rows,)),
+            "live": ("int64", (rows,)),
             "free_pieces": ("int32", (rows,)),
             "free_trajectories": ("int32", (rows,)),
             "words": ("int64", (lanes, WORDS)),

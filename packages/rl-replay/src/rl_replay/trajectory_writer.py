@@ -141,7 +141,7 @@ class TrajectoryWriter:
         self.drop_before(first_number + count - self.capacity)
         words = self.words
         words[BROKEN] = 1
-        heads = np.flatnonzero(back != 1)
+        heads = (back != 1).nonzero()[0]
         if len(heads) <= self.few_runs + count // 16:
             self._append_runs(first_number, back, heads.tolist())
         else:

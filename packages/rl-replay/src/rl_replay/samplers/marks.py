@@ -50,7 +50,8 @@ def mark_slices(
     _set(firsts, slices.starts)
     put(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
     if truncated_key is not None:
-        _mark_ends(sample, as_tuple(truncated_key), slices.lasts)
+        key = truncated_key if isinstance(truncated_key, tuple) else as_tuple(truncated_key)
+        _mark_ends(sample, key, slices.lasts)
     if slices.padded_to is not None:
         _mark_padding(sample, slices)
 
@@ -114,5 +115,4 @@ def _set(flag: torch.Tensor, rows: Ints) -> None:
 
 def _like(leaf: torch.Tensor, array: NDArray[np.generic]) -> torch.Tensor:
     """An array as a tensor where a leaf of the sample lies."""
-    tensor = torch.from_numpy(array)
-    return tensor if leaf.is_cpu else tensor.to(leaf.device)
+    return torch.from_numpy(array) if leaf.is_cpu else torch.tensor(array, device=leaf.device)

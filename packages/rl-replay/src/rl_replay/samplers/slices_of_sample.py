@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,15 @@ class Slices:
         """The first row of each, int64 `[S]`."""
         each = self._each
         if each is not None:
-            return np.arange(0, each * len(self), each)
+            return _even(len(self), each).starts.copy()
         starts: Ints = self.lengths.cumsum() - self.lengths
         return starts
 
     @property
     def lasts(self) -> Ints:
         """The last real row of each, int64 `[S]`."""
+        if self.padded_to is None and self._each is not None:
+            return _even(len(self), self._each).lasts.copy()
         lasts: Ints = self.starts + self.lengths - 1
         return lasts
 
@@ -62,7 +64,7 @@ class Slices:
         each = self._each
         if each is None:
             return np.arange(len(self)).repeat(self.lengths)
-        return _even_ids(len(self), each).copy()
+        return _even(len(self), each).ids.copy()
 
     @cached_property
     def _each(self) -> int | None:
@@ -110,7 +112,9 @@ class Slices:
             array([ True, False])
         """
         joined = np.ones(len(numbers), dtype=np.bool_)
-        joined[1:] = back[1:] == np.diff(numbers)
+        distances = np.diff(numbers)
+        # a torn table may name one row again and again, and that row may continue none
+        joined[1:] = (back[1:] == distances) & (distances > 0)
         joined |= ~self.mask
         joined[self.starts] = True
         return np.logical_and.reduceat(joined, self.starts)
@@ -150,6 +154,15 @@ class Slices:
         return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
 
 
+class _Even(NamedTuple):
+    """Where slices of one length lie, for every sample that has such; only copies are given out."""
+
+    starts: Ints
+    lasts: Ints
+    ids: Ints
+
+
 @lru_cache(maxsize=16)
-def _even_ids(count: int, each: int) -> Ints:
-    return np.arange(count).repeat(each)
+def _even(count: int, each: int) -> _Even:
+    starts = np.arange(0, count * each, each)
+    return _Even(starts, starts + each - 1, np.arange(count).repeat(each))
