@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import EpisodeStepEnv
-from rl_layout import Segments, check_layout, keys, set_recurrent_mode
+from rl_layout import Segments, check_layout, set_recurrent_mode
 from rl_policies import OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl_recurrent import GRUModule
 from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
