@@ -697,6 +697,20 @@ def test_a_row_that_was_linked_while_it_was_read_is_not_steady():
     assert steady.tolist() == [True] * 5 + [False]
 
 
+def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_steady():
+    rows = filled()
+    index = torch.arange(6)
+    gathered = rows._gather.on_cpu
+
+    def beside(*args):
+        update(rows, [2], {"observation": torch.tensor([70.0])})
+        return gathered(*args)
+
+    rows._gather.on_cpu = beside
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True, False, True, True, True, True]
+
+
 def test_observations_that_only_stand_at_the_root_are_not_compacted():
     batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
     batch["done"] = batch["next", "done"] = torch.zeros(3, 1, dtype=torch.bool)

@@ -62,21 +62,24 @@ class Shared:
 
 
 def write(shared, rows, lane, trajectory, extends, generator):
-    """Two environments side by side whose rows follow each other through all extends."""
-    step, last = 0, {}
+    """Two environments side by side, whose trajectories are short and go on through extends."""
+    last = {}  # of each environment its trajectory, its step and its row's number
     for _ in range(extends):
-        count = int(generator.integers(1, 4))
+        count = 2 * int(generator.integers(1, 4))
         names, back = [], []
-        span = lane.reserve(2 * count)
-        for row in range(2 * count):
-            which = trajectory + row % 2
-            before = last.get(which)
-            back.append(0 if before is None else span.numbers[row] - before)
-            last[which] = span.numbers[row]
-            names.append((which, step + row // 2))
-        step += count
+        span = lane.reserve(count)
+        for row, number in enumerate(span.numbers):
+            before = last.get(row % 2)
+            if before is None or generator.random() < 0.3:
+                trajectory, step, apart = trajectory + 1, 0, 0
+            else:
+                step, apart = before[1] + 1, number - before[2]
+            name = trajectory if not apart else before[0]
+            last[row % 2] = name, step, number
+            names.append((name, step))
+            back.append(apart)
         rows.write(span.rows, span.numbers, cells(names), np.array(back))
-        lane.publish(2 * count)
+        lane.publish(count)
         rows.settle(span.numbers)
 
 
@@ -173,6 +176,7 @@ def test_a_writer_killed_at_any_step_leaves_every_row_whole():
             break
         kills += 1
         check(shared, 3)
+        check_slots(shared)
     assert kills > 30
     assert not killed_at(shared, 1 << 30, 500)
     assert check(shared, 5) > 200
@@ -180,7 +184,9 @@ def test_a_writer_killed_at_any_step_leaves_every_row_whole():
 
 
 def check_slots(shared):
-    """No slot is named twice."""
-    named = shared.rows.successor
+    """No slot is named twice by rows that can be read."""
+    window = shared.lanes.window()
+    positions = shared.lanes.rows(window.numbers(torch.arange(len(window))))
+    named = shared.rows.successor[positions.numpy()]
     slots = named[named < 0]
     assert len(np.unique(slots)) == len(slots)
