@@ -10,11 +10,17 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
+from rl_layout.keys import NestedKey
 from rl_value.estimators.slots import Slots, n_step_slots, one_step_slots
 from rl_value.estimators.steps import Steps
-from rl_value.estimators.unroll import Reader, lacks_next, state_keys, unroll
+from rl_value.estimators.unroll import (
+    Reader,
+    evaluate,
+    is_row_wise,
+    lacks_next,
+    read_side_by_side,
+    unroll,
+)
 from rl_value.estimators.value_calls import ValueCalls
 
 
@@ -80,6 +86,9 @@ def unroll_steps(
         >>> unroll_steps(net, steps, "state_value", ValueCalls()).following.flatten().tolist()
         [1.0, 2.0, 1.0]
     """
+    size_free = calls.num_chunks is None and calls.value_chunk_size is None
+    if size_free and not calls.shifted and steps.ahead is None and is_row_wise(network):
+        return _side_by_side(network, steps, wanted, calls, (params, target_params))
     slots = _slots(network, steps, calls)
     outside = slots.needs_extra
     missing = steps.missing
@@ -107,6 +116,39 @@ def unroll_steps(
     return Unrolled(now, following, missing, slots.fits, substituted)
 
 
+def _side_by_side(
+    network: TensorDictModuleBase,
+    steps: Steps,
+    wanted: NestedKey,
+    calls: ValueCalls,
+    params: tuple[TensorDictBase | None, TensorDictBase | None],
+) -> Unrolled:
+    """The same for a network that looks at single rows: rows first, and then what ends them."""
+    lasts = steps.segments.offsets[1:] - 1
+    missing, stand_in = steps.missing, None
+    if lacks_next(network, steps.batch):
+        absent = steps.widen(steps.ends) & ~steps.terminated
+        missing = absent if missing is None else missing | absent
+    if missing is not None:
+        stand_in = missing.flatten(1).any(1)[lasts]
+    inputs = read_side_by_side(network, steps.batch, steps.segments, stand_in)
+    own, late = params
+    values = evaluate(network, inputs, wanted, own)
+    if late is not None or not calls.single_call:
+        ahead = evaluate(network, inputs, wanted, own if late is None else late)
+    else:
+        ahead = values
+    count = steps.segments.num_real
+    now, behind = values[:count], ahead[count:]
+    substituted = None
+    if stand_in is not None and calls.missing_next == "root":
+        substituted, missing = stand_in.sum(), None
+    elif stand_in is not None:  # what stands in is no value of the next state
+        behind = torch.where(stand_in.view(-1, *(1,) * (behind.ndim - 1)), 0, behind)
+    following = torch.cat([ahead[1:count], ahead[:1]]).index_copy(0, lasts, behind)
+    return Unrolled(now, following, missing, None, substituted)
+
+
 def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Slots:
     if steps.ahead is None:
         slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
@@ -115,10 +157,7 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
     slots = n_step_slots(steps.segments, steps.ahead)
-    remembers = state_keys(network) or any(
-        as_tuple(key)[-1] == keys.IS_INIT for key in network.in_keys
-    )
-    if slots.has_holes and remembers:
+    if slots.has_holes and not is_row_wise(network):
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
             "the steps before their next observations. Sample slices of at least n rows."

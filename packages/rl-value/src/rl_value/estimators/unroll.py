@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.tensordict_fast import build, nest
 from rl_layout.views import flatten
 from rl_value.estimators.slots import Slots
 
@@ -58,6 +59,25 @@ def observation_keys(network: TensorDictModuleBase) -> list[NestedKey]:
         for key in network.in_keys
         if as_tuple(key) not in states and as_tuple(key)[-1] != keys.IS_INIT
     ]
+
+
+def is_row_wise(network: TensorDictModuleBase) -> bool:
+    """Tell whether a network looks at single rows: it reads no marker, and keeps no state.
+
+    Args:
+        network: a tensordict module.
+
+    Returns:
+        False where the order of rows may matter to it.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> is_row_wise(TensorDictModule(torch.nn.Linear(2, 1), ["x"], ["y"]))
+        True
+    """
+    marked = any(keys.IS_INIT in as_tuple(key) for key in network.in_keys)
+    collected = any(as_tuple(key)[0] == keys.COLLECTOR for key in network.in_keys)
+    return not (marked or collected or state_keys(network))
 
 
 def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
@@ -153,16 +173,17 @@ class Reader:
         rows = source if self.rows is None else self.rows[source]
         places = self.real_next[start:stop].nonzero()[:, 0]
         following = rows[places]
-        made: dict[NestedKey, Tensor] = {keys.IS_INIT: self.slots.is_start[start:stop, None]}
+        first = self.slots.is_start[start:stop, None]
+        made: dict[tuple[str, ...], Tensor] = {(keys.IS_INIT,): first}
         for key in self.network.in_keys:
             if as_tuple(key)[-1] == keys.IS_INIT:
-                made[key] = made[keys.IS_INIT]
+                made[as_tuple(key)] = first
         for key, root, ahead in self.leaves:
             leaf = root.index_select(0, rows)
             if ahead is not None:
                 leaf.index_copy_(0, places, ahead.index_select(0, following).to(leaf.dtype))
-            made[key] = leaf
-        return _tensordict(made, stop - start)
+            made[as_tuple(key)] = leaf
+        return build(nest(made), torch.Size([stop - start]))
 
 
 def unroll(
@@ -210,8 +231,74 @@ def unroll(
     return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
 
 
-def _tensordict(leaves: dict[NestedKey, Tensor], size: int) -> TensorDict:
-    made = TensorDict({}, batch_size=[size])
-    for key, leaf in leaves.items():
-        made.set(key, leaf)
-    return made
+def read_side_by_side(
+    network: TensorDictModuleBase,
+    batch: TensorDictBase,
+    segments: Segments,
+    stand_in: Tensor | None,
+) -> TensorDict:
+    """Read the real rows, and behind them the last next observation of each segment.
+
+    Args:
+        network: looks at single rows.
+        batch: a TED tensordict ``[*B, T]``.
+        segments: its segments.
+        stand_in: bool ``[S]``, segments whose last row is read again instead; None for none.
+
+    Returns:
+        Its inputs ``[M + S]``.
+
+    Raises:
+        KeyError: an input is missing.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> batch = trajectories([2, 1])
+        >>> found = read_side_by_side(net, batch, Segments.of(batch), None)
+        >>> found["observation"][:, 1].tolist()
+        [0.0, 1.0, 0.0, 2.0, 1.0]
+    """
+    made: dict[tuple[str, ...], Tensor] = {}
+    for key in network.in_keys:
+        root = require(batch, key)
+        after = batch.get(next_key(key), None)
+        ends = segments.last(root if after is None else after)
+        if stand_in is not None and after is not None:
+            wide = stand_in.view(-1, *(1,) * (ends.ndim - 1))
+            ends = torch.where(wide, segments.last(root), ends)
+        made[as_tuple(key)] = torch.cat([segments.gather(root), ends.to(root.dtype)])
+    return build(nest(made), torch.Size([segments.num_real + len(segments)]))
+
+
+def evaluate(
+    network: TensorDictModuleBase,
+    inputs: TensorDict,
+    wanted: NestedKey,
+    params: TensorDictBase | None,
+) -> Tensor:
+    """Evaluate a network once, in recurrent mode.
+
+    Args:
+        network: a tensordict module.
+        inputs: what it reads ``[K]``; it is not changed.
+        wanted: key of the output.
+        params: parameters to use in place of the network's own.
+
+    Returns:
+        The output ``[K, ...]``.
+
+    Raises:
+        KeyError: the network does not write it.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
+        >>> evaluate(net, TensorDict({"x": torch.ones(2, 1)}, [2]), "y", None).flatten()
+        tensor([2., 2.])
+    """
+    swapped: Any = nullcontext() if params is None else params.to_module(network)
+    with swapped, set_recurrent_mode(True):
+        found: Tensor = require(network(inputs.copy()), wanted)
+    return found

@@ -157,10 +157,18 @@ def zeroed(values: Tensor, flag: Tensor) -> Tensor:
     plain = values.device.type == "cpu" and values.shape == flag.shape
     if values.requires_grad or torch.compiler.is_compiling() or not plain:
         return values.masked_fill(flag, 0)
-    made = values.clone(memory_format=torch.contiguous_format)
-    rows, where = np.from_dlpack(made.view(-1)), np.from_dlpack(flag.reshape(-1))
+    return _zero(
+        torch.empty_like(values, memory_format=torch.contiguous_format).copy_(values), flag
+    )
+
+
+def _zero(values: Tensor, flag: Tensor) -> Tensor:
+    """Write zeros where a flag of the same shape is set."""
+    if values.device.type != "cpu" or not values.is_contiguous():
+        return values.masked_fill_(flag, 0)
+    rows, where = np.from_dlpack(values.view(-1)), np.from_dlpack(flag.reshape(-1))
     np.copyto(rows, 0, where=where)  # several times faster than torch
-    return made
+    return values
 
 
 def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: Tensor) -> Tensor:
@@ -185,4 +193,6 @@ def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: 
         wide = factor.to(reward.dtype).expand(reward.shape)
     else:
         wide = torch.full_like(reward, factor, requires_grad=False)
+        if cut.shape == wide.shape and not torch.compiler.is_compiling():
+            return _zero(wide, cut)
     return zeroed(wide, cut)

@@ -1,0 +1,250 @@
+"""Advantages and losses beside torchrl: the scan, the module, padded batches, curves, a PPO step.
+
+Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process, taken in
+turn; behind each figure stands the bar that it is held to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
+from torch import Tensor, nn
+
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_value import GAE, ClipPPOLoss, gae
+
+warnings.filterwarnings("ignore")
+GAMMA, LMBDA = 0.99, 0.95
+
+
+def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
+    """Median durations of some calls in microseconds, taken in turn so that load hits all."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats + 3):
+        for call, taken in zip(calls, times, strict=True):
+            begin = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - begin)
+    return [statistics.median(taken[3:]) * 1e6 for taken in times]
+
+
+def report(name: str, ours: float, theirs: float, bar: float) -> None:
+    """Print both times and their ratio."""
+    print(
+        f"  {name:32}{ours:9.0f} us   torchrl {theirs:10.0f} us   "
+        f"{theirs / ours:7.1f} x (bar {bar:.0f} x)"
+    )
+
+
+def critic() -> TensorDictModule:
+    """A linear value network, so that what is timed is the estimator."""
+    return TensorDictModule(nn.Linear(4, 1), ["observation"], ["state_value"])
+
+
+def observed(batch: TensorDict) -> TensorDict:
+    """The batch with four random numbers as observation, which follow each other."""
+    shape = batch.batch_size
+    seen = torch.randn(*shape[:-1], shape[-1] + 1, 4)
+    batch["observation"] = seen[..., :-1, :].contiguous()
+    batch["next", "observation"] = seen[..., 1:, :].contiguous()
+    batch["next", "reward"] = torch.randn(*shape, 1)
+    return batch
+
+
+def doubling(weight: Tensor, delta: Tensor, longest: int) -> Tensor:
+    """The segmented doubling scan that the floor was measured with."""
+    seen = 1
+    while seen < longest:
+        more = torch.addcmul(delta[:-seen], weight[:-seen], delta[seen:])
+        delta = torch.cat([more, delta[-seen:]])
+        weight = torch.cat([weight[:-seen] * weight[seen:], weight[-seen:]])
+        seen *= 2
+    return delta
+
+
+def scan() -> None:
+    """`gae` on flat steps with the values given, beside the floor."""
+    batch = trajectories([200] * 327 + [136])
+    reward, value, ahead = torch.randn(3, 65_536, 1)
+    done, terminated = batch["next", "done"], batch["next", "terminated"]
+    weight = torch.full((65_536,), GAMMA * LMBDA).masked_fill(done[:, 0], 0)
+
+    def ours() -> object:
+        return gae(reward, value, ahead, terminated, done, gamma=GAMMA, lmbda=LMBDA)
+
+    took, floor = medians_us(101, ours, lambda: doubling(weight, reward[:, 0], 256))
+    print("gae on 65,536 flat steps, episodes of 200, values given")
+    print(f"  {took:41.0f} us   (bar 1,000 us where a doubling scan takes 300 to 600)")
+    print(f"  doubling scan of the same steps{floor:10.0f} us   {took / floor:.2f} of it")
+
+
+def module() -> None:
+    """The `GAE` module on the same flat tensordict, value network included."""
+    from torchrl.objectives.value import GAE as Peer
+
+    net = critic()
+    batch = observed(trajectories([200] * 327 + [136]))
+    ours = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=net)
+    flag = batch["is_init"]
+
+    def afresh() -> object:
+        flag[0, 0] = True  # moves the version counter, so that no kept segments are used
+        return ours(batch)
+
+    print("GAE module on 65,536 flat steps, value network included")
+    for name, theirs in (
+        ("default", Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net)),
+        ("vectorized", Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net, vectorized=True)),
+    ):
+        copy = batch.clone()
+        took = medians_us(7, afresh, lambda t=theirs, c=copy: t(c))
+        report(f"peer {name}", *took, 200 if name == "default" else 0)
+
+
+def padded(rows: int, steps: int, bar: float) -> None:
+    """The module on `[B, T]`, beside the peer's best setting."""
+    from torchrl.objectives.value import GAE as Peer
+
+    net = critic()
+    batch = observed(environments(rows, steps, [200, 170, 230], [EndKind.TERMINATED]))
+    ours, flag = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=net), batch["is_init"]
+
+    def afresh() -> object:
+        flag[0, 0] = True
+        return ours(batch)
+
+    settings = [{"vectorized": v, "shifted": s} for v in (False, True) for s in (False, True)]
+    copies = [batch.clone() for _ in settings]
+    peers = [Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net, **s) for s in settings]
+    calls = [lambda p=p, c=c: p(c) for p, c in zip(peers, copies, strict=True)]
+    took, *theirs = medians_us(7, afresh, *calls)
+    best = min(range(len(theirs)), key=theirs.__getitem__)
+    chosen = "vectorized" if settings[best]["vectorized"] else "loop"
+    chosen += ", shifted" if settings[best]["shifted"] else ""
+    report(f"{rows} x {steps} ({chosen})", took, theirs[best], bar)
+
+
+def curves(largest: int) -> None:
+    """Nanoseconds a step of `gae`, over sizes and over spreads of episode lengths."""
+    print("gae, ns a step")
+
+    def each_ns(lengths: Tensor) -> float:
+        size = int(lengths.sum())
+        done = torch.zeros(size, 1, dtype=torch.bool)
+        done[lengths.cumsum(0) - 1] = True
+        reward, value, ahead = torch.randn(3, size, 1)
+        call = (lambda: gae(reward, value, ahead, done, done, gamma=GAMMA, lmbda=LMBDA),)
+        return medians_us(max(3, 2_000_000 // size), *call)[0] * 1e3 / size
+
+    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= largest]
+    found = [each_ns(torch.full((size // 200,), 200)) for size in sizes]
+    print("  steps   " + "".join(f"{size:>14,}" for size in sizes))
+    print("  ns      " + "".join(f"{value:14.1f}" for value in found))
+    if 10_000_000 in sizes:
+        print(f"  10,000,000 over 100,000: {found[-1] / found[1]:.2f} (bar 4)")
+    spreads = {
+        "1 each": torch.ones(100_000, dtype=torch.int64),
+        "200 each": torch.full((500,), 200),
+        "1 to 399": torch.randint(1, 400, (500,)),
+        "geometric": torch.empty(500).geometric_(1 / 200).long().clamp(min=1),
+        "one long": torch.cat([torch.tensor([99_000]), torch.full((1_000,), 1)]),
+        "one alone": torch.tensor([100_000]),
+    }
+    values = {name: each_ns(lengths) for name, lengths in spreads.items()}
+    for name, value in values.items():
+        print(f"  episodes {name:12}{value:10.1f}")
+    print(f"  largest over smallest: {max(values.values()) / min(values.values()):.2f} (bar 2)")
+
+
+def by_hand(actor: nn.Module, value: nn.Module, batch: TensorDict) -> Tensor:
+    """The loss of `ppo` in plain torch."""
+    logits = actor(batch["observation"])
+    log_p = logits.log_softmax(-1)
+    now = log_p.gather(-1, batch["action"][:, None])[:, 0]
+    ratio = (now - batch["sample_log_prob"]).exp()
+    advantage = batch["advantage"][:, 0]
+    gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    entropy = -(log_p.exp() * log_p).sum(-1).mean()
+    error = nn.functional.smooth_l1_loss(value(batch["observation"]), batch["value_target"])
+    return error - gain - 0.01 * entropy
+
+
+def ppo() -> None:
+    """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
+    from torchrl.objectives import ClipPPOLoss as Peer
+
+    def mlp(size: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, size)
+        )
+
+    policy, value = mlp(4), mlp(1)
+    actor = ProbabilisticTensorDictSequential(
+        TensorDictModule(policy, ["observation"], ["logits"]),
+        ProbabilisticTensorDictModule(
+            ["logits"],
+            ["action"],
+            distribution_class=torch.distributions.Categorical,
+            return_log_prob=True,
+            log_prob_key="sample_log_prob",
+        ),
+    )
+    net = TensorDictModule(value, ["observation"], ["state_value"])
+    rows = {
+        "observation": torch.randn(4096, 8),
+        "action": torch.randint(4, (4096,)),
+        "sample_log_prob": -1 - torch.rand(4096),
+        "advantage": torch.randn(4096, 1),
+        "value_target": torch.randn(4096, 1),
+    }
+    batch = TensorDict(rows, [4096])
+    ours, theirs = ClipPPOLoss(actor, net), Peer(actor, net)
+    theirs.set_keys(sample_log_prob="sample_log_prob")
+
+    def step(loss: Callable[[TensorDict], TensorDict]) -> None:
+        found = loss(batch)
+        total = found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]
+        total.backward()
+
+    took, peer, hand = medians_us(
+        101,
+        lambda: step(ours),
+        lambda: step(theirs),
+        lambda: by_hand(policy, value, batch).backward(),
+    )
+    print("ClipPPOLoss forward and backward, 4,096 rows, networks of 64 x 64")
+    report("with every statistic", took, peer, 2)
+    print(f"  by hand in torch{hand:25.0f} us   {took / hand:.2f} of it (bar 1.3)")
+
+
+def main() -> None:
+    """Print every figure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="leave the largest sizes out")
+    quick = parser.parse_args().quick
+    torch.manual_seed(0)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    scan()
+    module()
+    print("GAE module on [B, T], beside the peer's best setting")
+    padded(64, 1024, 5)
+    padded(300, 500, 3)
+    padded(4096, 128, 3)
+    curves(1_000_000 if quick else 10_000_000)
+    ppo()
+    print("CUDA: not measured here; benchmarks/gpu_scan.py prints goal G10 on a machine with one")
+
+
+if __name__ == "__main__":
+    main()
