@@ -27,7 +27,7 @@ class Marks:
         ids: Columns of ids, each `[n]`.
         step: int64 `[n]`.
         init: bool `[n]`, first steps.
-        boundary: bool `[n]`, last steps: ended, on n-step rows only one step away from it.
+        ends: Flags of last steps, bool `[n]` each; on n-step rows only one step away from the end.
         real: bool `[n]`.
 
     Example:
@@ -43,7 +43,7 @@ class Marks:
     ids: tuple[NDArray[Any], ...]
     step: NDArray[Any] | None
     init: NDArray[np.bool_] | None
-    boundary: NDArray[np.bool_] | None
+    ends: tuple[NDArray[np.bool_], ...]
     real: NDArray[np.bool_] | None
 
     @classmethod
@@ -72,7 +72,7 @@ class Marks:
             ids=tuple(_single(column, count) for column in ids),
             step=None if step is None else _single(step, count),
             init=_flags(get, keys.init, count),
-            boundary=_boundary(get, keys, count),
+            ends=_ends(get, keys, count),
             real=_flags(get, keys.mask, count),
         )
 
@@ -91,16 +91,18 @@ class Marks:
             ...     ).joined(slice(0, 2), slice(1, 3))
             array([ True, False])
         """
-        cut = np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)
-        for column in self.ids:
-            cut |= column[earlier] != column[later]
+        cuts = [column[earlier] != column[later] for column in self.ids]
+        pairs = len(np.broadcast_to(np.True_, self.count)[earlier])
+        cut: NDArray[np.bool_] = cuts[0] if cuts else np.zeros(pairs, dtype=np.bool_)
+        for other in cuts[1:]:
+            cut |= other
         if self.step is not None:
             cut |= self.step[later] != self.step[earlier] + 1
         if self.init is not None:
             cut |= self.init[later]
-        if self.boundary is not None:
-            cut |= self.boundary[earlier]
-        joined = ~cut
+        for flag in self.ends:
+            cut |= flag[earlier]
+        joined = np.logical_not(cut, out=cut)
         if self.real is not None:
             joined &= self.real[earlier] & self.real[later]
         return joined
@@ -109,19 +111,19 @@ class Marks:
         """Rows that another one may continue: real and no last step, bool `[n]`.
 
         Example:
-            >>> Marks(2, (), None, None, np.array([True, False]), None).before_others()
+            >>> Marks(2, (), None, None, (np.array([True, False]),), None).before_others()
             array([False,  True])
         """
         found = np.ones(self.count, dtype=np.bool_)
-        if self.boundary is not None:
-            found &= ~self.boundary
+        for flag in self.ends:
+            found &= ~flag
         return found if self.real is None else found & self.real
 
     def after_others(self) -> NDArray[np.bool_]:
         """Rows that may continue another one: real and no first step, bool `[n]`.
 
         Example:
-            >>> Marks(2, (), None, np.array([True, False]), None, None).after_others()
+            >>> Marks(2, (), None, np.array([True, False]), (), None).after_others()
             array([False,  True])
         """
         found = np.ones(self.count, dtype=np.bool_)
@@ -156,14 +158,10 @@ def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | N
     return flat[:, 0] if flat.shape[1] == 1 else np.logical_or.reduce(flat, 1)
 
 
-def _boundary(get: Get, keys: MarkerKeys, count: int) -> NDArray[np.bool_] | None:
+def _ends(get: Get, keys: MarkerKeys, count: int) -> tuple[NDArray[np.bool_], ...]:
     ends = [flags for key in keys.ends if (flags := _flags(get, key, count)) is not None]
-    if not ends:
-        return None
-    ended = ends[0].copy()  # pair by pair, because reduce would copy all of them first
-    for flags in ends[1:]:
-        ended |= flags
     far = None if keys.far is None else get(keys.far)
-    if far is not None:
-        np.logical_and(ended, _single(far, count) == 1, out=ended)
-    return ended
+    if far is None:
+        return tuple(ends)
+    near = _single(far, count) == 1
+    return tuple(flags & near for flags in ends)

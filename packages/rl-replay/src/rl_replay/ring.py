@@ -86,6 +86,7 @@ class PrivateRing:
     def __init__(self, capacity: int, *, after: int = -1) -> None:
         self.capacity = capacity
         self.published = self.floor = self._reserved = self._skipped = 0
+        self._window: Window | None = None  # made again only where something changed
         self._begin_after(after)
 
     @property
@@ -119,7 +120,7 @@ class PrivateRing:
             Span(rows=tensor([4, 0]), numbers=range(4, 6))
         """
         first = self.published
-        self._reserved = first + count
+        self._reserved, self._window = first + count, None
         start = first % self.capacity
         numbers = range(first, first + count)
         if start + count <= self.capacity:
@@ -135,6 +136,7 @@ class PrivateRing:
             (Span(rows=slice(0, 2, None), numbers=range(0, 2)), None, 2)
         """
         self.published += count
+        self._window = None
 
     def cancel(self) -> None:
         """Give the span back untouched: none of its rows was written.
@@ -145,7 +147,7 @@ class PrivateRing:
             >>> ring.reserve(2), ring.cancel(), len(ring)
             (Span(rows=slice(0, 2, None), numbers=range(5, 7)), None, 5)
         """
-        self._reserved = self.published
+        self._reserved, self._window = self.published, None
 
     def window(self) -> Window:
         """The numbers that can be read now.
@@ -154,8 +156,11 @@ class PrivateRing:
             >>> len(PrivateRing(5).window())
             0
         """
-        first = self.first
-        return Window((first,), (max(self.published - first, 0),))
+        window = self._window
+        if window is None:
+            first = self.first
+            window = self._window = Window((first,), (max(self.published - first, 0),))
+        return window
 
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
         """Where the rows of some numbers lie, or lay.
@@ -235,12 +240,13 @@ class PrivateRing:
             Window(first=(3,), counts=(5,))
         """
         self.published = self._reserved = published
-        self.floor, self._skipped = floor, 0
+        self.floor, self._skipped, self._window = floor, 0, None
 
     def _begin_after(self, number: int) -> None:
         begin = -(-(number + 1) // self.capacity) * self.capacity
         self._skipped += begin - self.published
         self.published = self.floor = self._reserved = begin
+        self._window = None
 
 
 def _through_numpy(numbers: torch.Tensor, compute: Any) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_replay.addresses import coordinates
@@ -126,7 +126,8 @@ class Sampling(Composition):
         positions = storage.ring.positions(numbers)
         rows = storage.read(positions)
         index = coordinates(storage, positions)
-        if isinstance(rows, TensorDictBase):
+        # the first question is a tenth of the second, which an abstract class answers
+        if type(rows) is TensorDict or isinstance(rows, TensorDictBase):
             put(rows, (keys.INDEX,), _spread(index, rows))
             put(rows, keys.ROW, _spread(numbers, rows))
             if "slices" in drawn.info:

@@ -109,6 +109,7 @@ class Structure:
         self.element = element
         self.groups = dict(groups or {})
         self.tree = tree
+        self._plain = form == "tensordict" and not element and not groups
 
     @classmethod
     def of(cls, data: Any, *, element: torch.Size | None = None) -> Self:
@@ -177,6 +178,8 @@ class Structure:
         Returns:
             Data with the batch dimensions `[*B]`.
         """
+        if self._plain:
+            return cells
         if self.form == "tensor":
             return cells.get(TENSOR_KEY)
         if self.form == "tree":

@@ -25,6 +25,9 @@ Path = tuple[str, ...]
 # from here on it pays to see a leaf's row as one opaque item, which takes 1 us a leaf
 _ROWS_FOR_CELLS = 256
 
+# so many packed rows stay in the cache while leaf after leaf is written into them
+_ROWS_OF_BLOCK = 2048
+
 
 class Rows:
     """Rows of one schema: one packed tensor, and one tensor for each large leaf.
@@ -276,15 +279,25 @@ class Rows:
         # cores, milliseconds until its threads have met
         index, shape = chosen
         count = shape.numel()
-        place = index.numpy() if isinstance(index, torch.Tensor) else index
+        moves: list[tuple[NDArray[Any], NDArray[Any]]] = []
         for (path, dtype), leaf in zip(plan.moves, leaves, strict=True):
             array = bits_of(leaf, dtype)
             if len(shape) > 1:
                 array = array.reshape(count, *self._columns[path].shape[1:])
             if count >= _ROWS_FOR_CELLS and path in self._cells:
-                self._cells[path][place] = as_cells(array)
+                moves.append((self._cells[path], as_cells(array)))
             else:
-                self._columns[path][place] = array
+                moves.append((self._columns[path], array))
+        if not isinstance(index, slice) or index.step not in (None, 1) or count <= _ROWS_OF_BLOCK:
+            place = index.numpy() if isinstance(index, torch.Tensor) else index
+            for column, array in moves:
+                column[place] = array
+            return
+        for begin in range(0, count, _ROWS_OF_BLOCK):
+            end = min(begin + _ROWS_OF_BLOCK, count)
+            there = slice(index.start + begin, index.start + end)
+            for column, array in moves:
+                column[there] = array[begin:end]
 
     def _write_on_device(
         self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]
