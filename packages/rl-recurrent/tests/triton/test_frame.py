@@ -30,3 +30,14 @@ def test_rows_are_counted_among_the_real_ones():
     segments = Segments.from_ids(torch.tensor([4, 4, -1, 7]))
     assert segments.starts.tolist() == [0, 3]
     assert Frame.of(segments, plan).first.tolist() == [0, 2]
+
+
+def test_weights_of_tf32_products_are_rounded_to_nearest_not_cut():
+    plan = Plan("walk", torch.float32, "tf32", 2, 16, 16, 4, 1)
+    frame = Frame.of(Segments.from_lengths(torch.tensor([1])), plan)
+    step = 2.0**-10  # of a number with 10 bits between 1 and 2
+    given = torch.tensor([1 + 0.75 * step, 1 + 0.25 * step, -1 - 0.75 * step, torch.inf])
+    assert frame.weights(given).tolist() == [1 + step, 1.0, -1 - step, torch.inf]
+    odd = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)  # NaN, all bits set
+    assert frame.weights(odd).isnan().all()
+    assert torch.equal(frame_of("walk", [1]).weights(given), given)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -134,7 +136,8 @@ def test_a_projection_is_made_again_and_no_gates_are_kept(device):
 @pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
 def test_a_nan_in_one_segment_changes_no_other(regime, device):
     lengths = [2, 3, 1]
-    segments, plan = segments_of(lengths, device), plan_of(regime, 16)
+    plan = dataclasses.replace(plan_of(regime, 16), input_precision="tf32")
+    segments = segments_of(lengths, device)
     inputs = drawn(lengths, 16, device)
     clean = scan_by(plan, tuple(inputs), segments)
     clean_gradient = torch.autograd.grad(clean[[0, 1, 5]].sum(), inputs[0])[0]
@@ -179,6 +182,18 @@ def test_padding_rows_of_the_batch_are_no_rows_of_the_scan(device):
     made = scan_by(plan_of("resident", 16), tuple(inputs), segments)
     expected = scan_by(plan_of("resident", 16), tuple(inputs), segments_of([2, 1, 1], device))
     assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("regime", ["resident", "walk"])
+def test_the_state_in_a_tf32_product_is_rounded_to_nearest_not_cut(regime, device):
+    gates, w_hh = torch.zeros(1, 48, device=device), torch.zeros(48, 16, device=device)
+    h0 = torch.zeros(1, 16, device=device)
+    w_hh[32, 1], h0[0, 1] = 1.0, 1 + 0.75 * 2.0**-10  # n of the first column reads the second
+    plan = dataclasses.replace(plan_of(regime, 16), input_precision="tf32")
+    tensors = (gates, w_hh, torch.zeros(16, device=device), h0)
+    hidden = scan_by(plan, tensors, segments_of([1], device))
+    expected = (torch.tensor(1 + 2.0**-10) / 2).tanh() / 2
+    assert abs(hidden[0, 0].cpu() - expected) < 1e-6
 
 
 def test_no_gradient_wanted_and_inputs_unchanged(device):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -161,7 +163,8 @@ def test_a_projection_is_made_again_and_no_gates_are_kept(device):
 @pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
 def test_a_nan_in_one_segment_changes_no_other(regime, device):
     lengths = [2, 3, 1]
-    segments, plan = segments_of(lengths, device), plan_of(regime, 16)
+    plan = dataclasses.replace(plan_of(regime, 16), input_precision="tf32")
+    segments = segments_of(lengths, device)
     inputs = drawn(lengths, 16, device)
     clean = scan_by(plan, tuple(inputs), segments)
     clean_gradient = torch.autograd.grad(clean[0][:2].sum() + clean[0][5:].sum(), inputs[0])[0]
@@ -208,6 +211,18 @@ def test_padding_rows_of_the_batch_are_no_rows_of_the_scan(device):
     made = scan_by(plan_of("resident", 16), tuple(inputs), segments)
     expected = scan_by(plan_of("resident", 16), tuple(inputs), segments_of([2, 1, 1], device))
     assert torch.equal(made[0], expected[0])
+
+
+@pytest.mark.parametrize("regime", ["resident", "walk"])
+def test_the_state_in_a_tf32_product_is_rounded_to_nearest_not_cut(regime, device):
+    gates, w_hh = torch.zeros(1, 64, device=device), torch.zeros(64, 16, device=device)
+    h0 = torch.zeros(1, 16, device=device)
+    w_hh[32, 1], h0[0, 1] = 1.0, 1 + 0.75 * 2.0**-10  # g of the first column reads the second
+    plan = dataclasses.replace(plan_of(regime, 16), input_precision="tf32")
+    tensors = (gates, w_hh, h0, torch.zeros(1, 16, device=device))
+    _, cell = scan_by(plan, tensors, segments_of([1], device))
+    expected = torch.tensor(1 + 2.0**-10).tanh() / 2
+    assert abs(cell[0, 0].cpu() - expected) < 1e-6
 
 
 def test_no_gradient_wanted_and_inputs_unchanged(device):

@@ -64,6 +64,14 @@ class Frame:
         shifted[self.first] = initial
         return shifted
 
+    def weights(self, w_hh: Tensor) -> Tensor:
+        """``w_hh`` as the products take it, contiguous; for tf32 rounded to its 10 bits."""
+        made = w_hh.to(self.plan.operands).contiguous()
+        if self.plan.input_precision != "tf32":
+            return made
+        rounded = ((made.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+        return torch.where(made.isnan(), made, rounded)
+
     def options(self) -> dict[str, object]:
         """Compile-time arguments that every kernel takes."""
         plan = self.plan

@@ -129,10 +129,11 @@ class Scan(torch.autograd.Function):
         """Walk every segment forward; keep what backward needs."""
         initial = h0.float().contiguous()
         bias = b_hn.float().contiguous()
-        hidden, pre = run_forward(frame, gates.contiguous(), (w_hh, bias), initial, keep=keep)
+        operand = frame.weights(w_hh)
+        hidden, pre = run_forward(frame, gates.contiguous(), (operand, bias), initial, keep=keep)
         ctx.frame, ctx.kept, ctx.projected = frame, keep, projection is not None
         source = (pre,) if keep else projection or (gates,)
-        ctx.save_for_backward(hidden, w_hh, b_hn, h0, *source)
+        ctx.save_for_backward(hidden, w_hh, operand, b_hn, h0, *source)
         ctx.dtypes = gates.dtype, w_hh.dtype, b_hn.dtype, h0.dtype
         return hidden.to(gates.dtype)
 
@@ -140,7 +141,7 @@ class Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_hidden: Tensor) -> tuple[Tensor | None, ...]:
         """Walk every segment backward, then one product for each of the other gradients."""
-        hidden, w_hh, b_hn, h0, *source = ctx.saved_tensors
+        hidden, w_hh, operand, b_hn, h0, *source = ctx.saved_tensors
         frame: Frame = ctx.frame
         size = w_hh.shape[1]
         before = frame.before(hidden, h0.float())
@@ -149,7 +150,7 @@ class Scan(torch.autograd.Function):
         else:
             gates = F.linear(*source) if ctx.projected else source[0]
             pre = d_pre = pre_activations(gates, before, w_hh, b_hn)
-        carry = run_backward(frame, w_hh, h0.float(), (hidden, pre), (d_hidden, d_pre))
+        carry = run_backward(frame, operand, h0.float(), (hidden, pre), (d_hidden, d_pre))
         reset, d_scaled = d_pre[:, : 2 * size], d_pre[:, 3 * size :]  # what belongs to w_hh
         wanted = ctx.needs_input_grad[3:]
         gradients = (
@@ -192,8 +193,7 @@ def run_forward(
     rows, size = gates.shape[0], w_hh.shape[1]
     hidden = gates.new_empty((rows, size), dtype=torch.float32)
     pre = gates.new_empty((rows, 4 * size), dtype=torch.float32) if keep else hidden
-    operand = w_hh.to(frame.plan.operands).contiguous()
-    tensors = (gates, operand, b_hn, h0, hidden, pre, *frame.tables)
+    tensors = (gates, w_hh, b_hn, h0, hidden, pre, *frame.tables)
     options = frame.options()
     if frame.plan.regime == "resident":
         kernels.forward_resident[(frame.tiles,)](*tensors, H=size, KEEP=keep, **options)
@@ -214,8 +214,7 @@ def run_backward(
     hidden, pre = saved
     d_hidden, d_pre = gradients
     carry = h0.new_zeros(h0.shape)
-    operand = w_hh.to(frame.plan.operands).contiguous()
-    given = (operand, h0.contiguous(), hidden, pre, d_hidden.contiguous(), d_pre, carry)
+    given = (w_hh, h0.contiguous(), hidden, pre, d_hidden.contiguous(), d_pre, carry)
     options, size = frame.options(), w_hh.shape[1]
     if frame.plan.regime == "resident":
         kernels.backward_resident[(frame.tiles,)](*given, *frame.tables, H=size, **options)

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from rl_recurrent.triton.tiles import (
     load_four,
+    operand,
     sigmoid,
     state_before,
     store_four,
@@ -94,10 +95,10 @@ def forward_resident(
         # the next row's gates are asked for before the products, which do not need them
         later = (t + 1 < steps)[:, None] & inside
         y_r, y_z, y_n = load_gates(gates + (row + 1) * 3 * H + j[None, :], later, H)
-        operand = h.to(w_hh.dtype.element_ty)
-        r = tl.dot(operand, w_r, x_r, input_precision=PRECISION)
-        z = tl.dot(operand, w_z, x_z, input_precision=PRECISION)
-        q = tl.dot(operand, w_n, b, input_precision=PRECISION)
+        rounded = operand(h, w_hh.dtype.element_ty, PRECISION)
+        r = tl.dot(rounded, w_r, x_r, input_precision=PRECISION)
+        z = tl.dot(rounded, w_z, x_z, input_precision=PRECISION)
+        q = tl.dot(rounded, w_n, b, input_precision=PRECISION)
         if KEEP:
             store_four(pre + row * 4 * H + j[None, :], live, H, r, z, x_n, q)
         h = state_update(r, z, x_n, q, h)
@@ -142,9 +143,9 @@ def backward_resident(
         dr, dz, dn, dq, direct = state_gradient(r, z, x, q, h, dh)
         store_four(d_pre + row[:, None] * 4 * H + j[None, :], live, H, dr, dz, dn, dq)
         dtype = w_hh.dtype.element_ty
-        through = tl.dot(dr.to(dtype), w_r, input_precision=PRECISION)
-        through = tl.dot(dz.to(dtype), w_z, through, input_precision=PRECISION)
-        through = tl.dot(dq.to(dtype), w_n, through, input_precision=PRECISION)
+        through = tl.dot(operand(dr, dtype, PRECISION), w_r, input_precision=PRECISION)
+        through = tl.dot(operand(dz, dtype, PRECISION), w_z, through, input_precision=PRECISION)
+        through = tl.dot(operand(dq, dtype, PRECISION), w_n, through, input_precision=PRECISION)
     tl.store(carry + segment[:, None] * H + j[None, :], direct, mask=(steps > 0)[:, None] & inside)
 
 
@@ -183,7 +184,7 @@ def forward_streamed(
             for k_first in range(0, H, BLOCK_K):
                 k = k_first + tl.arange(0, BLOCK_K)
                 h = state_before(h0, hidden, segment, start, row, k, on & (k[None, :] < H), H)
-                h = h.to(w_hh.dtype.element_ty)
+                h = operand(h, w_hh.dtype.element_ty, PRECISION)
                 square = w_hh + j[None, :] * H + k[:, None]  # [K, J]: transposed
                 inside = (j[None, :] < H) & (k[:, None] < H)
                 w_r, w_z, w_n = load_weights(square, inside, H)
@@ -237,7 +238,7 @@ def backward_streamed(
                 da = tl.load(d_pre + (row + 1)[:, None] * 4 * H + column[None, :], later, other=0.0)
                 inside = (j[None, :] < H) & (k[:, None] < 3 * H)
                 w = tl.load(w_hh + k[:, None] * H + j[None, :], mask=inside, other=0.0)  # [K, J]
-                dh = tl.dot(da.to(w.dtype), w, dh, input_precision=PRECISION)
+                dh = tl.dot(operand(da, w.dtype, PRECISION), w, dh, input_precision=PRECISION)
             r, z, x, q = load_four(pre + row[:, None] * 4 * H + j[None, :], live, H)
             h = state_before(h0, hidden, segment, start, row, j, live, H)
             dr, dz, dn, dq, direct = state_gradient(r, z, x, q, h, dh)

@@ -128,10 +128,11 @@ class Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Walk every segment forward; keep what backward needs."""
         initial = h0.float().contiguous(), c0.float().contiguous()
-        hidden, cell, pre = run_forward(frame, gates.contiguous(), w_hh, initial, keep=keep)
+        operand = frame.weights(w_hh)
+        hidden, cell, pre = run_forward(frame, gates.contiguous(), operand, initial, keep=keep)
         ctx.frame, ctx.kept, ctx.projected = frame, keep, projection is not None
         source = (pre,) if keep else projection or (gates,)
-        ctx.save_for_backward(hidden, cell, w_hh, h0, c0, *source)
+        ctx.save_for_backward(hidden, cell, w_hh, operand, h0, c0, *source)
         ctx.set_materialize_grads(False)
         ctx.dtypes = gates.dtype, w_hh.dtype, h0.dtype, c0.dtype
         return hidden.to(gates.dtype), cell.to(gates.dtype)
@@ -142,7 +143,7 @@ class Scan(torch.autograd.Function):
         ctx: Any, d_hidden: Tensor | None, d_cell: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Walk every segment backward, then one product for each of the other gradients."""
-        hidden, cell, w_hh, h0, c0, *source = ctx.saved_tensors
+        hidden, cell, w_hh, operand, h0, c0, *source = ctx.saved_tensors
         frame: Frame = ctx.frame
         weights = w_hh.float()
         before = frame.before(hidden, h0.float())
@@ -153,7 +154,7 @@ class Scan(torch.autograd.Function):
             pre = d_pre = torch.addmm(gates.float(), before, weights.t())
         if d_hidden is None:
             d_hidden = torch.zeros_like(hidden)
-        d_c0 = run_backward(frame, w_hh, c0.float(), (cell, pre), (d_hidden, d_cell, d_pre))
+        d_c0 = run_backward(frame, operand, c0.float(), (cell, pre), (d_hidden, d_cell, d_pre))
         wanted = ctx.needs_input_grad[3:]
         gradients = (
             d_pre,
@@ -176,8 +177,7 @@ def run_forward(
     hidden = gates.new_empty((rows, hidden_size), dtype=torch.float32)
     cell = torch.empty_like(hidden)
     pre = gates.new_empty((rows, 4 * hidden_size), dtype=torch.float32) if keep else hidden
-    weights = w_hh.to(frame.plan.operands).contiguous()
-    tensors = (gates, weights, *initial, hidden, cell, pre, *frame.tables)
+    tensors = (gates, w_hh, *initial, hidden, cell, pre, *frame.tables)
     options = frame.options()
     if frame.plan.regime == "resident":
         kernels.forward_resident[(frame.tiles,)](*tensors, H=hidden_size, KEEP=keep, **options)
@@ -201,8 +201,7 @@ def run_backward(
     d_hidden = d_hidden.contiguous()
     d_cell = d_cell.contiguous() if d_cell is not None else d_hidden
     carry = c0.new_zeros(c0.shape)
-    weights = w_hh.to(frame.plan.operands).contiguous()
-    tensors = (weights, c0.contiguous(), cell, pre, d_hidden, d_cell, d_pre, carry, *frame.tables)
+    tensors = (w_hh, c0.contiguous(), cell, pre, d_hidden, d_cell, d_pre, carry, *frame.tables)
     options = frame.options()
     size = w_hh.shape[1]
     if frame.plan.regime == "resident":

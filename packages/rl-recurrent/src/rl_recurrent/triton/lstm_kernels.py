@@ -15,6 +15,7 @@ import triton.language as tl
 
 from rl_recurrent.triton.tiles import (
     load_four,
+    operand,
     sigmoid,
     state_before,
     store_four,
@@ -88,11 +89,11 @@ def forward_resident(
         # the next row's gates are asked for before the products, which do not need them
         later = (t + 1 < steps)[:, None] & inside
         y_i, y_f, y_g, y_o = load_four(gates + (row + 1) * 4 * H + j[None, :], later, H)
-        operand = h.to(w_hh.dtype.element_ty)
-        i = tl.dot(operand, w_i, x_i, input_precision=PRECISION)
-        f = tl.dot(operand, w_f, x_f, input_precision=PRECISION)
-        g = tl.dot(operand, w_g, x_g, input_precision=PRECISION)
-        o = tl.dot(operand, w_o, x_o, input_precision=PRECISION)
+        rounded = operand(h, w_hh.dtype.element_ty, PRECISION)
+        i = tl.dot(rounded, w_i, x_i, input_precision=PRECISION)
+        f = tl.dot(rounded, w_f, x_f, input_precision=PRECISION)
+        g = tl.dot(rounded, w_g, x_g, input_precision=PRECISION)
+        o = tl.dot(rounded, w_o, x_o, input_precision=PRECISION)
         if KEEP:
             store_four(pre + row * 4 * H + j[None, :], live, H, i, f, g, o)
         h, c = cell_update(i, f, g, o, c)
@@ -143,10 +144,10 @@ def backward_resident(
         di, df, dg, do, dc = cell_gradient(i, f, g, o, c, c_before, dh, dc)
         store_four(d_pre + row[:, None] * 4 * H + j[None, :], live, H, di, df, dg, do)
         dtype = w_hh.dtype.element_ty
-        dh_later = tl.dot(di.to(dtype), w_i, input_precision=PRECISION)
-        dh_later = tl.dot(df.to(dtype), w_f, dh_later, input_precision=PRECISION)
-        dh_later = tl.dot(dg.to(dtype), w_g, dh_later, input_precision=PRECISION)
-        dh_later = tl.dot(do.to(dtype), w_o, dh_later, input_precision=PRECISION)
+        dh_later = tl.dot(operand(di, dtype, PRECISION), w_i, input_precision=PRECISION)
+        dh_later = tl.dot(operand(df, dtype, PRECISION), w_f, dh_later, input_precision=PRECISION)
+        dh_later = tl.dot(operand(dg, dtype, PRECISION), w_g, dh_later, input_precision=PRECISION)
+        dh_later = tl.dot(operand(do, dtype, PRECISION), w_o, dh_later, input_precision=PRECISION)
     tl.store(carry + segment[:, None] * H + j[None, :], dc, mask=(steps > 0)[:, None] & inside)
 
 
@@ -185,7 +186,7 @@ def forward_streamed(
             for k_first in range(0, H, BLOCK_K):
                 k = k_first + tl.arange(0, BLOCK_K)
                 h = state_before(h0, hidden, segment, start, row, k, on & (k[None, :] < H), H)
-                h = h.to(w_hh.dtype.element_ty)
+                h = operand(h, w_hh.dtype.element_ty, PRECISION)
                 square = w_hh + j[None, :] * H + k[:, None]  # [K, J]: transposed
                 inside = (j[None, :] < H) & (k[:, None] < H)
                 w_i, w_f, w_g, w_o = load_weights(square, inside, H)
@@ -240,7 +241,7 @@ def backward_streamed(
                 da = tl.load(d_pre + (row + 1)[:, None] * 4 * H + k[None, :], later, other=0.0)
                 inside = (j[None, :] < H) & (k[:, None] < 4 * H)
                 w = tl.load(w_hh + k[:, None] * H + j[None, :], mask=inside, other=0.0)  # [K, J]
-                dh = tl.dot(da.to(w.dtype), w, dh, input_precision=PRECISION)
+                dh = tl.dot(operand(da, w.dtype, PRECISION), w, dh, input_precision=PRECISION)
             dc_at = carry + segment[:, None] * H + j[None, :]
             dc = tl.load(dc_at, mask=live, other=0.0)
             if CELL_USED:

@@ -57,6 +57,16 @@ def store_four(rows, live, H, first, second, third, fourth):
 
 
 @triton.jit
+def operand(x, dtype, PRECISION: tl.constexpr):
+    """What a product takes: tf32 products cut low bits off, so they are rounded to nearest here."""
+    x = x.to(dtype)
+    if PRECISION == "tf32":
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        x = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # NaN stays NaN
+    return x
+
+
+@triton.jit
 def sigmoid(x):
     """Logistic function that never overflows: 1 / (1 + exp(-x))."""
     e = tl.exp(-tl.abs(x))
