@@ -26,6 +26,7 @@ from rl_value import GAE, ClipPPOLoss, gae
 
 warnings.filterwarnings("ignore")
 GAMMA, LMBDA = 0.99, 0.95
+clock = time.perf_counter
 
 
 def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
@@ -33,9 +34,9 @@ def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats + 3):
         for call, taken in zip(calls, times, strict=True):
-            begin = time.perf_counter()
+            begin = clock()
             call()
-            taken.append(time.perf_counter() - begin)
+            taken.append(clock() - begin)
     return [statistics.median(taken[3:]) * 1e6 for taken in times]
 
 
@@ -232,7 +233,14 @@ def main() -> None:
     """Print every figure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="leave the largest sizes out")
-    quick = parser.parse_args().quick
+    hint = "count the processor time of one thread, for a machine that others use too"
+    parser.add_argument("--cpu-time", action="store_true", help=hint)
+    given = parser.parse_args()
+    quick = given.quick
+    if given.cpu_time:
+        global clock
+        clock = time.thread_time
+        torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     scan()
