@@ -212,6 +212,20 @@ def test_slices_are_marked_before_transforms_run(kind) -> None:
     assert sample["collector", "slice_ids"].tolist() == [i for i in range(4) for _ in range(3)]
 
 
+@pytest.mark.parametrize("pad_output", [False, True])
+def test_flags_that_only_a_sample_has_cut_where_it_is_stored_again(pad_output: bool) -> None:
+    rows = trajectories([3, 20, 9]).exclude("is_init", keys.NEXT_TRUNCATED, "truncated")
+    sampler = SliceSampler(slice_len=5, pad_output=pad_output)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(500), sampler=sampler, batch_size=40)
+    buffer.extend(rows)
+    sample = buffer.sample()
+    real = int(sample.get(keys.MASK, torch.ones(len(sample))).sum())
+    buffer.extend(sample)
+    assert len(buffer) == 32 + real
+    assert len(buffer.storage.trajectories()) == 3 + 8
+    assert set(buffer[:].keys(True, True)) == set(rows.keys(True, True))
+
+
 def test_indexing_is_that_of_a_tensor() -> None:
     buffer, rows = filled(), steps(5)
     for index in (0, -1, slice(None), slice(1, 4, 2), torch.tensor([3, 0, 3]), [1, 2], range(2)):

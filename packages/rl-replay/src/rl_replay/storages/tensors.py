@@ -14,10 +14,12 @@ from rl_layout.tensordict_fast import build, nest
 from rl_replay.compact import CompactRows
 from rl_replay.explain import storage_lines
 from rl_replay.links import Links
+from rl_replay.marker_keys import MarkerKeys
 from rl_replay.ring import PrivateRing
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.storages.marked import MarkedStorage
 from rl_replay.storages.one_row import OneRow
+from rl_replay.stored_samples import is_sample, without_own_marks
 from rl_replay.structure import Arrangement, Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
@@ -112,6 +114,8 @@ class TensorStorage(MarkedStorage):
         batch = self.structure.take_apart(data, self.arrangement)
         if self.columns != self.arrangement.columns(batch.shape):
             raise self._other_columns(batch.shape)
+        if self.ndim == 1 and self.structure.form == "tensordict" and is_sample(data):
+            return self._write(*without_own_marks(batch, self._came(), self._linked().keys))
         return self._write(batch)
 
     def add(self, data: Any) -> Span:
@@ -340,14 +344,17 @@ class TensorStorage(MarkedStorage):
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
         self._device_of_rows, self._on_host = kind, kind.type == "cpu"
 
-    def _write(self, batch: Batch) -> Span:
+    def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
         store, _ = self._made()
         links, count = self._linked(), batch.extent.count
         self._require_room(count, self.ring.capacity)
         span = self.ring.reserve(count)
         try:
-            found = self._find(links, batch, span)
-            store.write(span.rows, span.numbers, batch.cells, found.back)
+            found = self._find(links, batch, span, marks or links.keys)
+            cells = batch.cells
+            if marks is not None:
+                cells = cells.exclude(*(key for key in marks.columns if key not in self._came()))
+            store.write(span.rows, span.numbers, cells, found.back)
         except (KeyError, TypeError, ValueError):
             self.ring.cancel()  # all of these come before the first byte is written
             raise
@@ -365,7 +372,8 @@ class TensorStorage(MarkedStorage):
         self.ring.publish(1)
         return span
 
-    def _find(self, links: Links, batch: Batch, span: Span) -> Any:
+    def _find(self, links: Links, batch: Batch, span: Span, marks: MarkerKeys) -> Any:
+        usual, links.keys = links.keys, marks
         try:
             return links.find(batch.cells, batch.extent, span.numbers)
         except Exception:
@@ -373,6 +381,11 @@ class TensorStorage(MarkedStorage):
             count, fields = batch.extent.count, self._made()[0].schema.fields
             fitting_leaves(batch.cells, fields, torch.Size([count]), exact=True)
             raise
+        finally:
+            links.keys = usual
+
+    def _came(self) -> RowSchema:
+        return _schema_of(self._made()[0])
 
     def _cells_like(self, shape: torch.Size, data: Any) -> TensorDictBase:
         """Data as rows `[*shape]`."""
