@@ -225,6 +225,15 @@ def test_the_state_in_a_tf32_product_is_rounded_to_nearest_not_cut(regime, devic
     assert abs(cell[0, 0].cpu() - expected) < 1e-6
 
 
+@pytest.mark.parametrize("regime", ["resident", "walk"])
+def test_no_nan_is_rounded_away(regime, device):
+    gates, w_hh, h0, c0 = (tensor.detach() for tensor in drawn([1], 16, device))
+    h0.view(torch.int32)[0, 3] = 0x7FFFFFFF  # every bit set: rounding up would carry into the sign
+    plan = dataclasses.replace(plan_of(regime, 16), input_precision="tf32")
+    hidden, _ = scan_by(plan, (gates, w_hh, h0, c0), segments_of([1], device))
+    assert hidden.isnan().all()
+
+
 def test_no_gradient_wanted_and_inputs_unchanged(device):
     lengths = [2, 3]
     inputs = [tensor.detach() for tensor in drawn(lengths, 16, device)]
