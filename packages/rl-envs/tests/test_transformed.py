@@ -152,3 +152,29 @@ def test_an_environment_that_goes_on_needs_a_reset_behind_new_transforms():
     root = base.reset()
     with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
         TransformedEnv(base, StepCounter()).rand_step(root)
+
+
+class StartingWhereToldEnv(CountingEnv):
+    """Counts on from the `start` that a reset is given."""
+
+    def _reset(self, tensordict):
+        root = super()._reset(tensordict)
+        if tensordict is not None:
+            mask = tensordict.get("_reset", torch.ones(*self.batch_size, 1, dtype=torch.bool))
+            start = tensordict["start"].long()
+            self._count = torch.where(mask.squeeze(-1), start.squeeze(-1), self._count)
+            root = root.set("observation", self._count.float().unsqueeze(-1))
+        return root
+
+
+def test_a_primer_can_tell_the_environment_where_to_start():
+    primer = TensorDictPrimer(
+        start=Unbounded((3, 1)), default_value=2.0, call_before_env_reset=True
+    )
+    env = TransformedEnv(StartingWhereToldEnv(4, batch_size=(3,)), primer)
+    root = env.reset()
+    assert root["observation"].flatten().tolist() == [2, 2, 2]
+    assert root["start"].flatten().tolist() == [2, 2, 2]
+    batch = env.rollout(5, break_when_any_done=False)
+    assert batch["observation"][0].flatten().tolist() == [2, 3, 2, 3, 2]
+    assert (batch["start"] == 2).all()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensordict import TensorDictBase
+import torch
+from tensordict import TensorDict, TensorDictBase
 
 from rl_envs import guards
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
+from rl_envs.done import RESET
 from rl_envs.env import EnvBase
 from rl_envs.finishing import split_for
 from rl_envs.leftover import Leftover
@@ -61,7 +63,6 @@ class TransformedEnv(EnvBase):
         self.base_env = base_env
         self.batch_locked = base_env.batch_locked
         self.check_values = base_env.check_values
-        self.native_rows = base_env.native_rows
         self.resets_by_stepping = base_env.resets_by_stepping
         self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
         # an environment that goes on without a reset lacks what the transforms write at one
@@ -174,6 +175,9 @@ class TransformedEnv(EnvBase):
         change.check_place("environment")
         if base.resets_by_stepping:
             guards.check_limits(change)
+        # what a reset is given travels in a tensordict
+        is_asked = any(getattr(one, "call_before_env_reset", False) for one in change)
+        self.native_rows = base.native_rows and not is_asked
         self.done_spec = change.transform_done_spec(base.full_done_spec)
         self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
         self.observation_spec = change.transform_observation_spec(base.observation_spec)
@@ -182,12 +186,19 @@ class TransformedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None:
-            return self.transforms.reset(self.base_env.reset(**kwargs))
+            asked = self.transforms.before_reset(TensorDict({}, self.batch_size))
+            if asked.is_empty():
+                return self.transforms.reset(self.base_env.reset(**kwargs))
+            whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
+            self.base_env._is_started = True  # every row is about to be
+            raw = self.base_env._fresh(asked.copy().set(RESET, whole), {(): whole}, kwargs)
+            return self.transforms.reset(asked.update(raw))
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
-        raw = self.base_env._fresh(tensordict, masks, kwargs)
-        # rows that go on keep what the root holds, which has passed the transforms already
-        root = merge(without_masks(tensordict, masks), raw, masks)
         rows = mask_of(masks, ()).squeeze(-1)
+        asked = self.transforms.before_reset(tensordict, rows)
+        raw = self.base_env._fresh(asked, masks, kwargs)
+        # rows that go on keep what the root holds, which has passed the transforms already
+        root = merge(without_masks(asked, masks), raw, masks)
         return self.transforms.reset(root, rows)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
