@@ -60,8 +60,23 @@ def slices_of(batch, starts, length):
     return sample
 
 
+def padded():
+    """A trajectory that ends, padding that repeats its last row, and the middle of another."""
+    first, last = trajectories([3]), trajectories([2], first_step=4, first_id=9)
+    padding = first[-1:].clone()
+    padding[keys.TRAJ_IDS], padding[keys.TRAJ_STEP] = torch.tensor([-1]), torch.tensor([0])
+    batch = torch.cat([first, padding, last])
+    batch[keys.MASK] = torch.tensor([True, True, True, False, True, True])
+    return batch
+
+
 LEGAL = {
+    "padding": padded(),
+    "padding without ids and steps": padded().exclude(keys.TRAJ_IDS, keys.TRAJ_STEP),
     "environments side by side": environments(3, 7, [2, 5], ENDS),
+    "rows of a grid that begin in mid-trajectory behind an end": environments(3, 8, [2, 4], ENDS)[
+        :, 2:6
+    ].exclude(keys.TRAJ_IDS, keys.TRAJ_STEP),
     "rows of a grid laid end to end": environments(3, 7, [2, 5], ENDS).reshape(-1),
     "the same, cut where one has just ended": environments(3, 6, [2, 4], ENDS).reshape(-1),
     "a beginning in mid-trajectory": trajectories([4, 2], first_step=9),
@@ -81,8 +96,8 @@ def test_legal_batches_raise_no_false_alarm(name):
     segments = recurrent_segments(batch)
     assert segments.starts.tolist() == Segments.of(batch).starts.tolist()
     starts, real = start_flags(batch)
-    assert starts.nonzero()[:, 0].tolist() == segments.starts.tolist()
-    assert real.all()
+    assert (starts & real).nonzero()[:, 0].tolist() == segments.starts.tolist()
+    assert real.sum() == segments.num_real
 
 
 @given(batches())
