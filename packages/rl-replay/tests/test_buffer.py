@@ -457,6 +457,35 @@ def test_without_replacement_every_trajectory_comes_once_an_epoch() -> None:
     assert sorted(ids.tolist()) == [7, 8, 9, 10]
 
 
+def test_elements_of_lists_are_exchanged_as_they_are() -> None:
+    buffer = ReplayBuffer(transform=lambda items: items)
+    buffer.add("a")
+    buffer.extend([1, 2])
+    buffer[0] = 5
+    assert buffer.storage.items == [5, 1, 2]
+    assert type(buffer.storage.items[0]) is int
+    buffer[1:] = ["b", None]
+    assert buffer.storage.items == [5, "b", None]
+    with pytest.raises(ValueError, match="expected 2 elements, got 1"):
+        buffer[1:] = ["b"]
+
+
+def test_every_row_ever_written_is_counted() -> None:
+    buffer = filled(9)
+    buffer.extend(steps(4))
+    buffer.empty()
+    buffer.add(steps(1)[0])
+    assert (buffer.write_count, len(buffer)) == (14, 1)
+
+
+def test_lazy_stacks_and_locked_rows_are_stored() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.extend(TensorDict.lazy_stack(list(steps(3).unbind(0))))
+    buffer.extend(steps(2, 3).lock_())
+    buffer.add(steps(1, 5)[0].lock_())
+    assert buffer[:]["a"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_threads_wait_for_rows() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     writer = threading.Thread(target=lambda: [buffer.add(row) for row in steps(5)])

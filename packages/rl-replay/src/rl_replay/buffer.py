@@ -186,7 +186,7 @@ class ReplayBuffer(Sampling):
                 positions = positions_at(self._storage, index)
                 value = self._inverse(value)
                 if isinstance(positions, int):
-                    positions, value = torch.tensor([positions]), _with_dimension(value, 0)
+                    positions, value = torch.tensor([positions]), self._as_several(value, 0)
                 self._storage.replace(positions, value)
             self._changed()
 
@@ -233,6 +233,11 @@ class ReplayBuffer(Sampling):
             self._storage.empty()
             self._sampler.reset()
             self._fit()
+
+    @property
+    def write_count(self) -> int:
+        """Rows ever written, overwritten ones among them."""
+        return self._storage.ring.written
 
     def wait_until(self, rows: int, timeout: float | None = None) -> None:
         """Wait until the buffer holds some rows, written by other threads.
@@ -417,7 +422,7 @@ class ReplayBuffer(Sampling):
 
     def _add_inverse(self, data: Any) -> torch.Tensor:
         """Store what transforms make of one element: rows, if any, or whole trajectories."""
-        rows = _with_dimension(data, self._dim_extend)
+        rows = self._as_several(data, self._dim_extend)
         whole = is_tensor_collection(rows) and rows.batch_dims > self._storage.ndim
         rows = self._inverse(rows)
         if not whole or rows is None:
@@ -425,6 +430,14 @@ class ReplayBuffer(Sampling):
         spans = [self._storage.add(row) for row in rows.unbind(0)]
         self._took_in()
         return torch.cat([_positions(span) for span in spans])
+
+    def _as_several(self, data: Any, dim: int) -> Any:
+        """One element as a batch of one."""
+        if isinstance(self._storage, ListStorage):
+            return [data]
+        if isinstance(data, torch.Tensor) or is_tensor_collection(data):
+            return data.unsqueeze(dim)
+        return stack([data])
 
     def _took_in(self) -> None:
         self._stamp += 1
@@ -470,9 +483,3 @@ def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
 def _positions(span: Span) -> torch.Tensor:
     rows = span.rows
     return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-
-
-def _with_dimension(data: Any, dim: int) -> Any:
-    if isinstance(data, torch.Tensor) or is_tensor_collection(data):
-        return data.unsqueeze(dim)
-    return stack([data])
