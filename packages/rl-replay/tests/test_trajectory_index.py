@@ -9,7 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_replay.trajectory_reference import ReferenceIndex
-from rl_replay.trajectory_tables import BROKEN, TrajectoryTables
+from rl_replay.trajectory_tables import (
+    BROKEN,
+    JUMP,
+    JUMP_START,
+    PREVIOUS,
+    START,
+    TrajectoryTables,
+)
 from rl_slabs import Window
 
 LANE = 1 << 48
@@ -312,19 +319,27 @@ def test_any_row_of_a_trajectory_of_many_pieces_is_a_few_jumps_away():
     assert takes < 30  # two for each doubling, and the walk back over a slice
 
 
-def test_jumps_stay_short_while_the_oldest_pieces_go():
+@pytest.mark.parametrize("few_runs", [-1000, 1000], ids=["by batch", "run by run"])
+def test_jumps_stay_short_and_right_while_the_oldest_pieces_go(few_runs):
     """A trajectory that never ends, in a ring that it went around many times."""
     index = TrajectoryIndex(2000)
+    index._writers[0].few_runs = few_runs
     for _ in range(60):
         index.append(index.indexed(), np.tile(array(5, 1, 1, 1, 0, 1, 1, 1), 50))
-    table, trajectory = index.tables.pieces, index.tables.trajectories[index.draw(1, 500)[0]]
+    slot = index.draw(1, 500)[0]
+    table, (first, stop, newest, *_) = index.tables.pieces, index.tables.trajectories[slot]
     worst = 0
-    for step in range(trajectory[0], trajectory[1], 13):
-        piece, hops = table[trajectory[2]], 0
-        while piece[2] > step:
-            piece, hops = table[piece[6] if piece[7] >= step else piece[5]], hops + 1
+    for step in range(first, stop, 13):
+        piece, hops = table[newest], 0
+        while piece[START] > step:
+            onward = piece[JUMP] if piece[JUMP_START] >= step else piece[PREVIOUS]
+            piece, hops = table[onward], hops + 1
         worst = max(worst, hops)
     assert 4 < worst < 40
+    offsets = np.arange(stop - first)
+    numbers = index.rows(np.full_like(offsets, slot), offsets, np.ones_like(offsets))
+    steps = offsets + first
+    assert numbers.tolist() == (steps // 4 * 8 + steps % 4).tolist()
 
 
 @given(st.integers(0, 2**32))
