@@ -116,6 +116,14 @@ def test_the_public_function_chooses_a_plan(device):
     assert_like_the_loop(run, drawn(lengths, 20, device), lengths)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device may multiply in tf32")
+def test_auto_is_full_float32_where_there_is_no_tf32():
+    inputs, segments = drawn([2, 1], 16), segments_of([2, 1])
+    assert torch.equal(
+        lstm_scan(*inputs, segments)[0], lstm_scan(*inputs, segments, precision="ieee")[0]
+    )
+
+
 @pytest.mark.parametrize("regime", ["resident", "walk"])
 @pytest.mark.parametrize("used", [0, 1])
 def test_gradients_of_final_states_alone(regime, used, device):

@@ -88,6 +88,8 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
         segments,
     )
     check_projection(projection, gates)
+    if precision == "auto" and not gates.is_cuda:
+        precision = "ieee"  # interpreted: a CPU has no tf32
     plan = make_plan(hidden_size, len(segments), precision, gates.dtype)
     return scan_by(plan, (gates, w_hh, b_hn, h0), segments, save=save, projection=projection)
 

@@ -87,6 +87,8 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
         segments,
     )
     check_projection(projection, gates)
+    if precision == "auto" and not gates.is_cuda:
+        precision = "ieee"  # interpreted: a CPU has no tf32
     plan = make_plan(hidden_size, len(segments), precision, gates.dtype)
     return scan_by(plan, (gates, w_hh, h0, c0), segments, save=save, projection=projection)
 
