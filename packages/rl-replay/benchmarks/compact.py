@@ -51,31 +51,33 @@ def batches(
     """
     generator = np.random.default_rng(0)
     field = schema["observation"]
-    seen = torch.zeros(environments, *field.shape, dtype=field.dtype)
-    fresh = torch.ones(environments, dtype=torch.bool)
-    for start in range(0, count, environments * steps):
-        time_major = []
-        back = np.zeros((steps, environments), dtype=np.int32)
-        for step in range(steps):
-            following = torch.randint(255, seen.shape, dtype=torch.uint8).to(field.dtype)
-            back[step] = np.where(fresh.numpy() | (start + step == 0), 0, environments)
-            time_major.append((seen, following))
-            ended = torch.from_numpy(generator.random(environments) < 1 / episode)
-            reset = torch.randint(255, seen.shape, dtype=torch.uint8).to(field.dtype)
-            shape = (-1, *[1] * len(field.shape))
-            seen, fresh = torch.where(ended.view(shape), reset, following), ended
+    shape = (steps, environments, *field.shape)
+    seen = _random(shape[1:], field.dtype)
+    fresh = np.ones(environments, dtype=np.bool_)
+    for _ in range(0, count, environments * steps):
+        following, reset = _random(shape, field.dtype), _random(shape[1:], field.dtype)
+        ended = generator.random((steps, environments)) < 1 / episode
+        here = torch.from_numpy(ended).view(steps, environments, *[1] * len(field.shape))
+        after = torch.where(here, reset, following)
+        root = torch.cat([seen[None], after[:-1]])
+        begun = np.concatenate([fresh[None], ended[:-1]])
+        seen, fresh = after[-1], ended[-1]
         rows = TensorDict({}, batch_size=[environments * steps])
         for key in schema:
             leaf = schema[key]
             rows[key] = torch.zeros(len(rows), *leaf.shape, dtype=leaf.dtype)
-        rows["observation"] = torch.cat([root for root, _ in time_major])
-        rows["next", "observation"] = torch.cat([following for _, following in time_major])
-        yield rows, back.reshape(-1)
+        rows["observation"] = root.flatten(0, 1)
+        rows["next", "observation"] = following.flatten(0, 1)
+        yield rows, np.where(begun, 0, environments).astype(np.int32).reshape(-1)
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.randint(255, shape, dtype=torch.uint8).to(dtype)
 
 
 def filled(
     schema: RowSchema, count: int, environments: int = 1, steps: int = 1000, episode: float = 200
-) -> tuple[CompactRows, Rows | None, list[tuple[TensorDict, np.ndarray]]]:
+) -> CompactRows:
     """Compact rows, full."""
     rows = CompactRows.zeros(schema, count)
     start = 0
@@ -88,7 +90,9 @@ def filled(
     return rows
 
 
-def medians(contenders: dict[str, Callable[[torch.Tensor], object]], count: int, rounds: int):
+def medians(
+    contenders: dict[str, Callable[[torch.Tensor], object]], count: int, rounds: int
+) -> dict[str, float]:
     """The median time of each, in microseconds; every call gets indices of its own."""
     times: dict[str, list[int]] = {name: [] for name in contenders}
     for _ in range(rounds):
@@ -121,10 +125,10 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
 def writing(schema: RowSchema, count: int, length: int) -> None:
     """Batches of `length` rows of one environment."""
     compact, plain = CompactRows.zeros(schema, count), Rows.zeros(schema, count)
-    written = list(batches(schema, 20 * length, 1, length, 200))
+    written = list(batches(schema, 5 * length, 1, length, 200))
     times: dict[str, list[int]] = {"both": [], "once": []}
     number = 0
-    for turn in range(400):
+    for turn in range(200):
         cells, back = written[turn % len(written)]
         place = number % count
         numbers = range(number, number + length)
@@ -148,7 +152,7 @@ def memory(title: str, schema: RowSchema, rows: CompactRows, episode: float) -> 
     used = told["row_bytes"] + told["side_slots"] * (layout.side.nbytes + 12) / count
     held = told["row_bytes"] + told["side_bytes"] / count
     print(
-        f"  {title:<48}{schema.nbytes:>8}{once:>8}{used:>10.1f}{used / once:>9.4f}"
+        f"  {title:<78}{schema.nbytes:>8}{once:>8}{used:>10.1f}{used / once:>9.4f}"
         f"{held / once:>9.4f}{told['linked_share']:>8.4f}"
     )
 
@@ -158,14 +162,15 @@ def main() -> None:
     small, frames = schema_of(SMALL), schema_of(FRAME)
     for environments in (1, 8):
         sampling(f"9 leaves, {environments} environments", small, 1_000_000, environments, 50)
-        sampling(f"84x84x4 frames, {environments} environments", frames, 20_000, environments, 5)
+        sampling(f"84x84x4 frames, {environments} environments", frames, 10_000, environments, 5)
     print("\nwriting rows of 9 leaves")
     for length in (1, 64, 10_000):
         writing(small, 1_000_000, length)
-    print("\nbytes per row:          both | once | ours in use | ratio | ratio as held | linked")
+    titles = f"{'both':>8}{'once':>8}{'in use':>10}{'ratio':>9}{'taken':>9}{'linked':>8}"
+    print(f"\n{'bytes per row':<80}{titles}")
     for environments, steps, episode in ((1, 64, 200), (1, 64, 22), (8, 16, 200), (64, 1, 200)):
         title = f"{environments} environments, {steps} steps an extend, episodes {episode}"
-        for name, schema, count in (("frames", frames, 12_800), ("9 leaves", small, 128_000)):
+        for name, schema, count in (("frames", frames, 6_400), ("9 leaves", small, 64_000)):
             rows = filled(schema, count, environments, steps, episode)
             memory(f"{name}, {title}", schema, rows, episode)
 

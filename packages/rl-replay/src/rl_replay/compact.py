@@ -76,7 +76,8 @@ class CompactRows:
         self._writer = CompactWriter(layout, rows, side, back)
         self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
         self._on_cpu = self._device.type == "cpu"
-        self._plans: dict[tuple[Key, ...] | None, Plan] = {}
+        self._whole = Plan(layout, None)
+        self._plans: dict[tuple[Key, ...] | None, Plan] = {None: self._whole}
 
     @classmethod
     def zeros(
@@ -179,12 +180,14 @@ class CompactRows:
             TypeError: `rows` is no index.
             KeyError: An unknown key.
         """
-        plan = self._plan(keys)
+        plan = self._whole if keys is None else self._plan(keys)
         if plan.plain is not None:
             return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
         index, shape = self._index(rows)
-        packed, arrays, distance = self._gathered(plan, index, None)
-        return self._finish(plan, (packed, arrays, distance), shape, contiguous, device)
+        gathered = self._gathered(plan, index, None)
+        if len(shape) == 1 and not contiguous and device is None and not self.misses:
+            return plan.unpack(gathered[0], gathered[1], shape)  # nothing else is to be done
+        return self._finish(plan, gathered, shape, contiguous, device)
 
     def read_beside_writers(
         self,

@@ -125,6 +125,15 @@ class Gather:
         self._width = layout.stored.row_bytes // 8
         self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
+        # of a row and its neighbour side by side, and of a slot
+        self._columns = [
+            (
+                f"i{size}",
+                np.arange(row.start, row.stop) + layout.stored.row_bytes // size,
+                np.arange(slot.start, slot.stop),
+            )
+            for size, row, slot in self._runs
+        ]
         self._void = _void(layout, rows.packed.device)
         # the last row's neighbour would lie outside: index_select refuses it and `_pairs` reads it
         self._window = self._packed.as_strided((self._count - 1, 2 * self._width), (self._width, 1))
@@ -148,7 +157,7 @@ class Gather:
         words = found.numpy()
         distance = words.view(np.int32)[:, self._place] if given is None else given
         if plan.wide:
-            odd = np.flatnonzero(distance != self._distance)
+            odd = (distance != self._distance).nonzero()[0]
             if odd.size:
                 self._mend(words, index.numpy(), distance, odd)
         arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
@@ -199,9 +208,9 @@ class Gather:
     def _pairs(self, index: NDArray[np.int64]) -> torch.Tensor:
         pairs = np.empty((len(index), 2), dtype=np.int64)
         pairs[:, 0] = index
-        np.add(index, self._distance, out=pairs[:, 1])
-        pairs[:, 1] -= self._count * (pairs[:, 1] >= self._count)
-        if len(index) and index.min() < 0:
+        # counted from the end, so that what lies beyond it is at the start again
+        np.add(index, self._distance - self._count, out=pairs[:, 1])
+        if len(index) and np.minimum.reduce(index) < 0:
             raise IndexError(f"row {index.min()} is below 0")
         words = self._packed.numpy().take(pairs, axis=0)
         return torch.from_numpy(words.reshape(len(index), 2 * self._width))
@@ -215,27 +224,31 @@ class Gather:
     ) -> None:
         away = distance[odd]
         beside = away < 0
-        if not beside.all():
+        if np.count_nonzero(beside) < odd.size:
             ahead = odd[away > 0]
             rows = (index[ahead] + distance[ahead]) % self._count
             words[ahead, self._width :] = self._packed.numpy().take(rows, axis=0)
             if ahead.size * 2 > len(words) >= _ENOUGH_ROWS:
                 self._distance = int(np.median(distance[ahead]))
             if ahead.size + np.count_nonzero(beside) < odd.size and self._void.packed is not None:
-                half = words[:, self._width :]
-                self._fill_on_cpu(half, odd[away == 0], self._void.packed.numpy())
+                nowhere = odd[away == 0]
+                zeros = np.zeros(len(nowhere), dtype=np.int64)
+                self._fill_on_cpu(words, nowhere, self._void.packed.numpy(), zeros)
             odd, away = odd[beside], away[beside]
         packed = self._side.rows.packed
         if odd.size and packed is not None:
-            slots = packed.numpy().take(~away, axis=0)
-            self._fill_on_cpu(words[:, self._width :], odd, slots)
+            self._fill_on_cpu(words, odd, packed.numpy(), ~away)
 
     def _fill_on_cpu(
-        self, following: NDArray[np.int64], places: NDArray[np.int64], slots: NDArray[np.int64]
+        self,
+        words: NDArray[np.int64],
+        places: NDArray[np.int64],
+        side: NDArray[np.int64],
+        slots: NDArray[np.integer[Any]],
     ) -> None:
-        for size, row, slot in self._runs:
-            kind = f"i{size}"
-            following.view(kind)[places, row] = slots.view(kind)[:, slot]
+        rows = places[:, None]
+        for kind, columns, others in self._columns:
+            words.view(kind)[rows, columns] = side.view(kind)[slots[:, None], others]
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)

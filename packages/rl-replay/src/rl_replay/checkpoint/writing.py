@@ -25,6 +25,7 @@ from rl_replay.checkpoint.parts import Bytes, Chunks, Part, described, flat, raw
 
 _DATA = "data-"
 _ALIGNMENT = 64
+_SYNC_BYTES = 16 << 20
 
 
 def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str = "rows") -> None:
@@ -160,10 +161,17 @@ def _crc32(piece: Bytes, before: Future[int]) -> int:
 def _write(name: Path, pieces: Iterable[Bytes]) -> None:
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for piece in pieces:
-            view = piece.data
-            while len(view):
-                view = view[os.write(descriptor, view) :]
+        with ThreadPoolExecutor(1) as disk:
+            ahead, waiting = disk.submit(int), 0
+            for piece in pieces:
+                view = piece.data
+                while len(view):
+                    view = view[os.write(descriptor, view) :]
+                waiting += len(piece)
+                # the disk begins while the next pieces are made
+                if waiting >= _SYNC_BYTES and ahead.done():
+                    ahead, waiting = disk.submit(os.fdatasync, descriptor), 0
+        ahead.result()
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
