@@ -7,6 +7,7 @@ from rl_recurrent.gru import GRU, GRUModule
 from rl_recurrent.lstm import LSTM, LSTMModule
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
+from rl_recurrent.weights import LayerWeights
 
 __all__ = [
     "GRU",
@@ -16,6 +17,7 @@ __all__ = [
     "GRUModule",
     "LSTMCell",
     "LSTMModule",
+    "LayerWeights",
     "Network",
     "Settings",
     "Work",
