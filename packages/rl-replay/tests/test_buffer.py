@@ -575,6 +575,15 @@ def test_a_buffer_says_what_it_holds() -> None:
     assert repr(buffer).startswith("ReplayBuffer(LazyTensorStorage(8 of 100 rows), RandomSampler()")
 
 
+def test_a_buffer_says_where_rows_do_not_fit_together() -> None:
+    rows = trajectories([30], EndKind.CUT)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100, lossless=True))
+    for row in torch.randperm(30).tolist():
+        buffer.extend(rows[row : row + 1].clone().set("is_init", torch.ones(1, 1).bool()))
+    assert "30 of 30 pieces are single rows" in buffer.explain()
+    assert "fewer than half are linked" in buffer.explain()
+
+
 def test_a_buffer_that_is_not_shared_stays_in_its_process() -> None:
     buffer = filled()
     for thing in (buffer, buffer.storage):

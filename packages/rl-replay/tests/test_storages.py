@@ -16,10 +16,12 @@ from rl_replay import (
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
+    SliceSampler,
     Storage,
     TensorStorage,
 )
 from rl_slabs.dtypes import _CARRIERS
+from rl_transforms import NextStateReconstructor
 
 LAZY = [
     LazyTensorStorage,
@@ -284,10 +286,21 @@ def test_a_list_of_tensordicts_is_stacked_when_it_is_sampled() -> None:
 
 
 @pytest.mark.gpu
-def test_rows_live_on_a_device() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(9, device="cuda"))
-    rows = trajectories([3, 2])
+@pytest.mark.parametrize("lossless", [False, True])
+def test_rows_live_on_a_device(lossless: bool) -> None:
+    storage = LazyTensorStorage(20, device="cuda", lossless=lossless)
+    buffer = ReplayBuffer(storage=storage, transform=NextStateReconstructor())
+    rows = trajectories([3, 6])
     buffer.extend(rows)
     buffer.extend(rows.to("cuda"))
-    assert buffer.sample(4)["observation"].is_cuda
-    assert (buffer[:5].cpu() == rows).all()
+    sample = buffer.sample(7)
+    assert sample["observation"].is_cuda
+    assert sample["collector", "row"].is_cuda
+    assert (buffer[:9].cpu() == rows).all()
+    sample["action"] = sample["action"] + 1
+    assert buffer.update_rows(sample["collector", "row"], sample).all()
+    buffer.set_sampler(SliceSampler(slice_len=3))
+    slices = buffer.sample(9)
+    assert slices["is_init"].sum() >= 3
+    steps_of = slices["collector", "traj_step"].view(3, 3)
+    assert (steps_of.diff(dim=1) == 1).all()

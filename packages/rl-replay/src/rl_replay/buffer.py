@@ -380,7 +380,7 @@ class ReplayBuffer(Sampling):
         """
         with self._lock:
             ahead = 0 if self._prefetch is None else len(self._prefetch)
-            return self._storage.stats() | {"prefetched": ahead}
+            return self._storage.stats() | {"prefetched": ahead, "redraws": self._redraws}
 
     def explain(self) -> str:
         """What is stored, where boundaries come from, and what it costs, in words.

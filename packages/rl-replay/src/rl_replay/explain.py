@@ -47,6 +47,12 @@ def storage_lines(storage: TensorStorage) -> list[str]:
                 "  fewer than half are linked, so it saves little: are these n-step rows, or rows "
                 "without ids and steps?"
             )
+    index = storage.trajectories() if len(storage) else None
+    if index is not None and 2 * index.one_row_pieces > index.pieces > 1:
+        lines.append(
+            f"  {index.one_row_pieces} of {index.pieces} pieces are single rows, so slices are "
+            "short or slow: were rows of several environments flattened time first?"
+        )
     return lines
 
 

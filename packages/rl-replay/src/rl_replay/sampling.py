@@ -42,6 +42,7 @@ class Sampling(Composition):
     def __init__(self, *, pin_memory: bool, **parts: Any) -> None:
         super().__init__(**parts)
         self._pins = pin_memory and torch.cuda.is_available()
+        self._redraws = 0  # under the buffer's own lock no row can change while it is read
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """Draw a batch.
@@ -126,6 +127,8 @@ class Sampling(Composition):
         positions = storage.ring.positions(numbers)
         rows = storage.read(positions)
         index = coordinates(storage, positions)
+        if isinstance(storage, TensorStorage) and not storage.on_host:
+            index, numbers = index.to(storage.rows_device), numbers.to(storage.rows_device)
         # the first question is a tenth of the second, which an abstract class answers
         if type(rows) is TensorDict or isinstance(rows, TensorDictBase):
             put(rows, (keys.INDEX,), _spread(index, rows))

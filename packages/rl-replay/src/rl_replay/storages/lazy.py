@@ -50,10 +50,8 @@ class LazyTensorStorage(TensorStorage):
     def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:
         self._look_at_device()
         if self.lossless is False:
-            if self._on_host:
+            if self.on_host:
                 return PlainRows(Slab.private(schema, capacity).rows)
-            return PlainRows(Rows.zeros(schema, capacity, device=self._device_of_rows))
+            return PlainRows(Rows.zeros(schema, capacity, device=self.rows_device))
         named = None if self.lossless is True else self.lossless
-        return CompactRows.zeros(
-            schema, capacity, keys=named, back=back, device=self._device_of_rows
-        )
+        return CompactRows.zeros(schema, capacity, keys=named, back=back, device=self.rows_device)

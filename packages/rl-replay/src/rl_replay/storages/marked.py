@@ -26,6 +26,8 @@ class MarkedStorage(Storage):
         links: Who continues whom; None before the first write.
         ids: Columns that cut beside those of the contract.
         ends: Flags of last steps beside those of the contract.
+        rows_device: Where the rows lie.
+        on_host: Whether that is the CPU.
     """
 
     structure: Structure | None = None
@@ -34,7 +36,8 @@ class MarkedStorage(Storage):
     ids: list[NestedKey]
     ends: list[NestedKey]
     _index: TrajectoryIndex | None
-    _device_of_rows: torch.device
+    rows_device: torch.device
+    on_host: bool
 
     def read_keys(self, positions: torch.Tensor, keys: list[NestedKey]) -> TensorDict:
         """Copy some leaves of rows out.
@@ -48,7 +51,7 @@ class MarkedStorage(Storage):
             RuntimeError: Nothing was ever written.
         """
         store, _ = self._made()
-        return store.read(positions.to(self._device_of_rows), keys=keys)
+        return store.read(positions.to(self.rows_device), keys=keys)
 
     def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
         """Write some leaves of rows where they lie.
@@ -63,7 +66,7 @@ class MarkedStorage(Storage):
         store.schema.select(list(given))
         numbers = self.ring.numbers_at(positions)
         behind = links.back[positions.cpu().numpy()]
-        store.update(positions.to(self._device_of_rows), numbers, cells, behind)
+        store.update(positions.to(self.rows_device), numbers, cells, behind)
         if any(key in links.keys.columns for key in cells.keys(True, True)):
             self._relink()
 

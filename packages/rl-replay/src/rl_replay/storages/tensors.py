@@ -156,7 +156,7 @@ class TensorStorage(MarkedStorage):
             RuntimeError: Nothing was ever written.
         """
         store, structure = self._made()
-        cells = store.read(positions if self._on_host else positions.to(self._device_of_rows))
+        cells = store.read(positions if self.on_host else positions.to(self.rows_device))
         return structure.put_together(cells)
 
     def read_one(self, position: int) -> Any:
@@ -242,7 +242,7 @@ class TensorStorage(MarkedStorage):
         window = self.ring.window()
         numbers = torch.arange(window.first[0], window.first[0] + window.counts[0])
         positions = self.ring.positions(numbers)
-        rows = self.store.read(positions.to(self._device_of_rows), contiguous=True)
+        rows = self.store.read(positions.to(self.rows_device), contiguous=True)
         return {
             "rows": rows.to_dict(),
             "back": torch.from_numpy(self._linked().back[positions.numpy()]),
@@ -336,13 +336,13 @@ class TensorStorage(MarkedStorage):
         self.links = Links(capacity, self._marker_keys(), back=back)
         self._index = None
         self._look_at_device()
-        plain = self.ndim == 1 and self._on_host and structure.form == "tensordict"
+        plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
         if plain and isinstance(store, PlainRows) and not structure.element:
             self._one_row = OneRow(store.rows)
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
-        self._device_of_rows, self._on_host = kind, kind.type == "cpu"
+        self.rows_device, self.on_host = kind, kind.type == "cpu"
 
     def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
         store, _ = self._made()
