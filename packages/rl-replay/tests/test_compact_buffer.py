@@ -1,0 +1,161 @@
+"""A lossless buffer beside a plain one that is given the same."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rl_layout.testing import trajectories
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    RandomSampler,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
+
+
+def batch(lengths, first_id=0):
+    rows = trajectories(lengths, first_id=first_id)
+    count, pieces = len(rows), []
+    frames = []
+    for length in lengths:
+        seen = torch.randint(2, (length + 1, 3)).float()
+        frame = torch.randint(2, (length + 1, 5, 67), dtype=torch.uint8)
+        pieces.append((seen[:-1], seen[1:]))
+        frames.append((frame[:-1], frame[1:]))
+    rows["observation"], rows["next", "observation"] = map(torch.cat, zip(*pieces, strict=True))
+    rows["frame"], rows["next", "frame"] = map(torch.cat, zip(*frames, strict=True))
+    assert len(rows) == count
+    return rows
+
+
+def pair(capacity, sampler=RandomSampler, kind=LazyTensorStorage, **options):
+    return tuple(
+        TensorDictReplayBuffer(
+            storage=kind(capacity, lossless=lossless, **options),
+            sampler=sampler(),
+            batch_size=8,
+            generator=torch.Generator().manual_seed(3),
+        )
+        for lossless in (False, True)
+    )
+
+
+def assert_same(one, two):
+    keys = set(one.keys(True, True))
+    assert set(two.keys(True, True)) == keys
+    for key in keys:
+        left, right = one[key].contiguous(), two[key].contiguous()
+        assert left.numpy().tobytes() == right.numpy().tobytes(), key
+
+
+def assert_alike(plain, lossless):
+    assert_same(plain[:], lossless[:])
+    for _ in range(3):
+        assert_same(plain.sample(), lossless.sample())
+
+
+SLICES = {"random": RandomSampler, "slices": lambda: SliceSampler(num_slices=2)}
+
+
+@pytest.mark.parametrize("sampler", SLICES, ids=str)
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+@settings(max_examples=8)
+@given(data=st.data())
+def test_samples_of_both_are_the_same(kind, sampler, data):
+    plain, lossless = pair(data.draw(st.integers(12, 30)), SLICES[sampler], kind)
+    for turn in range(data.draw(st.integers(1, 7))):
+        lengths = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=2))
+        rows = batch(lengths, first_id=10 * turn)
+        cut = data.draw(st.integers(0, len(rows)))
+        for piece in (rows[:cut], rows[cut:]):
+            if len(piece):
+                assert torch.equal(plain.extend(piece), lossless.extend(piece))
+        if data.draw(st.booleans()):
+            numbers = plain.sample()["collector", "row"].unique()
+            new = TensorDict({"observation": torch.randn(len(numbers), 3)}, [len(numbers)])
+            assert plain.update_rows(numbers, new).all()
+            assert lossless.update_rows(numbers, new).all()
+            lossless.sample()
+        if data.draw(st.booleans()):
+            new = batch([1], first_id=999)
+            plain[2 % len(plain)], lossless[2 % len(plain)] = new[0], new[0]
+        assert_alike(plain, lossless)
+
+
+@pytest.mark.parametrize("environments", [2, 4])
+def test_columns_of_both_are_the_same(environments):
+    plain, lossless = pair(6 * environments, ndim=2)
+    for turn in range(5):
+        rows = torch.stack([batch([3], first_id=100 * e + turn) for e in range(environments)])
+        plain.extend(rows)
+        lossless.extend(rows)
+        assert_alike(plain, lossless)
+    store = lossless.storage.store
+    assert store.explain(len(lossless))["side_slots"] == 2 * environments
+
+
+def test_rows_added_one_at_a_time_are_linked():
+    plain, lossless = pair(20)
+    for row in batch([12, 5]):
+        plain.add(row)
+        lossless.add(row)
+    assert_alike(plain, lossless)
+    assert lossless.storage.store.side.in_use() == 2
+
+
+def test_an_emptied_buffer_starts_anew():
+    plain, lossless = pair(20)
+    for buffer in (plain, lossless):
+        torch.manual_seed(0)
+        buffer.extend(batch([9]))
+        buffer.empty()
+        buffer.extend(batch([4, 3]))
+    assert_alike(plain, lossless)
+    assert lossless.storage.store.side.in_use() == 2
+
+
+def test_a_compact_batch_is_taken_and_its_missing_rows_are_marked():
+    storage = LazyTensorStorage(20, lossless=["observation", "frame"])
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=4)
+    rows = batch([4, 3])
+    buffer.extend(rows.exclude(("next", "observation"), ("next", "frame")))
+    found = buffer[:]
+    missing = found["collector", "next_missing"]
+    assert missing.tolist() == [False] * 3 + [True] + [False] * 2 + [True]
+    for key in ("observation", "frame"):
+        assert (found["next", key][~missing] == rows["next", key][~missing]).all()
+    assert found["next", "observation"][missing].isnan().all()
+    assert not found["next", "frame"][missing].any()
+
+
+def test_a_sample_of_a_compact_buffer_can_be_stored_again():
+    one, two = (
+        TensorDictReplayBuffer(
+            storage=LazyTensorStorage(20, lossless=["observation"]), batch_size=7
+        )
+        for _ in range(2)
+    )
+    one.extend(batch([4, 3]).exclude(("next", "observation"), "frame", ("next", "frame")))
+    sample = one[:]
+    two.extend(sample)
+    assert torch.equal(two[:]["collector", "next_missing"], sample["collector", "next_missing"])
+
+
+def test_a_dump_of_missing_rows_comes_back(tmp_path):
+    one, two = (
+        TensorDictReplayBuffer(
+            storage=LazyTensorStorage(20, lossless=["observation"]), batch_size=7
+        )
+        for _ in range(2)
+    )
+    rows = batch([6]).exclude(("next", "observation"), "frame", ("next", "frame"))
+    one.extend(rows[:4])
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert two[:]["collector", "next_missing"].tolist() == [False] * 3 + [True]
+    two.extend(rows[4:])
+    assert two[:]["collector", "next_missing"].tolist() == [False] * 5 + [True]
+    assert two.storage.store.side.in_use() == 0
