@@ -24,7 +24,9 @@ def chains(draw):
 
 
 def by_hand(back, steps):
-    following = {row - distance: row for row, distance in enumerate(back.tolist()) if distance}
+    following = {
+        row - distance: row for row, distance in enumerate(back.tolist()) if 0 < distance <= row
+    }
     found = []
     for row, count in enumerate(steps.tolist()):
         place = row
