@@ -320,6 +320,28 @@ def test_any_row_of_a_trajectory_of_many_pieces_is_a_few_jumps_away():
 
 
 @pytest.mark.parametrize("few_runs", [-1000, 1000], ids=["by batch", "run by run"])
+@pytest.mark.parametrize("seed", range(6))
+def test_long_lives_in_small_rings_say_what_the_rows_say(few_runs, seed):
+    """Producers that take turns of a few rows, some of whose trajectories never end: slots of
+    pieces are used again by trajectories of quite other lengths."""
+    random = np.random.default_rng(seed)
+    capacity = int(random.integers(20, 70))
+    index, stored = TrajectoryIndex(capacity), np.zeros(capacity, dtype=np.int32)
+    index._writers[0].few_runs = few_runs
+    newest, lives = {}, [1.0, 0.98, 0.9, 0.3, 0.0]
+    for _ in range(150):
+        first, back = index.indexed(), []
+        turns = random.integers(0, 5, 9).repeat(random.integers(1, 4, 9))[: capacity - 1]
+        for number, producer in enumerate(turns.tolist(), first):
+            goes_on = producer in newest and random.random() < lives[producer]
+            back.append(number - newest[producer] if goes_on else 0)
+            newest[producer] = number
+        index.append(first, np.array(back))
+        stored[np.arange(first, first + len(back)) % capacity] = back
+        index.check(stored)
+
+
+@pytest.mark.parametrize("few_runs", [-1000, 1000], ids=["by batch", "run by run"])
 def test_jumps_stay_short_and_right_while_the_oldest_pieces_go(few_runs):
     """A trajectory that never ends, in a ring that it went around many times."""
     index = TrajectoryIndex(2000)

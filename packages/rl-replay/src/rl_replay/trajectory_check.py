@@ -43,6 +43,9 @@ def require_sound(index: TrajectoryIndex, back: NDArray[np.integer]) -> None:
         located, offsets = index.locate(numbers)
         _require("slots", slots.repeat(lengths).tolist(), located.tolist())
         _require("offsets", [i for n in lengths for i in range(n)], offsets.tolist())
+        # each on its own, which takes the jumps that a whole trajectory does not
+        singly = index.rows(located, offsets, np.ones_like(offsets))
+        _require("single rows", numbers.tolist(), singly.tolist())
         _require(
             "places",
             list(range(base, base + len(slots))),
