@@ -24,7 +24,11 @@ pytest_collect_file = SybilCollection(
         ),
         Sybil(
             parsers=[DocTestParser(), DocstringSkipParser()],
-            patterns=["src/**/*.py", "*/src/**/*.py", "packages/*/src/**/*.py"],
+            patterns=[
+                f"{above}src/{below}*.py"  # ** is one folder before Python 3.13
+                for above in ("", "*/", "packages/*/")
+                for below in ("*/", "*/*/")
+            ],
         ),
     ]
 ).pytest()
