@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
@@ -35,7 +37,8 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     """
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
         return step_network(x, states, Network.of(module))
-    weights = [*map(module._parameters.get, NAMES)]  # a module's own lookup takes microseconds
+    # a module's own lookup takes microseconds
+    weights: list[Any] = [*map(module._parameters.get, NAMES)]
     wanted = weights if module.bias else weights[:2]
     if any(weight is None for weight in wanted):  # parametrized
         return step_network(x, states, Network.of(module))
