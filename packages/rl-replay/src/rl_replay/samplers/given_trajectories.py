@@ -49,7 +49,7 @@ class GivenTrajectories:
         """The trajectories of the rows that can be read now.
 
         Raises:
-            ValueError: There are more or fewer rows than were given.
+            ValueError: There are more or fewer rows than were given, or several lanes.
         """
         window = storage.ring.window()
         if self._index is None or window != self._window:
@@ -59,6 +59,11 @@ class GivenTrajectories:
     def _make(self, storage: Storage, window: Window) -> TrajectoryIndex:
         values = self._ends if self._ends is not None else self._ids
         assert values is not None  # one of the two was given
+        if len(window.first) > 1:
+            raise ValueError(
+                f"ends and trajectories describe one ring, and this storage has {len(window.first)}"
+                " lanes: mark the rows themselves."
+            )
         if len(values) != len(window):
             name = "ends" if self._ends is not None else "trajectories"
             raise ValueError(
