@@ -97,6 +97,12 @@ def test_a_time_first_batch_is_linked_along_its_columns() -> None:
     assert ring.extend(plain, dim_extend=1) == [0, 0, 0, *[3] * 9]
 
 
+def test_the_rows_of_a_batch_are_apart_where_nothing_else_says_so() -> None:
+    batch = environments(3, 4, [9], [EndKind.CUT]).exclude(keys.COLLECTOR, "is_init")
+    ring = LinkedRing(24, batch)
+    assert ring.extend(batch) == [0, 1, 1, 1] * 3
+
+
 def test_an_overwritten_row_is_continued_by_nobody() -> None:
     rows = trajectories([9], EndKind.CUT)
     ring = LinkedRing(5, rows)
