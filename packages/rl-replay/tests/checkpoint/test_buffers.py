@@ -100,6 +100,17 @@ def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
     assert two.storage.trajectories().lengths().tolist() == [7]
 
 
+def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    before = two[:]["next", "observation"]
+    rows = torch.tensor([1, 5, 6])
+    two.update_rows(rows, TensorDict({"observation": torch.ones(3, 3)}, [3]))
+    assert torch.equal(two[:]["next", "observation"], before)
+
+
 def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     for turn in range(4):
