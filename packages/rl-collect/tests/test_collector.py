@@ -430,3 +430,13 @@ def test_nothing_warns_without_a_reason():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         collected(cart_poles(), sampled, frames_per_batch=30, total_frames=60)
+
+
+def test_a_plain_module_takes_weights_under_its_own_names():
+    net, other = nn.Linear(1, 2), nn.Linear(1, 2)
+    collector = Collector(CountingEnv(), net, frames_per_batch=3)
+    collector.update_policy_weights_(other)
+    assert (net.weight == other.weight).all()
+    assert collector.state_dict()["policy"].keys() == net.state_dict().keys()
+    collector.update_policy_weights_(TensorDictModule(nn.Linear(1, 2), ["a"], ["b"]))
+    assert (net.weight != other.weight).any()

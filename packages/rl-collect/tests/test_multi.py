@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from tensordict import NonTensorData
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -212,7 +213,7 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
         batches = []
         for number in range(30):
             if number in (5, 12, 20):
-                os.kill(collector._pool.pids[number % 2], signal.SIGKILL)
+                os.kill(collector._crew.pool.pids[number % 2], signal.SIGKILL)
             batch = collector.next()
             batches += [] if batch is None else [batch]
         restarts = collector.stats()["restarts"]
@@ -258,7 +259,7 @@ def test_versions_go_on_after_a_load():
 def test_nothing_is_left_when_it_is_over():
     before = set(os.listdir("/dev/shm"))
     collector = MultiAsyncCollector([counting(5)] * 2, frames_per_batch=4, **FORK)
-    pids = collector._pool.pids
+    pids = collector._crew.pool.pids
     collector.next()
     collector.shutdown()
     collector.shutdown()
@@ -294,3 +295,178 @@ def test_async_workers_cannot_be_saved():
     collector = MultiAsyncCollector([CountingEnv], frames_per_batch=2, **FORK)
     with collector, pytest.raises(NotImplementedError, match="no moment"):
         collector.state_dict()
+
+
+def test_a_plain_module_acts_and_learns_in_workers():
+    net = nn.Linear(1, 2)
+
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, observation):
+            return self.net(observation) > 0
+
+    acting, options = Chosen(), {"frames_per_batch": 2, **FORK}
+    with MultiSyncCollector([CountingEnv], acting, **options) as collector:
+        collector.set_seed(0)
+        for bias in (1.0, -1.0):
+            with torch.no_grad():
+                net.weight.zero_()
+                net.bias.copy_(torch.tensor([bias, -bias]))
+            collector.update_policy_weights_(acting)
+            assert (collector.next()["action"] == torch.tensor([bias > 0, bias < 0])).all()
+        state = collector.state_dict()
+    with MultiSyncCollector([CountingEnv], Chosen(), **options) as other:
+        other.load_state_dict(state)
+        assert (other.next()["action"] == torch.tensor([False, True])).all()
+
+
+def actions_of(collector):
+    with collector:
+        batch = collector.next()
+        return batch["action"][..., 0]
+
+
+def test_workers_draw_different_actions_that_a_seed_here_decides():
+    def make():
+        return MultiSyncCollector([counting(99)] * 2, frames_per_batch=80, **FORK)
+
+    torch.manual_seed(5)
+    first = actions_of(make())
+    second = actions_of(make())
+    torch.manual_seed(5)
+    assert torch.equal(actions_of(make()), first)
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(second, first)
+
+
+def test_whole_trajectories_of_the_last_batches_are_handed_out():
+    makers = [counting(3), counting(5)]
+    options = {"frames_per_batch": 40, "total_frames": 40, "trajs_per_batch": 2}
+    with MultiSyncCollector(makers, **options, **FORK) as collector:
+        batches = list(collector)
+        held = sum(one["unfinished_frames"] for one in collector.stats()["workers"])
+    rows = torch.cat(batches)
+    assert len(rows) + held == collector.frames
+    assert rows["next", "done"][-1]
+    assert not check_layout(rows).findings
+
+
+def test_saved_workers_that_hold_unfinished_trajectories_go_on():
+    options = {"frames_per_batch": 32, "trajs_per_batch": 2, **FORK}
+    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as collector:
+        collector.set_seed(1)
+        collector.next()
+        state = collector.state_dict()
+        expected = [collector.next() for _ in range(2)]
+    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as other:
+        other.load_state_dict(state)
+        for batch in expected:
+            assert (other.next() == batch).all()
+
+
+def test_what_was_taken_before_an_error_is_not_lost():
+    class FailsOnce(CountingEnv):
+        taken = 0
+
+        def _step(self, tensordict):
+            after = super()._step(tensordict)
+            self.taken += 1
+            if self.taken == 2:
+                raise ZeroDivisionError("once")
+            return after
+
+    makers = [counting(10**6), lambda: FailsOnce(10**6)]
+    with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
+        with pytest.raises(ZeroDivisionError, match="once"):
+            collector.next()
+        batches = [collector.next() for _ in range(2)]
+    assert torch.cat(batches, -1)["observation"][0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert torch.cat(batches, -1)["observation"][1].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_entries_without_one_size_come_by_message():
+    def lists():
+        return lambda batch: batch.set("text", NonTensorData("a", batch_size=batch.batch_size))
+
+    options = {"frames_per_batch": 4, "postproc": lists()}
+    with MultiSyncCollector([counting(9)] * 2, **options, **FORK) as collector:
+        batches = [collector.next() for _ in range(2)]
+    assert torch.cat(batches, -1)["observation"][1].flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_weights_may_change_while_workers_play():
+    acting, options = policy(), {"frames_per_batch": 8, "total_frames": 400}
+    seen = []
+    with MultiAsyncCollector([counting(9)] * 2, acting, **options, **FORK) as collector:
+        for number, batch in enumerate(collector, 1):
+            with torch.no_grad():
+                acting.module.weight.fill_(number)
+            versions = batch["collector", "policy_version"]
+            assert (batch["weight"] == versions.unsqueeze(-1)).all()  # never torn, never mixed
+            seen += versions.unique().tolist()
+            collector.update_policy_weights_()
+        assert collector.stats()["policy_lag"] > 0
+    assert len(set(seen)) > 5
+
+
+def test_progress_says_how_far_the_weights_are_behind(capsys):
+    options = {"frames_per_batch": 8, "total_frames": 32, "progress": True}
+    with MultiAsyncCollector([counting(3)] * 2, policy(), **options, **FORK) as collector:
+        for _ in collector:
+            collector.update_policy_weights_()
+            collector.update_policy_weights_()
+    told = capsys.readouterr().err
+    assert "episodes=" in told
+    assert "return=3.0" in told
+    assert "lag=" in told
+
+
+def test_numbers_that_do_not_divide_are_rounded_up_with_a_warning():
+    with pytest.warns(UserWarning, match="frames_per_batch=7 is no multiple of 2 workers"):
+        collector = MultiSyncCollector([CountingEnv] * 2, frames_per_batch=7, **FORK)
+    with collector:
+        assert collector.next().numel() == 8
+
+
+class Arranged(Buffer):
+    """A buffer whose storage has two dimensions."""
+
+    class storage:
+        ndim = 2
+
+
+def test_a_buffer_with_columns_is_refused_where_workers_would_share_them():
+    def make(kind, count=2, **options):
+        options = {"frames_per_batch": 8, "replay_buffer": Arranged(), **options, **FORK}
+        return kind([counting(9)] * count, **options)
+
+    for kind, options in (
+        (MultiAsyncCollector, {}),
+        (MultiSyncCollector, {"cat_results": 0}),
+        (MultiSyncCollector, {"trajs_per_batch": 2}),
+    ):
+        with pytest.raises(ValueError, match="ndim=2"):
+            make(kind, **options)
+    for kind, options in (
+        (MultiAsyncCollector, {"count": 1}),
+        (MultiAsyncCollector, {"set_truncated": True}),
+    ):
+        make(kind, **options).shutdown()
+    with make(MultiSyncCollector) as collector:
+        collector.next()
+    assert [batch.shape for batch in collector._buffer] == [(2, 4)]
+
+
+def test_hooks_run_in_workers():
+    def hook():
+        raise ValueError(f"a hook in {os.getpid()}")
+
+    with MultiSyncCollector(
+        [CountingEnv], frames_per_batch=2, pre_collect_hook=hook, **FORK
+    ) as one:
+        pid = one._crew.pool.pids[0]
+        with pytest.raises(ValueError, match=f"a hook in {pid}"):
+            one.next()

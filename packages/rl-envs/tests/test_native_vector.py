@@ -411,3 +411,16 @@ def test_an_environment_that_goes_on_by_its_root_needs_one():
     assert env.leftover is None
     with pytest.raises(RuntimeError, match=r"pass tensordict=env\.reset\(\)"):
         env.rollout(3, RandomPolicy(env.action_spec), auto_reset=False)
+
+
+def test_random_actions_do_not_depend_on_where_rollouts_end():
+    def played(num_steps):
+        torch.manual_seed(2)
+        env = GymVectorEnv("CartPole-v1", 3, vectorization_mode="vector_entry_point")
+        env.set_seed(1)
+        batches = [env.rollout(num_steps, break_when_any_done=False)]
+        for _ in range(60 // num_steps - 1):
+            batches.append(env.rollout(num_steps, break_when_any_done=False, auto_reset=False))
+        return torch.cat(batches, 1)
+
+    assert (played(10) == played(60)).all()

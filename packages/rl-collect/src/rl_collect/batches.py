@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.episodes import Episodes
+from rl_collect.group_starts import GroupStarts
 from rl_collect.marking import compact, ends_of, mark
 from rl_collect.playing import Player
 from rl_collect.settings import Settings
@@ -56,6 +58,7 @@ class Batches:
         self._env, self._player, self._settings, self._store = env, player, settings, store
         self.num_steps = settings.num_steps(env)
         self._ids = TrajectoryIds(env.batch_size, producer)
+        self._groups = GroupStarts(env.done_groups)
         num_envs = max(env.batch_size.numel(), 1)
         self._whole = WholeTrajectories(num_envs, settings.max_unfinished_frames)
         self._finished = Finished()
@@ -142,6 +145,7 @@ class Batches:
             "policy_version": self.policy_version,
             "player": self._player.state_dict(),
             "ids": self._ids.state_dict(),
+            "groups": self._groups.state_dict(),
             "whole": self._whole.state_dict(),
             "finished": self._finished.state_dict(),
             "episodes": self.episodes.state_dict(),
@@ -157,6 +161,7 @@ class Batches:
             ValueError: it is of environments of another batch size.
         """
         self._ids.load_state_dict(state["ids"])
+        self._groups.load_state_dict(state["groups"])
         self.frames, self.policy_version = state["frames"], state["policy_version"]
         self._player.load_state_dict(state["player"])
         self._whole.load_state_dict(state["whole"])
@@ -166,19 +171,25 @@ class Batches:
     def _played(self) -> tuple[TensorDictBase, Tensor]:
         """A batch with its markers, and the steps in it that end a trajectory."""
         self._begin()
-        if self.is_enough is None:
-            batch, over = self._steps(self.num_steps)
-        else:
-            batch, over = self._steps_until(self.is_enough)
-        return batch, self._end(batch, over)
-
-    def _steps_until(self, is_enough: Callable[[], bool]) -> tuple[TensorDictBase, Tensor]:
         pieces: list[tuple[TensorDictBase, Tensor]] = []
         left = self.num_steps
-        while left and not (pieces and is_enough()):
-            pieces.append(self._steps(min(left, -(-self.num_steps // PIECES))))
+        while left and not (pieces and self.is_enough is not None and self.is_enough()):
+            pieces.append(self._steps(min(left, self._piece)))
             left -= pieces[-1][1].shape[-1]
-        return torch.cat([one for one, _ in pieces], -1), torch.cat([one for _, one in pieces], -1)
+        batch, over = pieces[0]
+        if len(pieces) > 1:
+            batch = torch.cat([one for one, _ in pieces], -1)
+            over = torch.cat([one for _, one in pieces], -1)
+        return batch, self._end(batch, over)
+
+    @property
+    def _piece(self) -> int:
+        """How many steps to play before something is decided again."""
+        most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
+        left_at_random = self._settings.init_random_frames - self.frames
+        if left_at_random > 0:  # those behind them are the policy's, wherever batches end
+            most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
+        return most
 
     def _begin(self) -> None:
         if self._settings.pre_collect_hook is not None:
@@ -188,15 +199,39 @@ class Batches:
 
     def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
         at_random = self.frames < self._settings.init_random_frames
-        batch = self._player.play(num_steps, at_random=at_random)
-        over = ends_of(batch)
-        mark(batch, over, self._ids, with_ids=self._settings.track_traj_ids)
-        batch.set(keys.POLICY_VERSION, torch.full(batch.shape, self.policy_version))
-        self.frames += batch.numel()
-        reward = batch.get(keys.NEXT_REWARD, None)
-        if reward is not None:
-            self.episodes.add(reward.cpu().numpy(), over.numpy())
+        try:
+            with self.range("rl_collect.rollout"):
+                batch = self._player.play(num_steps, at_random=at_random)
+        except BaseException:
+            self.reset()  # the environment stands somewhere behind the root that is known
+            raise
+        with self.range("rl_collect.marks"):
+            over = ends_of(batch)
+            mark(batch, over, self._ids, with_ids=self._settings.track_traj_ids)
+            self._groups.mark(batch)
+            version = torch.full(batch.shape, self.policy_version, device=batch.device)
+            batch.set(keys.POLICY_VERSION, version)
+            self.frames += batch.numel()
+            self.episodes.add(self._rewards(batch), over.numpy())
         return batch, over
+
+    def _rewards(self, batch: TensorDictBase) -> Any:
+        """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
+        found = [batch.get(keys.next_key(key)).cpu() for key in self._env.reward_keys]
+        if len(found) == 1:
+            return found[0].numpy()
+        return torch.cat([one.flatten(batch.ndim - 1) for one in found], -1).numpy()
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Name what is done for torch's profiler, where that is switched on.
+
+        Args:
+            name: of the range.
+
+        Returns:
+            A context to do it in.
+        """
+        return torch.profiler.record_function(name) if self._settings.profile else nullcontext()
 
     def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
         """Truncate the last steps where that was asked for, and say which steps end then."""
@@ -214,6 +249,7 @@ class Batches:
         self._player.mark_first(rows)
 
     def _stored(self, batch: TensorDictBase) -> TensorDictBase:
-        if self._settings.compact_obs:
-            batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
-        return self._store(batch)
+        with self.range("rl_collect.store"):
+            if self._settings.compact_obs:
+                batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
+            return self._store(batch)

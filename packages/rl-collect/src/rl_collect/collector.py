@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
@@ -15,10 +14,11 @@ from rl_collect.batches import Batches
 from rl_collect.devices import Devices, Moved, mover
 from rl_collect.environments import Makers, limited, make_env
 from rl_collect.playing import Player
-from rl_collect.policies import as_policy, check_reads
+from rl_collect.policies import as_policy, check_keys
 from rl_collect.progress import Progress
+from rl_collect.random_state import generators, set_generators
 from rl_collect.settings import Settings
-from rl_collect.weights import load_weights
+from rl_collect.weights import load_weights, state_of
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 
@@ -65,6 +65,8 @@ class Collector(RunsInBackground):
         exploration_type: how a probabilistic policy acts.
         producer: high bits of the trajectory ids; drawn where None.
         progress: show a bar.
+        profile: name rollout, policy, marks and storing for torch's profiler, as
+            "rl_collect.rollout" and so on.
 
     Attributes:
         env: the environment, transforms and all.
@@ -73,7 +75,7 @@ class Collector(RunsInBackground):
     Raises:
         ValueError: options that exclude each other, or a number out of range.
         TypeError: something is no environment, no policy, or no buffer.
-        KeyError: the policy reads what the environment lacks.
+        KeyError: the policy reads what the environment lacks, or writes no action.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -113,6 +115,7 @@ class Collector(RunsInBackground):
         exploration_type: InteractionType = InteractionType.RANDOM,
         producer: int | None = None,
         progress: bool = False,
+        profile: bool = False,
     ) -> None:
         self._is_shut = False
         self.settings = Settings(
@@ -132,12 +135,14 @@ class Collector(RunsInBackground):
             post_collect_hook=post_collect_hook,
             exploration_type=exploration_type,
             max_unfinished_frames=max_unfinished_frames,
+            profile=profile,
         )
         env = limited(make_env(create_env_fn, create_env_kwargs), max_frames_per_traj)
         self.policy = as_policy(policy, env)
+        self._given = policy  # whose weights have the names that the caller knows
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
-        check_reads(self.policy, env)
+        check_keys(self.policy, env)
         self.env: EnvBase = env
         self.devices = Devices.of(
             env.device,
@@ -154,7 +159,7 @@ class Collector(RunsInBackground):
         acting = self.policy
         if acting is not None and self.devices.policy != self.devices.env:
             acting = Moved(acting, to_policy, to_env)
-        player = Player(env, acting, exploration_type)
+        player = Player(env, acting, exploration_type, is_profiled=profile)
         self._plan = player.plan
         self._batches = Batches(player, self.settings, producer, store)
         self._progress = Progress(total_frames, is_on=progress)
@@ -163,7 +168,10 @@ class Collector(RunsInBackground):
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
         while self._has_more():
-            yield self._batch()
+            batch = self._batch()
+            # the last steps may have completed no trajectory
+            if batch is not None or self.settings.replay_buffer is not None:
+                yield batch
         self._progress.close()
 
     def __len__(self) -> int:
@@ -243,6 +251,10 @@ class Collector(RunsInBackground):
             (buffer.extend if step.ndim else buffer.add)(step)
 
     def _hand_out(self, batch: TensorDictBase) -> TensorDictBase | None:
+        with self._batches.range("rl_collect.hand_out"):
+            return self._delivered(batch)
+
+    def _delivered(self, batch: TensorDictBase) -> TensorDictBase | None:
         settings = self.settings
         if settings.postproc is not None:
             batch = settings.postproc(batch)
@@ -311,7 +323,11 @@ class Collector(RunsInBackground):
             1
         """
         if policy_or_weights is not None:
-            load_weights(self.policy, policy_or_weights)
+            names = state_of(policy_or_weights).keys()
+            is_whole = (
+                isinstance(self.policy, nn.Module) and names == self.policy.state_dict().keys()
+            )
+            load_weights(self.policy if is_whole else self._given, policy_or_weights)
         self._batches.policy_version += 1
 
     def stats(self) -> dict[str, Any]:
@@ -353,12 +369,12 @@ class Collector(RunsInBackground):
             >>> sorted(Collector(CountingEnv(), frames_per_batch=3).state_dict())
             ['batches', 'env', 'policy', 'random']
         """
-        has_weights = isinstance(self.policy, nn.Module)
+        has_weights = isinstance(self._given, nn.Module)
         return {
             "batches": self._batches.state_dict(),
-            "policy": self.policy.state_dict() if has_weights else {},
+            "policy": self._given.state_dict() if has_weights else {},
             "env": self.env.state_dict(),
-            "random": torch.get_rng_state(),
+            "random": generators(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -373,9 +389,9 @@ class Collector(RunsInBackground):
         """
         self._batches.load_state_dict(state["batches"])
         self.env.load_state_dict(state["env"])
-        if isinstance(self.policy, nn.Module):
-            self.policy.load_state_dict(state["policy"])
-        torch.set_rng_state(state["random"])
+        if isinstance(self._given, nn.Module):
+            self._given.load_state_dict(state["policy"])
+        set_generators(state["random"])
 
     # the end
 

@@ -11,13 +11,21 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl_collect.background import RunsInBackground
+from rl_collect.crew import Crew
 from rl_collect.joining import join
-from rl_collect.multi_options import Makers, check_options, makers_of, serve
+from rl_collect.multi_options import (
+    Makers,
+    check_buffer,
+    check_options,
+    makers_of,
+    serve,
+    share_of,
+)
 from rl_collect.progress import Progress
 from rl_collect.servant import Outbox
-from rl_collect.slots import NUM_SLOTS, Delivery, Slots
+from rl_collect.slots import Delivery
 from rl_collect.weight_board import WeightBoard
-from rl_envs import WorkerDied, WorkerPool
+from rl_envs import WorkerDied
 from rl_slabs import RowSchema, Slab
 
 
@@ -51,7 +59,6 @@ class MultiCollector(RunsInBackground):
     Attributes:
         policy: the policy here; `update_policy_weights_()` hands its weights on.
         frames: steps handed out so far.
-        restarts: how many workers were replaced.
 
     Raises:
         ValueError: options that exclude each other, or numbers that do not fit.
@@ -93,7 +100,7 @@ class MultiCollector(RunsInBackground):
     ) -> None:
         makers = makers_of(create_env_fn, num_workers)
         check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
-        self._sync, self._total, self._restarts = sync, total_frames, restart_workers
+        self._sync, self._total = sync, total_frames
         self._by_trajectory = options.get("trajs_per_batch") is not None
         self._how = (
             cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
@@ -101,38 +108,43 @@ class MultiCollector(RunsInBackground):
         self._threshold = 1.0 if preemptive_threshold is None else preemptive_threshold
         self._buffer = replay_buffer
         self._workers_write = bool(getattr(replay_buffer, "is_shared", False))
-        share = -(-frames_per_batch // len(makers)) if sync else frames_per_batch
-        self._frames_of_worker = share
-        self.policy, self.frames, self.restarts = policy, 0, 0
-        for name in ("init_random_frames", "trajs_per_batch"):
-            if sync and options.get(name):
-                options[name] = -(-options[name] // len(makers))
-        options |= {"frames_per_batch": share, "policy_factory": policy_factory}
+        check_buffer(
+            replay_buffer,
+            len(makers),
+            stacks=sync and self._how == "stack",
+            workers_write=self._workers_write,
+            set_truncated=bool(options.get("set_truncated")),
+        )
+        self._joins = getattr(getattr(replay_buffer, "storage", None), "ndim", 1) > 1
+        self.policy, self.frames = policy, 0
+        options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
+        shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
+        for name in (*shared, "init_random_frames"):
+            if options.get(name) and (name != "trajs_per_batch" or replay_buffer is None):
+                options[name] = share_of(options[name], len(makers), name)
         options["replay_buffer"] = replay_buffer
         if replay_buffer is not None and not self._workers_write:
             options["replay_buffer"] = Outbox()
-        self._pool = WorkerPool(
+        self._crew = Crew(
             [functools.partial(serve, make, policy, options) for make in makers],
-            start_method=mp_start_method,
+            mp_start_method,
             timeout_s=timeout_s,
-            name="collector worker",
+            replaces=restart_workers,
+            shares=not self._by_trajectory,
         )
         has_weights = isinstance(policy, nn.Module) and bool(policy.state_dict())
         self._board = WeightBoard.like(policy) if has_weights else None
         self._stop = None
         if preemptive_threshold is not None:
             self._stop = Slab.shared(RowSchema({"stop": (torch.int64, ())}), 1)
-        self._slots: list[Slots | None] = [None] * len(makers)
-        self._told: list[Delivery | None] = [None] * len(makers)
-        self._begun = [0] * len(makers)  # batches, of each worker
+        self._crew.attach(self._board, self._stop)
+        self._sizes: list[int] = self._crew.call_all("frames_of_batch")
         self._turn = 0
         self._progress = Progress(total_frames, is_on=progress)
-        self._ready: list[TensorDictBase | None] = []  # taken, not yet handed out
+        self._round: dict[int, TensorDictBase | None] = {}  # of workers that are done already
+        self._ready: list[TensorDictBase] = []  # taken, not yet handed out
         self._shown = 0  # frames that the bar knows
-        self._seed: int | None = None
-        self._is_shut = False
-        for index in range(len(makers)):
-            self._attach(index)
+        self._is_drained = self._is_shut = False
 
     # batches
 
@@ -147,104 +159,86 @@ class MultiCollector(RunsInBackground):
 
     def _batch(self) -> TensorDictBase | None:
         if self._ready:
-            found, self._ready = self._ready[:1], self._ready[1:]
+            batch: TensorDictBase | None = self._ready.pop(0)
         else:
-            found = self._all() if self._sync else [self._first()]
-        batches = [batch for batch in found if batch is not None]
+            batch = self._all() if self._sync else self._first()
         self._show()
+        if self._buffer is None or batch is None:
+            return batch
+        self._buffer.extend(batch)
+        return None
+
+    def _all(self) -> TensorDictBase | None:
+        """A batch of every worker; one that failed in between is asked again."""
+        while len(self._round) < len(self._crew):
+            for index in range(len(self._crew)):
+                if index not in self._round and not self._crew.is_busy(index):
+                    self._crew.begin(index)
+            for index in self._crew.pool.wait():
+                self._take(index)
+            if self._stop is not None and len(self._round) >= self._threshold * len(self._crew):
+                self._stop.columns()["stop"][0] = self._crew.newest
+        found = [self._round[index] for index in range(len(self._crew))]
+        self._round = {}
+        batches = [batch for batch in found if batch is not None]
         if not batches:
             return None
-        if self._buffer is not None:
-            for batch in batches:
+        if self._buffer is not None and not self._joins:
+            for batch in batches[:-1]:
                 self._buffer.extend(batch)
-            return None
-        return join(batches, self._how) if self._sync else batches[0]
-
-    def _all(self) -> list[TensorDictBase | None]:
-        """A batch of every worker."""
-        for index in range(len(self._pool)):
-            self._begin(index)
-        found: dict[int, TensorDictBase | None] = {}
-        while len(found) < len(self._pool):
-            for index in self._pool.wait():
-                found[index] = self._take(index)
-            if self._stop is not None and len(found) >= self._threshold * len(self._pool):
-                self._stop.columns()["stop"][0] = max(self._begun)
-        return [found[index] for index in range(len(self._pool))]
+            return batches[-1]
+        return join(batches, self._how)
 
     def _first(self) -> TensorDictBase | None:
         """The batch of whoever is ready, in turn, while all go on."""
-        for index in range(len(self._pool)):
-            if self._pool.pending[index] is None and self._may_begin():
-                self._begin(index)
-        ready = self._pool.wait()
-        count = len(self._pool)
-        index = min(ready, key=lambda one: (one - self._turn) % count)
-        self._turn = (index + 1) % count
-        return self._take(index, go_on=True)
+        count = len(self._crew)
+        while True:
+            for index in range(count):
+                if not self._crew.is_busy(index) and self._may_begin(index):
+                    self._crew.begin(index)
+            ready = self._crew.pool.wait()
+            index = min(ready, key=lambda one: (one - self._turn) % count)
+            self._turn = (index + 1) % count
+            told, batch = self._take(index, go_on=True)
+            if told is not None:
+                return batch
 
-    def _may_begin(self) -> bool:
+    def _may_begin(self, index: int) -> bool:
         """Whether frames are left that no worker plays yet."""
-        playing = sum(pending is not None for pending in self._pool.pending)
-        under_way = self.frames + playing * self._frames_of_worker
-        return self._total == -1 or under_way < self._total
+        playing = [
+            size
+            for other, size in enumerate(self._sizes)
+            if other != index and self._crew.is_busy(other)
+        ]
+        return self._total == -1 or self.frames + sum(playing) < self._total
 
-    def _begin(self, index: int) -> None:
-        self._begun[index] += 1
-        self._pool.begin(index, "play", self._begun[index] % NUM_SLOTS, self._begun[index])
+    def _take(
+        self, index: int, *, go_on: bool = False
+    ) -> tuple[Delivery | None, TensorDictBase | None]:
+        """What a worker has played, which is counted; with `go_on` it begins its next batch."""
 
-    def _take(self, index: int, *, go_on: bool = False) -> TensorDictBase | None:
-        """What a worker has played; it may go on while that is copied."""
-        slot = self._begun[index] % NUM_SLOTS
-        try:
-            told: Delivery = self._pool.receive(index)
-        except WorkerDied:
-            if not self._restarts:
-                raise
-            self._replace(index)
-            return None
-        self._told[index] = told
-        self.frames += told.frames
-        if told.batch is not None:
-            self._make_room(index, told.batch)
-        if go_on and self._may_begin():
-            self._begin(index)
-        slots = self._slots[index]
-        if told.batch is not None or slots is None or not told.shape:
-            return told.batch
-        return slots.read(slot, told.shape)
+        def goes_on() -> bool:
+            self._count(index)
+            return go_on and self._may_begin(index)
 
-    def _make_room(self, index: int, batch: TensorDictBase) -> None:
-        """Shared memory for batches like the one that came by message."""
-        old = self._slots[index]
-        if self._by_trajectory:
-            return  # of any size
-        self._slots[index] = Slots.like(batch)
-        self._attach(index)
-        if old is not None:
-            old.close()
+        told, batch = self._crew.take(index, goes_on)
+        if told is not None and self._sync:
+            self._round[index] = batch
+        return told, batch
 
-    def _attach(self, index: int) -> None:
-        self._pool.call(index, "attach", self._slots[index], self._board, self._stop)
-
-    def _replace(self, index: int) -> None:
-        self._pool.restart(index)
-        self.restarts += 1
-        self._attach(index)
-        if self._seed is not None:
-            self._seed = self._pool.call(index, "set_seed", self._seed)
+    def _count(self, index: int) -> None:
+        told = self._crew.told[index]
+        self.frames += 0 if told is None else told.frames
 
     def _show(self) -> None:
-        told = [one for one in self._told if one is not None]
+        told = [one for one in self._crew.told if one is not None]
         if not told:
             return
         returns = [one.mean_return for one in told if one.episodes]
         mean = sum(returns) / len(returns) if returns else float("nan")
-        newest = 0 if self._board is None else self._board.newest
-        lag = sum(newest - one.version for one in told) / len(told)
         frames = self.frames - self._shown
         self._shown = self.frames
-        self._progress.add(frames, sum(one.episodes for one in told), mean, lag)
+        self._progress.add(frames, sum(one.episodes for one in told), mean, self._lag)
 
     # what is changed from outside
 
@@ -282,29 +276,38 @@ class MultiCollector(RunsInBackground):
             A seed for the next collector, far from this one.
         """
         self._settle()
-        for index in range(len(self._pool)):
-            seed = self._pool.call(index, "set_seed", seed, static_seed)
-        self._seed = seed
-        return seed
+        return self._crew.set_seed(seed, static_seed)
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were replaced."""
+        return self._crew.restarts
 
     def reset(self) -> None:
         """Begin new trajectories with the next batches."""
         self._settle()
-        self._pool.call_all("reset")
+        self._crew.call_all("reset")
 
     def stats(self) -> dict[str, Any]:
         """Tell how far it is, and how.
 
         Returns:
-            `frames`, `restarts`, `policy_version`, and `workers`: what each collector tells.
+            `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
+            batches were behind it, on average; and `workers`: what each collector tells.
         """
         self._settle()
         return {
             "frames": self.frames,
             "restarts": self.restarts,
             "policy_version": self.policy_version,
-            "workers": self._pool.call_all("stats"),
+            "policy_lag": self._lag,
+            "workers": self._crew.call_all("stats"),
         }
+
+    @property
+    def _lag(self) -> float:
+        told = [one for one in self._crew.told if one is not None]
+        return sum(self.policy_version - one.version for one in told) / max(len(told), 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Save all workers and the newest weights.
@@ -317,10 +320,11 @@ class MultiCollector(RunsInBackground):
                 themselves.
         """
         self._require_sync()
+        self._settle()
         return {
             "frames": self.frames,
             "policy_version": self.policy_version,
-            "workers": self._pool.call_all("state_dict"),
+            "workers": self._crew.call_all("state_dict"),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -334,18 +338,21 @@ class MultiCollector(RunsInBackground):
             NotImplementedError: an environment cannot load a state.
         """
         self._require_sync()
+        self._settle()
         saved = state["workers"]
-        if len(saved) != len(self._pool):
-            msg = f"the state is of {len(saved)} workers: expected {len(self._pool)}."
+        if len(saved) != len(self._crew):
+            msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."
             raise ValueError(msg)
         self.frames = self._shown = state["frames"]
-        self._pool.call_all("load_state_dict", [(one,) for one in saved])
+        self._round, self._ready = {}, []
+        for index, one in enumerate(saved):
+            self._crew.call(index, "load_state_dict", one)
         if isinstance(self.policy, nn.Module) and self._board is not None:
             self.policy.load_state_dict(saved[0]["policy"])
-            self._board.close()
+            old = self._board
             self._board = WeightBoard.like(self.policy, state["policy_version"])
-            for index in range(len(self._pool)):
-                self._attach(index)
+            self._crew.attach(self._board, self._stop)
+            old.close()
 
     # the end
 
@@ -366,23 +373,35 @@ class MultiCollector(RunsInBackground):
             if self._background is not None:
                 self._background.stop(timeout_s)
             if self._buffer is not None and not self._workers_write:
-                self._store_unfinished()
+                self._store_unfinished(timeout_s)
         finally:
             self._progress.close()
-            self._pool.close(timeout_s=timeout_s)
-            for shared in (*self._slots, self._board, self._stop):
-                if shared is not None:
-                    shared.close()
+            try:
+                self._crew.close(timeout_s)
+            finally:
+                for shared in (self._board, self._stop):
+                    if shared is not None:
+                        shared.close()
 
-    def _store_unfinished(self) -> None:
-        for index, pending in enumerate(self._pool.pending):
-            if pending is not None:
-                batch = self._take(index)
-                if batch is not None:
-                    self._buffer.extend(batch)
-        for rest in self._pool.call_all("finish"):
-            if isinstance(rest, TensorDictBase):
-                self._buffer.extend(rest)
+    def _store_unfinished(self, timeout_s: float) -> None:
+        """Write what is there; what a worker held that is gone now is gone as well."""
+        failure: Exception | None = None
+        self._crew.replaces = False
+        found = [*self._ready, *self._round.values()]
+        for index in range(len(self._crew)):
+            try:
+                if self._crew.is_busy(index):
+                    found.append(self._crew.take(index, timeout_s=timeout_s)[1])
+                found.append(self._crew.call(index, "finish"))
+            except WorkerDied:
+                continue
+            except Exception as error:
+                failure = error
+        for batch in found:
+            if isinstance(batch, TensorDictBase):
+                self._buffer.extend(batch)
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         return self
@@ -394,15 +413,15 @@ class MultiCollector(RunsInBackground):
         if self._total == -1:
             msg = "this collector has no end: give total_frames, or do not ask for its length."
             raise TypeError(msg)
-        of_batch = self._frames_of_worker * (len(self._pool) if self._sync else 1)
+        of_batch = sum(self._sizes) if self._sync else max(self._sizes)
         return -(-self._total // of_batch)
 
     def __repr__(self) -> str:
         total = "any number" if self._total == -1 else self._total
         kind = "together" if self._sync else "one by one"
         return (
-            f"{type(self).__name__}({len(self._pool)} workers {kind}, {self._frames_of_worker} "
-            f"frames a batch, {self.frames} of {total} played)"
+            f"{type(self).__name__}({len(self._crew)} workers {kind}, {self._sizes} frames a "
+            f"batch, {self.frames} of {total} played)"
         )
 
     def _work(self) -> bool:
@@ -418,7 +437,19 @@ class MultiCollector(RunsInBackground):
 
     def _has_more(self) -> bool:
         self._require_open()
-        return bool(self._ready) or self._total == -1 or self.frames < self._total
+        if self._total == -1 or self.frames < self._total or self._ready:
+            return True
+        return self._by_trajectory and self._buffer is None and self._drain()
+
+    def _drain(self) -> bool:
+        """Take the whole trajectories that no batch has handed out; say whether there are any."""
+        if not self._is_drained:
+            self._is_drained = True
+            self._settle()
+            found = [self._round.pop(index, None) for index in range(len(self._crew))]
+            found += self._crew.call_all("drain")
+            self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
+        return bool(self._ready)
 
     def _require_open(self) -> None:
         if self._is_shut:
@@ -437,9 +468,11 @@ class MultiCollector(RunsInBackground):
     def _settle(self) -> None:
         """Wait until no worker has a batch under way; those batches are kept for later."""
         self._require_open()
-        for index, pending in enumerate(self._pool.pending):
-            if pending is not None:
-                self._ready.append(self._take(index))
+        for index in range(len(self._crew)):
+            if self._crew.is_busy(index):
+                _, batch = self._take(index)
+                if batch is not None and not self._sync:
+                    self._ready.append(batch)
 
 
 class MultiSyncCollector(MultiCollector):

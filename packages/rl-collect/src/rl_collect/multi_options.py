@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -116,3 +117,56 @@ def check_options(
     if threshold is not None and not 0 < threshold <= 1:
         msg = f"preemptive_threshold must lie in (0, 1]: got {threshold}."
         raise ValueError(msg)
+
+
+def check_buffer(
+    buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
+) -> None:
+    """Refuse a buffer in which the steps of several workers would lie in one column.
+
+    Args:
+        buffer: where batches go, or None.
+        num_workers: how many play.
+        stacks: whether a batch of all workers, `[W, ..., T]`, is written at once.
+        workers_write: whether the workers write to it themselves.
+        set_truncated: whether every batch ends as a truncation.
+
+    Raises:
+        ValueError: it has `ndim` above 1, and several write to it one after another.
+
+    Example:
+        >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
+    """
+    ndim = getattr(getattr(buffer, "storage", None), "ndim", 1)
+    if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
+        msg = (
+            f"a storage with ndim={ndim} lays the batches of {num_workers} workers behind one "
+            "another in the same columns: use ndim=1, a buffer for each worker, "
+            'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
+        )
+        raise ValueError(msg)
+
+
+def share_of(total: int, num_workers: int, name: str) -> int:
+    """Divide a number among workers.
+
+    Args:
+        total: what they do together.
+        num_workers: how many there are.
+        name: of the option, for the warning where it is rounded up.
+
+    Returns:
+        What each does.
+
+    Example:
+        >>> share_of(6, 2, "frames_per_batch")
+        3
+    """
+    share = -(-total // num_workers)
+    if share * num_workers != total:
+        warnings.warn(
+            f"{name}={total} is no multiple of {num_workers} workers: together they do "
+            f"{share * num_workers}.",
+            stacklevel=4,
+        )
+    return share

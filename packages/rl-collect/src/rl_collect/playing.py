@@ -9,8 +9,9 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
+from rl_collect.plans import RandomActions, Ranged
 from rl_envs import EnvBase, PolicyPlan, policy_plan
-from rl_layout import keys, step_mdp
+from rl_layout import keys
 
 
 class Player:
@@ -20,6 +21,7 @@ class Player:
         env: what is played.
         policy: adds the action to a root; random actions where None.
         exploration_type: how a probabilistic policy acts.
+        is_profiled: name the policy's calls for torch's profiler.
 
     Attributes:
         root: `[*B]`, what the next step starts from; None before the first reset.
@@ -38,9 +40,14 @@ class Player:
         env: EnvBase,
         policy: Any,
         exploration_type: InteractionType = InteractionType.RANDOM,
+        *,
+        is_profiled: bool = False,
     ) -> None:
         self.env = env
         self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
+        self._acting = self.plan
+        if is_profiled and self.plan is not None:
+            self._acting = Ranged(self.plan)
         self._exploration_type = exploration_type
         self.root: TensorDictBase | None = None
         self._is_playing = False
@@ -60,9 +67,9 @@ class Player:
         Returns:
             The steps `[*B, T]`, the last dimension named `"time"`.
         """
-        policy: Any = self.plan
-        if at_random and self.plan is not None:
-            policy = _Randomly(self.env, self.plan)
+        policy: Any = self._acting
+        if at_random and policy is not None:
+            policy = RandomActions(policy, self.env)
         with torch.no_grad(), set_interaction_type(self._exploration_type):
             batch = self.env.rollout(
                 num_steps,
@@ -101,26 +108,20 @@ class Player:
         Args:
             state: what `state_dict` returned.
         """
-        root = state["root"]
-        self.root = None if root is None else TensorDict(root, self.env.batch_size).clone()
+        self.root = None if state["root"] is None else self._rebuilt(state["root"])
         self._is_playing = state["is_playing"]
+
+    def _rebuilt(self, saved: dict[str, Any]) -> TensorDictBase:
+        """A root whose nested tensordicts have the batch sizes that the environment gives them."""
+        values = TensorDict(saved, self.env.batch_size)
+        shape = self.env.fake_tensordict().select(*values.keys(True, True), strict=False)
+        for key, value in keys.leaves(values):
+            shape.set(key, value.clone())
+        return shape
 
     def _following(self, last: TensorDictBase) -> TensorDictBase:
         """The root behind a step, which owns its memory: the batch is somebody else's."""
-        root = self.env.maybe_reset(step_mdp(last, exclude_done=False))
-        return root.select(*self._shown, strict=False).clone()
-
-
-class _Randomly:
-    """A policy whose actions are replaced; what else it writes stays, its states among it."""
-
-    def __init__(self, env: EnvBase, plan: PolicyPlan) -> None:
-        self._env, self._plan = env, plan
-
-    def __call__(self, root: TensorDictBase) -> TensorDictBase:
-        values = dict(keys.leaves(root))
-        for key, value in self._plan(values, root.batch_size).items():
-            # the probability of another action than the one that is taken
-            unknown = "log_prob" in key[-1]
-            root.set(key, torch.full_like(value, torch.nan) if unknown else value)
-        return root.update(self._env.full_action_spec.rand())
+        root = self.env.maybe_reset(self.env._advance(last))
+        if self.env.native_rows:  # there a policy reads what the environment shows, nothing else
+            root = root.select(*self._shown, strict=False)
+        return root.clone()

@@ -73,8 +73,8 @@ def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[key
     raise TypeError(msg)
 
 
-def check_reads(policy: Any, env: EnvBase) -> None:
-    """Refuse a policy that reads what an environment does not show.
+def check_keys(policy: Any, env: EnvBase) -> None:
+    """Refuse a policy that reads what an environment does not show, or writes no action.
 
     Args:
         policy: a policy; only tensordict modules can be asked what they read.
@@ -85,7 +85,7 @@ def check_reads(policy: Any, env: EnvBase) -> None:
 
     Example:
         >>> from rl_envs.testing import CountingEnv
-        >>> check_reads(lambda root: root, CountingEnv())
+        >>> check_keys(lambda root: root, CountingEnv())
     """
     if not isinstance(policy, TensorDictModuleBase):
         return
@@ -97,5 +97,13 @@ def check_reads(policy: Any, env: EnvBase) -> None:
             f"the policy reads {lacking}, which the environment lacks: it shows "
             f"{[keys.as_key(key) for key in shown]}. Leave auto_register_policy_transforms on for "
             f"recurrent states, or rename the keys."
+        )
+        raise KeyError(msg)
+    written = [keys.as_tuple(key) for key in policy.out_keys]
+    missing = [key for key in env.action_keys if keys.as_tuple(key) not in written]
+    if missing:
+        msg = (
+            f"the policy writes {[keys.as_key(key) for key in written]}, and the environment takes "
+            f"{missing}: name its out_keys after the action."
         )
         raise KeyError(msg)

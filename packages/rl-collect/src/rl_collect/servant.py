@@ -64,6 +64,9 @@ class Servant:
             stop: a slab of one number: batches numbered up to it are to end early.
         """
         self._slots, self._board = slots, board
+        if board is not None:  # weights may have changed since this worker was made
+            batches = self._collector._batches
+            batches.policy_version = board.load_into(self._collector._given, have=-1)
         self._stop = None if stop is None else (stop, stop.columns()["stop"])
 
     def play(self, slot: int, number: int = 0) -> Delivery:
@@ -80,7 +83,7 @@ class Servant:
         batches = collector._batches
         if self._board is not None:
             have = batches.policy_version
-            batches.policy_version = self._board.load_into(collector.policy, have)
+            batches.policy_version = self._board.load_into(collector._given, have)
         if self._stop is not None:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)
@@ -100,6 +103,27 @@ class Servant:
             stats["mean_return"],
             batches.policy_version,
         )
+
+    def seed_actions(self, seed: int) -> None:
+        """Seed what actions are drawn from.
+
+        Args:
+            seed: a whole number.
+        """
+        torch.manual_seed(seed)
+
+    def frames_of_batch(self) -> int:
+        """How many steps a batch has."""
+        return self._collector._frames_of_batch
+
+    def drain(self) -> Any:
+        """Hand out the whole trajectories that are there, without playing on.
+
+        Returns:
+            They, end to end; None where there are none.
+        """
+        found = self._collector._batches.pop()
+        return None if found is None else self._collector._hand_out(found)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and what actions are drawn from.

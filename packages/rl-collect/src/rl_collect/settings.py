@@ -34,6 +34,7 @@ class Settings:
         post_collect_hook: called with each batch before it is handed out.
         exploration_type: how a probabilistic policy acts.
         max_unfinished_frames: most steps of unfinished trajectories to hold.
+        profile: name what is done for torch's profiler.
 
     Raises:
         ValueError: options that exclude each other, or a number out of range.
@@ -60,6 +61,7 @@ class Settings:
     post_collect_hook: Callable[[TensorDictBase], Any] | None = None
     exploration_type: InteractionType = InteractionType.RANDOM
     max_unfinished_frames: int = 1_000_000
+    profile: bool = False
 
     def __post_init__(self) -> None:
         self._check_numbers()

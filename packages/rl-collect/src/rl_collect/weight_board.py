@@ -18,12 +18,12 @@ KEPT = 4
 class WeightBoard:
     """The newest weights of a policy, for processes that act with it.
 
-    The first version are the weights that the workers have already; each `publish` makes the next
-    one. Nobody waits: a reader takes the newest version that is whole.
+    Its first version are those it was made of; each `publish` makes the next one. Nobody waits: a
+    reader takes the newest version that is whole.
 
     Args:
         slab: rows of all weights, one for each version that is kept.
-        first: the version that the workers have already.
+        first: the number of the first version.
 
     Example:
         >>> board = WeightBoard.like(torch.nn.Linear(3, 2))
@@ -42,7 +42,7 @@ class WeightBoard:
 
         Args:
             policy: a module with weights.
-            first: the version that the workers have already.
+            first: the number of this version.
 
         Returns:
             The board, in shared memory that is gone with its last user.
@@ -52,16 +52,18 @@ class WeightBoard:
         """
         state = state_of(policy)
         schema = RowSchema({name: (leaf.dtype, tuple(leaf.shape)) for name, leaf in state.items()})
-        return cls(Slab.shared(schema, KEPT), first)
+        board = cls(Slab.shared(schema, KEPT), first)
+        board.publish(state)
+        return board
 
     @property
     def newest(self) -> int:
         """The newest version."""
         window = self._lanes.window()
-        return self._first + window.first[0] + window.counts[0]
+        return self._first + window.first[0] + window.counts[0] - 1
 
     def publish(self, weights: Any) -> int:
-        """Write new weights; belongs to one thread.
+        """Write new weights; one thread at a time.
 
         Args:
             weights: a policy, a state dictionary, or a tensordict of parameters.
@@ -79,7 +81,8 @@ class WeightBoard:
         span = lane.reserve(1)
         self._slab.write(span.rows, TensorDict({k: v.unsqueeze(0) for k, v in found.items()}, [1]))
         lane.publish(1)
-        return self._first + span.numbers[0] + 1
+        lane.release()  # the next version may come from another thread
+        return self._first + span.numbers[0]
 
     def load_into(self, policy: Any, have: int) -> int:
         """Copy the newest weights into a policy, where it has older ones.
@@ -92,7 +95,7 @@ class WeightBoard:
             The version that it has now.
         """
         while (newest := self.newest) > have:
-            number = torch.tensor([newest - self._first - 1])
+            number = torch.tensor([newest - self._first])
             row = self._slab.read(self._lanes.rows(number))
             if bool(self._lanes.accept(number).all()):
                 found: dict[str, Tensor] = {str(name): leaf[0] for name, leaf in row.items()}

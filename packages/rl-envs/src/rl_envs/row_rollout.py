@@ -164,7 +164,7 @@ class RowRollout:
         while not is_over:
             if t + 1 == self.columns.num_steps and self._needs_room(t):
                 binding = self._grown()
-            if self.plan is not None:
+            if self.plan is not None or self._is_ragged:
                 self._act(t, is_first=t == first)
                 if t == first:
                     binding.receive(self._given)
@@ -260,15 +260,18 @@ class RowRollout:
 
     def _draw(self, start: int) -> None:
         """Draw the random actions of the room that is left, all at once."""
-        if self.plan is not None:
-            return
+        if self.plan is not None or self._is_ragged:
+            return  # where the rollout ends is not known: actions would be drawn for nobody
         time, left = len(self.env.batch_size), self.columns.num_steps - start
         for key, spec in self.env._action_leaves:
             drawn = spec.rand((left,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, left).copy_(drawn)
 
     def _act(self, t: int, *, is_first: bool) -> None:
-        assert self.plan is not None
+        if self.plan is None:
+            for key, spec in self.env._action_leaves:
+                self.columns.write(t, key, spec.rand())
+            return
         values = self.columns.at(t, self._read)
         made = self.plan(values, self.env.batch_size)
         if is_first:

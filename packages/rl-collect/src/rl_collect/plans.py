@@ -1,0 +1,97 @@
+"""Plans around a plan: actions that are replaced, calls that a profiler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs import EnvBase, PolicyPlan
+from rl_layout import keys
+
+Key = tuple[str, ...]
+
+
+class PlanAround(PolicyPlan):
+    """Another plan, which reads the same and can be changed by subclasses.
+
+    Args:
+        plan: what acts.
+
+    Example:
+        >>> around = PlanAround(PolicyPlan(torch.nn.Identity()))
+        >>> around.stats()["calls"]
+        1
+    """
+
+    def __init__(self, plan: PolicyPlan) -> None:
+        super().__init__(plan.policy)
+        self.plan, self.policy = plan, self._act
+
+    @property
+    def in_keys(self) -> list[Key] | None:
+        """What the plan reads and does not make itself; None where that cannot be known."""
+        return self.plan.in_keys
+
+    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
+        """Run the policy on a step's root, as the plan does."""
+        return self.plan(values, batch_size)
+
+    def _act(self, root: TensorDictBase) -> TensorDictBase:
+        """Act on a tensordict, which is changed."""
+        for key, value in self(dict(keys.leaves(root)), root.batch_size).items():
+            root.set(keys.as_key(key), value)
+        return root
+
+
+class RandomActions(PlanAround):
+    """A policy whose actions are replaced; what else it writes stays, its states among it.
+
+    Log-probabilities are NaN, because they would be of another action.
+
+    Args:
+        plan: of the policy.
+        env: whose action specs the actions are drawn from.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> from tensordict.nn import TensorDictModule
+        >>> never = lambda seen: torch.zeros(2, dtype=torch.bool)
+        >>> plan = PolicyPlan(TensorDictModule(never, ["observation"], ["action"]))
+        >>> made = RandomActions(plan, CountingEnv())({("observation",): torch.ones(1)}, ())
+        >>> int(made["action",].sum())
+        1
+    """
+
+    def __init__(self, plan: PolicyPlan, env: EnvBase) -> None:
+        super().__init__(plan)
+        self._spec = env.full_action_spec
+
+    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
+        """Run the policy, and take random actions instead of its own."""
+        made = self.plan(values, batch_size)
+        found = {
+            key: torch.full_like(value, torch.nan) if "log_prob" in key[-1] else value
+            for key, value in made.items()
+        }
+        return found | dict(keys.leaves(self._spec.rand()))
+
+
+class Ranged(PlanAround):
+    """A policy whose calls are a named range of torch's profiler.
+
+    Example:
+        >>> ranged = Ranged(PolicyPlan(lambda root: root.set("action", root["a"])))
+        >>> with torch.profiler.profile() as profile:
+        ...     _ = ranged({("a",): torch.ones(2)}, torch.Size([2]))
+        >>> any(event.key == "rl_collect.policy" for event in profile.key_averages())
+        True
+    """
+
+    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
+        """Run the policy."""
+        with torch.profiler.record_function("rl_collect.policy"):
+            return self.plan(values, batch_size)

@@ -1,0 +1,36 @@
+"""The generators that actions are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def generators() -> list[Tensor]:
+    """Save torch's global generators: that of the CPU, and those of CUDA where it is in use.
+
+    Returns:
+        Their states.
+
+    Example:
+        >>> before = generators()
+        >>> first = torch.rand(3)
+        >>> set_generators(before)
+        >>> bool((torch.rand(3) == first).all())
+        True
+    """
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *cuda]
+
+
+def set_generators(states: Sequence[Tensor]) -> None:
+    """Go back to saved states.
+
+    Args:
+        states: what `generators` returned.
+    """
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(list(states[1:]))

@@ -1,0 +1,172 @@
+"""Processes that are killed, interrupted or late, each at a chosen moment."""
+
+import functools
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl_collect import MultiAsyncCollector, MultiSyncCollector
+from rl_envs import WorkerDied, WorkerTimeout
+from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv
+
+FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
+
+
+class DiesOnce(CountingEnv):
+    """Kills its process on a step, unless a file says that it did so before."""
+
+    def __init__(self, path, at_step=2):
+        super().__init__(10**6)
+        self.path, self.at_step = path, at_step
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        if int(self._count) == self.at_step and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return after
+
+
+class Waits(CountingEnv):
+    """Its first step lasts until somebody ends the process."""
+
+    def _step(self, tensordict):
+        signal.pause()
+
+
+class Weighted(nn.Module):
+    """Writes its weight where it can be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, observation):
+        return torch.tensor([True, False]), self.weight.clone()
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize("at_step", [1, 5])  # before the first batch, and in the second
+def test_a_worker_that_is_killed_while_it_is_waited_for_is_replaced(tmp_path, kind, at_step):
+    makers = [
+        functools.partial(CountingEnv, 10**6),
+        functools.partial(DiesOnce, tmp_path / "died", at_step),
+    ]
+    frames = 6 if kind is MultiSyncCollector else 3
+    options = {"frames_per_batch": frames, "restart_workers": True}
+    with kind(makers, **options, **FORK) as collector:
+        batches = [collector.next() for _ in range(8)]
+        stats = collector.stats()
+    assert stats["restarts"] == 1
+    assert all(batch is not None for batch in batches)
+    rows = torch.cat([batch.reshape(-1) for batch in batches])
+    assert torch.equal(rows["observation"][:, 0], rows["collector", "traj_step"].float())
+    assert (rows["next", "observation"] == rows["observation"] + 1).all()
+    numbers = rows["collector", "traj_ids"] * 100 + rows["collector", "traj_step"]
+    assert len(numbers.unique()) == len(numbers)
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind):
+    makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
+    options = {"frames_per_batch": 6, "restart_workers": True}
+    with kind(makers, **options, **FORK) as collector:
+        for number in range(6):
+            if number == 3:
+                os.kill(collector._crew.pool.pids[1], signal.SIGKILL)
+            batch = collector.next()
+            assert batch is not None
+            assert batch.shape == ((2, 3) if kind is MultiSyncCollector else (6,))
+        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        assert len(collector.stats()["workers"]) == 2
+        collector.set_seed(0)
+        collector.reset()
+        assert collector.next() is not None
+        assert collector.restarts == 2
+
+
+def test_a_worker_that_dies_again_and_again_is_given_up():
+    options = {"frames_per_batch": 8, "restart_workers": True}
+    collector = MultiSyncCollector([functools.partial(DyingEnv, 3)], **options, **FORK)
+    with collector, pytest.raises(WorkerDied, match=r"collector worker 0.*SIGKILL"):
+        collector.next()
+    assert collector.restarts == 3
+
+
+def test_a_new_worker_acts_with_the_weights_that_were_published_last():
+    acting = TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
+    options = {"frames_per_batch": 2, "restart_workers": True}
+    with MultiSyncCollector([CountingEnv], acting, **options, **FORK) as collector:
+        with torch.no_grad():
+            acting.module.weight.fill_(3)  # not published
+        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        batch = collector.next()
+        assert (batch["weight"] == 0).all()
+        assert (batch["collector", "policy_version"] == 0).all()
+        collector.update_policy_weights_()
+        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        batch = collector.next()
+        assert (batch["weight"] == 3).all()
+        assert (batch["collector", "policy_version"] == 1).all()
+
+
+def test_a_late_worker_is_named_and_shutdown_does_not_wait_for_it():
+    collector = MultiSyncCollector(
+        [Waits], frames_per_batch=2, mp_start_method="fork", timeout_s=0.2
+    )
+    with pytest.raises(WorkerTimeout, match=r"collector worker 0.*play"):
+        collector.next()
+    pid = collector._crew.pool.pids[0]
+    collector.shutdown(timeout_s=0.1)
+    assert not os.path.exists(f"/proc/{pid}/cmdline")
+
+
+LEARNER = """
+import signal
+from rl_collect import MultiSyncCollector
+from rl_envs.testing import CountingEnv
+
+class Waits(CountingEnv):
+    def _step(self, tensordict):
+        signal.pause()
+
+options = {"frames_per_batch": 3, "mp_start_method": "fork"}
+collector = MultiSyncCollector([Waits], torch.nn.Linear(1, 2), **options)
+try:
+    print(*collector._crew.pool.pids, flush=True)
+    collector.next()
+finally:
+    collector.shutdown(timeout_s=0.2)
+"""
+
+
+def gone(pid):
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ready, _, _ = select.select([descriptor], [], [], 30)
+    os.close(descriptor)
+    return bool(ready)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_learner_ends(tmp_path, how):
+    (tmp_path / "learner.py").write_text("import torch" + LEARNER)
+    before = set(os.listdir("/dev/shm"))
+    command, pipe = [sys.executable, tmp_path / "learner.py"], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as learner:
+        pids = [int(one) for one in learner.stdout.readline().split()]
+        learner.send_signal(how)
+        _, told = learner.communicate(timeout=60)
+    assert len(pids) == 1
+    assert ("KeyboardInterrupt" in told) == (how == signal.SIGINT)
+    assert all(gone(pid) for pid in pids)
+    assert set(os.listdir("/dev/shm")) <= before
