@@ -359,7 +359,6 @@ def test_a_mask_of_an_earlier_call_is_refreshed():
 @pytest.mark.parametrize(
     ("settings", "largest"),
     [
-        ({}, 12),
         ({"num_chunks": 4}, 4),
         ({"value_chunk_size": 5}, 6),
         ({"num_chunk": 12}, 4),

@@ -123,7 +123,7 @@ def _side_by_side(
     calls: ValueCalls,
     params: tuple[TensorDictBase | None, TensorDictBase | None],
 ) -> Unrolled:
-    """The same for a network that looks at single rows: rows first, and then what ends them."""
+    """The same for a network that looks at single rows: they are read where they lie."""
     lasts = steps.segments.offsets[1:] - 1
     missing, stand_in = steps.missing, None
     if lacks_next(network, steps.batch):
@@ -131,21 +131,20 @@ def _side_by_side(
         missing = absent if missing is None else missing | absent
     if missing is not None:
         stand_in = missing.flatten(1).any(1)[lasts]
-    inputs = read_side_by_side(network, steps.batch, steps.segments, stand_in)
+    rows, ends = read_side_by_side(network, steps.batch, steps.segments, stand_in)
     own, late = params
-    values = evaluate(network, inputs, wanted, own)
+    now = evaluate(network, rows, wanted, own)
+    theirs = own if late is None else late
+    ahead = now
     if late is not None or not calls.single_call:
-        ahead = evaluate(network, inputs, wanted, own if late is None else late)
-    else:
-        ahead = values
-    count = steps.segments.num_real
-    now, behind = values[:count], ahead[count:]
+        ahead = evaluate(network, rows, wanted, theirs)
+    behind = evaluate(network, ends, wanted, theirs)
     substituted = None
     if stand_in is not None and calls.missing_next == "root":
         substituted, missing = stand_in.sum(), None
     elif stand_in is not None:  # what stands in is no value of the next state
         behind = torch.where(stand_in.view(-1, *(1,) * (behind.ndim - 1)), 0, behind)
-    following = torch.cat([ahead[1:count], ahead[:1]]).index_copy(0, lasts, behind)
+    following = torch.cat([ahead[1:], ahead[:1]]).index_copy(0, lasts, behind)
     return Unrolled(now, following, missing, None, substituted)
 
 

@@ -236,8 +236,8 @@ def read_side_by_side(
     batch: TensorDictBase,
     segments: Segments,
     stand_in: Tensor | None,
-) -> TensorDict:
-    """Read the real rows, and behind them the last next observation of each segment.
+) -> tuple[TensorDict, TensorDict]:
+    """Read the real rows as they are, and the last next observation of each segment.
 
     Args:
         network: looks at single rows.
@@ -246,7 +246,7 @@ def read_side_by_side(
         stand_in: bool ``[S]``, segments whose last row is read again instead; None for none.
 
     Returns:
-        Its inputs ``[M + S]``.
+        Its inputs ``[M]`` and ``[S]``.
 
     Raises:
         KeyError: an input is missing.
@@ -256,11 +256,12 @@ def read_side_by_side(
         >>> from tensordict.nn import TensorDictModule
         >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
         >>> batch = trajectories([2, 1])
-        >>> found = read_side_by_side(net, batch, Segments.of(batch), None)
-        >>> found["observation"][:, 1].tolist()
-        [0.0, 1.0, 0.0, 2.0, 1.0]
+        >>> rows, ends = read_side_by_side(net, batch, Segments.of(batch), None)
+        >>> rows["observation"][:, 1].tolist(), ends["observation"][:, 1].tolist()
+        ([0.0, 1.0, 0.0], [2.0, 1.0])
     """
-    made: dict[tuple[str, ...], Tensor] = {}
+    rows: dict[tuple[str, ...], Tensor] = {}
+    behind: dict[tuple[str, ...], Tensor] = {}
     for key in network.in_keys:
         root = require(batch, key)
         after = batch.get(next_key(key), None)
@@ -268,8 +269,10 @@ def read_side_by_side(
         if stand_in is not None and after is not None:
             wide = stand_in.view(-1, *(1,) * (ends.ndim - 1))
             ends = torch.where(wide, segments.last(root), ends)
-        made[as_tuple(key)] = torch.cat([segments.gather(root), ends.to(root.dtype)])
-    return build(nest(made), torch.Size([segments.num_real + len(segments)]))
+        rows[as_tuple(key)] = segments.gather(root)
+        behind[as_tuple(key)] = ends.to(root.dtype)
+    sizes = torch.Size([segments.num_real]), torch.Size([len(segments)])
+    return build(nest(rows), sizes[0]), build(nest(behind), sizes[1])
 
 
 def evaluate(

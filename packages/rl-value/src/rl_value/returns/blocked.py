@@ -36,23 +36,23 @@ def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
     terms: Floats = np.from_dlpack(b.detach())
     out = torch.empty_like(b, memory_format=torch.contiguous_format)
     rows: Floats = np.from_dlpack(out)
-    carry = 0.0
+    carry, scratch = 0.0, np.empty(2 * min(PIECE, len(rows)), rows.dtype)
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
         for stop in range(len(rows), 0, -PIECE):
             start = max(0, stop - PIECE)
-            carry = _scan_piece(weights[start:stop], terms[start:stop], rows[start:stop], carry)
+            here = slice(start, stop)
+            carry = _scan_piece(weights[here], terms[here], rows[here], carry, scratch)
     return out
 
 
-def _scan_piece(a: Floats, b: Floats, out: Floats, carry: float) -> float:
+def _scan_piece(a: Floats, b: Floats, out: Floats, carry: float, scratch: Floats) -> float:
     """Write y of one piece, given y behind it, and return its first."""
     steps = 16 if len(b) >= 2_048 else 8
     whole = len(b) // steps * steps
     carry = _scan_singly(a[whole:], b[whole:], out[whole:], carry)
     if not whole:
         return carry
-    both = np.empty((2, steps, whole // steps), b.dtype)
-    weight, term = both  # [L, n] each
+    weight, term = scratch[: 2 * whole].reshape(2, steps, -1)  # [L, n] each
     np.copyto(weight, a[:whole].reshape(-1, steps).T)
     np.copyto(term, b[:whole].reshape(-1, steps).T)
     weights, terms, head = list(weight), list(term), term[-1].copy()

@@ -59,7 +59,10 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
-    delta = reward + gamma * zeroed(next_value, terminated) - value
+    if reward.dtype == value.dtype == next_value.dtype:  # in the memory of the zeroed values
+        delta = zeroed(next_value, terminated).mul_(gamma).add_(reward).sub_(value)
+    else:
+        delta = reward + gamma * zeroed(next_value, terminated) - value
     decay = decay_of(gamma, lmbda, done | terminated, reward)
     advantage = linear_scan(decay, delta, time_dim=time_dim)
     return advantage, advantage + value
