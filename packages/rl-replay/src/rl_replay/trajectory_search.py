@@ -40,14 +40,15 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
         >>> pieces_with(index.tables.pieces, np.array([2, 2]), np.array([2, 3]))[:, START]
         array([0, 3])
     """
-    found: Ints = pieces.take(newest, axis=0, mode="clip")
+    slots, found = newest, pieces.take(newest, axis=0, mode="clip")
     for _ in range(_MOST_JUMPS):
         early = found[:, START] > steps
         if not np.count_nonzero(early):  # a third of the time of any()
             break
-        some = found[early]
-        onward = np.where(some[:, JUMP_START] >= steps[early], some[:, JUMP], some[:, PREVIOUS])
-        found[early] = pieces.take(onward, axis=0, mode="clip")
+        onward = np.where(found[:, JUMP_START] >= steps, found[:, JUMP], found[:, PREVIOUS])
+        # all of them again: cheaper than to pick out those that are still on their way
+        slots = np.where(early, onward, slots)
+        found = pieces.take(slots, axis=0, mode="clip")
     return found
 
 
