@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -122,8 +123,9 @@ def test_rows_are_whole_while_another_process_writes_them():
 
     writers = [forked(work) for _ in range(LANES)]
     try:
+        deadline = time.monotonic() + 60
         while len(shared.lanes.window()) < CAPACITY:
-            pass
+            assert time.monotonic() < deadline, "the writers have ended"
         assert check(shared, 300) > 3000
     finally:
         for writer in writers:

@@ -162,7 +162,8 @@ def _write(name: Path, pieces: Iterable[Bytes]) -> None:
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with ThreadPoolExecutor(1) as disk:
-            ahead, waiting = disk.submit(int), 0
+            ahead: Future[Any] = disk.submit(int)
+            waiting = 0
             for piece in pieces:
                 view = piece.data
                 while len(view):
