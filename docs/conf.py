@@ -36,7 +36,7 @@ MODULE = """## {module}
    :members:{imported}
 ```
 """
-ALSO = ["keys", "reference", "synthetic", "testing"]  # modules that are used by their own name
+ALSO = ["functional", "keys", "reference", "synthetic", "testing"]  # modules that are used by their own name
 
 
 def section(of: str) -> str:
