@@ -2,14 +2,18 @@
 
     python packages/rl-collect/benchmarks/collecting.py
 
-One process, CartPole, an MLP of 2 x 64 with a categorical sample, every key stored on every side.
+CartPole, an MLP of 2 x 64 with a categorical sample, every key stored on every side; then a GRU
+policy, two workers, where the time of a step goes, and the memory that a batch takes.
 The loops by hand call the same `nn.Module` on plain tensors, store through numpy, and drop the
 rows in which a vector only resets. Contenders of a table take turns; the medians are of batches.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import multiprocessing
+import resource
 import statistics
 import time
 import warnings
@@ -19,12 +23,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_collect import Collector
+from rl_collect import Collector, MultiAsyncCollector
+from rl_collect.plans import PlanAround
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv
+from rl_envs.testing import CountingEnv
 from rl_policies import OneHotCategorical, ProbabilisticActor
+from rl_recurrent import GRUModule
 
 NAME, ROUNDS = "CartPole-v1", 15
 
@@ -195,6 +202,85 @@ def peer(num_envs: int, net: nn.Module, frames: int) -> Iterator[int]:
         yield batch.numel()
 
 
+def parts_of(nets: tuple[nn.Module, ...], kind: Any) -> TensorDictSequential:
+    """The network of the field's recurrent PPO example: linear, a GRU of 32, linear."""
+    embed, hidden, head = nets
+    return TensorDictSequential(
+        TensorDictModule(embed, ["observation"], ["embed"]),
+        kind(gru=hidden, in_key="embed", out_key="features"),
+        TensorDictModule(head, ["features"], ["logits"]),
+    )
+
+
+def recurrent(nets: tuple[nn.Module, ...]) -> ProbabilisticActor:
+    """It as a policy of ours."""
+    return ProbabilisticActor(
+        parts_of(nets, GRUModule),
+        in_keys=["logits"],
+        spec=GymEnv(NAME).action_spec,
+        distribution_class=OneHotCategorical,
+        return_log_prob=True,
+    )
+
+
+def recurrent_peer(nets: tuple[nn.Module, ...], num_envs: int, frames: int) -> Iterator[int]:
+    """Batches of torchrl's collector, of the same policy."""
+    from torchrl.collectors import Collector as Theirs
+    from torchrl.envs import GymEnv as TheirEnv
+    from torchrl.envs import SerialEnv as TheirSerial
+    from torchrl.modules import GRUModule as TheirGRU
+    from torchrl.modules import OneHotCategorical as TheirOneHot
+    from torchrl.modules import ProbabilisticActor as TheirActor
+
+    policy = TheirActor(
+        parts_of(nets, TheirGRU),
+        in_keys=["logits"],
+        spec=TheirEnv(NAME).action_spec,
+        distribution_class=TheirOneHot,
+        return_log_prob=True,
+    )
+    env = TheirSerial(num_envs, lambda: TheirEnv(NAME))
+    options = {"auto_register_policy_transforms": True, "total_frames": -1}
+    for batch in Theirs(env, policy, frames_per_batch=frames, **options):
+        yield batch.numel()
+
+
+class Busy(CountingEnv):
+    """Burns a millisecond of processor time in every step."""
+
+    def _step(self, tensordict: Any) -> Any:
+        end = time.process_time() + 1e-3
+        while time.process_time() < end:
+            pass
+        return super()._step(tensordict)
+
+
+def batches_of(collector: Any) -> Iterator[int]:
+    """Batches of any collector, which is shut down with the generator."""
+    try:
+        for batch in collector:
+            yield batch.numel()
+    finally:
+        collector.shutdown()
+
+
+def two_workers(make: Callable[[], Any], frames: int) -> Iterator[int]:
+    """Two workers of ours that go on by themselves, with random actions."""
+    return batches_of(MultiAsyncCollector([make, make], frames_per_batch=frames))
+
+
+def two_of_the_peer(frames: int) -> Iterator[int]:
+    """Two workers of torchrl."""
+    from torchrl.collectors import MultiaSyncDataCollector
+    from torchrl.envs import GymEnv as TheirEnv
+    from torchrl.modules import RandomPolicy
+
+    policy = RandomPolicy(TheirEnv(NAME).action_spec)
+    makers = [lambda: TheirEnv(NAME)] * 2
+    options = {"frames_per_batch": frames, "total_frames": -1}
+    return batches_of(MultiaSyncDataCollector(makers, policy, **options))
+
+
 def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
     """One table: median steps a second, and ours against each."""
     running = {name: make() for name, make in contenders.items()}
@@ -205,23 +291,114 @@ def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None
             frames = next(batches)
             if number:  # the first batch makes and checks
                 rates[name].append(frames / (time.perf_counter() - start))
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    mine = medians["rl-collect"]
+    print_rates(title, {name: statistics.median(found) for name, found in rates.items()})
+    for batches in running.values():
+        batches.close()  # type: ignore[attr-defined] # generators, all of them
+
+
+def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
+    """The same, one after the other, because workers go on while nobody asks."""
+    rates = {}
+    for name, make in contenders.items():
+        batches, found = make(), []
+        for number in range(ROUNDS + 2):
+            start = time.perf_counter()
+            frames = next(batches)
+            if number > 1:  # what lay ready at the start is not counted
+                found.append(time.perf_counter() - start)
+        rates[name] = frames * len(found) / sum(found)
+        batches.close()  # type: ignore[attr-defined] # generators, all of them
+    print_rates(title, rates)
+
+
+def print_rates(title: str, rates: dict[str, float]) -> None:
+    """Print a table whose last row is ours."""
+    mine = rates["rl-collect"]
     print(f"\n{title}")
-    for name, rate in medians.items():
-        print(f"  {name:<28}{rate:>12,.0f} steps/s   ours is {mine / rate:6.2f} of it")
+    for name, rate in rates.items():
+        print(f"  {name:<28}{rate:>12,.0f} steps/s   ours is {mine / rate:6.2f} of it", flush=True)
 
 
-def main() -> None:
-    """Print the tables."""
-    warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    pandas = "is" if importlib.util.find_spec("pandas") else "is not"
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; pandas {pandas} installed"
-    )
-    net = network()
-    has_peer = importlib.util.find_spec("torchrl") is not None
+class Timed(PlanAround):
+    """A plan whose calls are timed."""
+
+    def __init__(self, plan: Any, call: Callable[..., Any]) -> None:
+        super().__init__(plan)
+        self._call = call
+
+    def __call__(self, values: Any, batch_size: Any) -> Any:
+        """Run it."""
+        return self._call(values, batch_size)
+
+
+def show_profile(net: nn.Module) -> None:
+    """Where the time of a step goes: environment, policy, and what is left, the collector."""
+    collector = Collector(GymEnv(NAME), actor(net), frames_per_batch=500)
+    collector.next()
+    spent = {"env": 0.0, "policy": 0.0}
+
+    def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*given, **named)
+            finally:
+                spent[name] += time.perf_counter() - start
+
+        return run
+
+    gym = collector.env.env  # type: ignore[attr-defined] # a GymEnv, around gymnasium's
+    gym.step, gym.reset = timed("env", gym.step), timed("env", gym.reset)
+    plan = collector._plan
+    assert plan is not None
+    collector._batches._player._acting = Timed(plan, timed("policy", plan))
+    start = time.perf_counter()
+    for _ in range(ROUNDS):
+        collector.next()
+    whole, steps = time.perf_counter() - start, ROUNDS * 500
+    spent["collector"] = whole - sum(spent.values())
+    print("\none environment: where a step goes")
+    for name, seconds in spent.items():
+        print(f"  {name:<28}{1e6 * seconds / steps:>12.1f} us   {seconds / whole:6.2f} of it")
+
+
+def show_memory() -> None:
+    """How much a process grows by a batch of large observations, against what the batch holds."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_grow, args=(sending,))
+    child.start()
+    held, grown = receiving.recv()
+    child.join()
+    print("\nmemory for a batch of 2,048 steps with observations of 4,096 bytes")
+    print(f"  the batch holds {held / 2**20:.0f} MiB, the process grew by {grown / 2**20:.0f} MiB")
+
+
+def _grow(sending: Any) -> None:
+    space = gymnasium.spaces.Box(0, 1, (1024,), np.float32)
+
+    class Wide(gymnasium.Env[Any, Any]):
+        observation_space, action_space = space, gymnasium.spaces.Discrete(2)
+
+        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+            super().reset(**given)
+            return np.zeros(1024, np.float32), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return np.ones(1024, np.float32), 1.0, False, False, {}
+
+    collector = Collector(GymEnv(Wide()), frames_per_batch=16)
+    collector.next()
+    collector._batches.num_steps = 2048
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    batch = collector.next()
+    assert batch is not None
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    sending.send((batch.bytes(), grown))
+
+
+def one_process(net: nn.Module, has_peer: bool) -> None:
+    """The tables of one process."""
     found = {"by hand": lambda: one_by_hand(net, 500)}
     if has_peer:
         found["torchrl"] = lambda: peer(1, net, 500)
@@ -238,6 +415,55 @@ def main() -> None:
         GymVectorEnv(NAME, num_envs=64, vectorization_mode=mode), net, 64 * 128
     )
     show("64 environments in one native vector, 8,192 steps a batch", found)
+
+
+def with_state(has_peer: bool) -> None:
+    """The table of a GRU policy."""
+    nets = nn.Linear(4, 32), nn.GRU(32, 32, batch_first=True), nn.Linear(32, 2)
+    found = {}
+    if has_peer:
+        found["torchrl"] = lambda: recurrent_peer(nets, 8, 512)
+    env = SerialEnv(8, lambda: GymEnv(NAME))
+    found["rl-collect"] = lambda: batches_of(Collector(env, recurrent(nets), frames_per_batch=512))
+    show("a GRU policy, 8 environments in turn, 512 steps a batch", found)
+
+
+def in_workers(has_peer: bool) -> None:
+    """The tables of two workers."""
+    found = {
+        "one in this process": lambda: batches_of(Collector(Busy(50), frames_per_batch=200)),
+        "rl-collect": lambda: two_workers(lambda: Busy(50), 200),
+    }
+    show_alone("2 workers, 1 ms of processor time a step, 200 steps a batch", found)
+    found = {"torchrl": lambda: two_of_the_peer(1000)} if has_peer else {}
+    found["rl-collect"] = lambda: two_workers(lambda: GymEnv(NAME), 1000)
+    show_alone("2 workers, CartPole, random actions, 1,000 steps a batch", found)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    tables = ["all", "one", "recurrent", "workers", "profile", "memory"]
+    parser.add_argument("table", nargs="?", default="all", choices=tables)
+    wanted = parser.parse_args().table
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    pandas = "is" if importlib.util.find_spec("pandas") else "is not"
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; pandas {pandas} installed"
+    )
+    net = network()
+    has_peer = importlib.util.find_spec("torchrl") is not None
+    if wanted in ("all", "memory"):
+        show_memory()  # first, while this process is small
+    if wanted in ("all", "one"):
+        one_process(net, has_peer)
+    if wanted in ("all", "recurrent"):
+        with_state(has_peer)
+    if wanted in ("all", "profile"):
+        show_profile(net)
+    if wanted in ("all", "workers"):
+        in_workers(has_peer)
 
 
 if __name__ == "__main__":

@@ -235,3 +235,39 @@ def test_a_policy_that_writes_no_action_or_a_wrong_one_is_refused():
     with pytest.raises(ValueError, match="action"):
         Collector(env, wrong, frames_per_batch=3).next()
     assert int(env._count) == 0  # before the first step
+
+
+class Sees:
+    """A policy that writes down whether it was told that a trajectory begins."""
+
+    def __call__(self, root):
+        root["action"] = torch.nn.functional.one_hot(torch.tensor([0, 1, 0]), 2).bool()
+        return root.set("saw", root["is_init"].clone())
+
+
+@pytest.mark.parametrize("name", ["transformed native vector", "three in turn"])
+def test_a_policy_is_told_of_a_cut(name):
+    three = {"three in turn": lambda: changed(SerialEnv(3, lambda: GymEnv(NAME)))}
+    options = {"frames_per_batch": 12, "set_truncated": True}
+    collector = Collector((ENVIRONMENTS | three)[name](), Sees(), **options)
+    for _ in range(2):  # eight steps, too few to end an episode
+        batch = collector.next()
+        assert batch["saw"].squeeze(-1).tolist() == [[True, False, False, False]] * 3
+        assert torch.equal(batch["saw"], batch["is_init"])
+
+
+def test_what_a_vector_has_left_over_begins_anew_behind_a_cut():
+    collector = Collector(vector("vector_entry_point"), frames_per_batch=90, set_truncated=True)
+    collector.set_seed(0)
+    batches = [collector.next() for _ in range(3)]
+    rows = torch.cat(batches, -1)
+    assert collector.env.leftover is not None
+    assert rows["next", "done"][:, 29::30].all()
+    assert rows["is_init"][:, ::30].all()
+    assert (rows["collector", "traj_step"][:, ::30] == 0).all()
+    assert_genuine(rows.reshape(-1), collector.env)
+    whole = Collector(vector("vector_entry_point"), frames_per_batch=270)
+    whole.set_seed(0)
+    assert whole.next()["observation"].shape == rows["observation"].shape
+    collector.reset()
+    assert (collector.next()["collector", "traj_step"][:, 0] == 0).all()

@@ -418,9 +418,12 @@ def test_random_actions_do_not_depend_on_where_rollouts_end():
         torch.manual_seed(2)
         env = GymVectorEnv("CartPole-v1", 3, vectorization_mode="vector_entry_point")
         env.set_seed(1)
-        batches = [env.rollout(num_steps, break_when_any_done=False)]
-        for _ in range(60 // num_steps - 1):
-            batches.append(env.rollout(num_steps, break_when_any_done=False, auto_reset=False))
-        return torch.cat(batches, 1)
+        return torch.cat(
+            [
+                env.rollout(num_steps, break_when_any_done=False, auto_reset=number == 0)
+                for number in range(60 // num_steps)
+            ],
+            1,
+        )
 
     assert (played(10) == played(60)).all()

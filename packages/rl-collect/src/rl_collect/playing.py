@@ -89,6 +89,8 @@ class Player:
         Args:
             rows: bool `[*B]`.
         """
+        if self.env.leftover is not None:
+            self.env.leftover.begin_anew(rows)
         if self.root is not None and keys.IS_INIT in self.root:
             flag = self.root.get(keys.IS_INIT)
             self.root.set(keys.IS_INIT, flag | rows.reshape(flag.shape))

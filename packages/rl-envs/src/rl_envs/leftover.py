@@ -76,6 +76,31 @@ class Leftover:
         kept[keys.MASK][:, -1] = False
         return cls(kept, set(written))
 
+    def begin_anew(self, rows: Tensor) -> None:
+        """Mark the next step of some rows as the first of a trajectory, where that is shown.
+
+        A step that is kept here has been played by a policy that did not see the mark.
+
+        Args:
+            rows: bool `[B]`.
+
+        Example:
+            >>> import torch
+            >>> flag, mask = torch.zeros(2, 3, 1).bool(), torch.zeros(2, 3).bool()
+            >>> mask[1, 0] = True
+            >>> leftover = Leftover({("is_init",): flag, keys.MASK: mask}, set())
+            >>> leftover.begin_anew(torch.tensor([True, True]))
+            >>> flag.squeeze(-1).tolist()
+            [[False, False, True], [True, False, False]]
+        """
+        flag = self.columns.get((keys.IS_INIT,))
+        if flag is None:
+            return
+        mask = self.columns[keys.MASK].clone()
+        mask[:, -1] = True  # the root, where no step is kept
+        first = mask.int().argmax(1)[rows]
+        flag[rows.nonzero()[:, 0], first] = True
+
     def put_into(self, columns: Columns) -> None:
         """Write it into the first columns of a batch, and make columns for what a policy wrote.
 

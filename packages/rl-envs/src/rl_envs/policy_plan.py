@@ -119,6 +119,9 @@ class PolicyPlan:
         return self._run(values, batch_size)
 
     def _run(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        if len(self.entries) == 1 and self.entries[0].in_keys is not None:
+            only = self.entries[0]
+            return _call(only.call, only.in_keys or [], only.out_keys or [], values)
         scope, made = dict(values), Values()
         for entry in self.entries:
             if entry.in_keys is None or entry.out_keys is None:
@@ -242,7 +245,7 @@ def _keys(names: Any) -> list[Key]:
 
 
 def _call(
-    call: Callable[..., Any], in_keys: list[Key], out_keys: list[Key], scope: Values
+    call: Callable[..., Any], in_keys: list[Key], out_keys: list[Key], scope: Mapping[Key, Any]
 ) -> Values:
     made = call(*[scope[key] for key in in_keys])
     if not isinstance(made, tuple):
@@ -250,7 +253,9 @@ def _call(
     if len(made) != len(out_keys):
         msg = f"expected {len(out_keys)} outputs for {out_keys}: got {len(made)}."
         raise ValueError(msg)
-    return {k: v for k, v in zip(out_keys, made, strict=True) if k != ("_",)}
+    written = dict(zip(out_keys, made, strict=True))
+    written.pop(("_",), None)
+    return written
 
 
 def _through_tensordict(
