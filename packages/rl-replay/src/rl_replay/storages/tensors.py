@@ -355,7 +355,7 @@ class TensorStorage(MarkedStorage):
             if marks is not None:
                 cells = cells.exclude(*(key for key in marks.columns if key not in self._came()))
             store.write(span.rows, span.numbers, cells, found.back)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OSError):
             self.ring.cancel()  # all of these come before the first byte is written
             raise
         links.write(span, found)
