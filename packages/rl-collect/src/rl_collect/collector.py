@@ -407,7 +407,6 @@ class Collector(RunsInBackground):
         """
         if self._is_shut:
             return
-        self._is_shut = True
         try:
             if self._background is not None:
                 self._background.stop(timeout_s)
@@ -415,6 +414,7 @@ class Collector(RunsInBackground):
             if self.settings.replay_buffer is not None and self._batches.waiting:
                 self._hand_out(self._batches.pop())
         finally:
+            self._is_shut = True  # not before: the background would find it closed
             self._progress.close()
             self.env.close()
 

@@ -368,13 +368,13 @@ class MultiCollector(RunsInBackground):
         """
         if self._is_shut:
             return
-        self._is_shut = True
         try:
             if self._background is not None:
                 self._background.stop(timeout_s)
             if self._buffer is not None and not self._workers_write:
                 self._store_unfinished(timeout_s)
         finally:
+            self._is_shut = True  # not before: the background would find it closed
             self._progress.close()
             try:
                 self._crew.close(timeout_s)
