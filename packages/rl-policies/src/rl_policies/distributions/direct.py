@@ -132,12 +132,13 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
     """
     logits = logits - logits.logsumexp(-1, keepdim=True)
     probs = logits.softmax(-1)
-    if logits.ndim == 2:
-        index = torch.multinomial(probs, 1, True)
-    else:
-        flat = probs.reshape(-1, logits.shape[-1])
-        index = torch.multinomial(flat, 1, True).reshape(*logits.shape[:-1], 1)
-    return index.squeeze(-1), logits.gather(-1, index).squeeze(-1)
+    # what torch.multinomial does for one draw, without its checks
+    index = (probs / torch.empty_like(probs).exponential_()).argmax(-1, True)
+    log_prob = logits.gather(-1, index).squeeze(-1)
+    if bool(log_prob.isnan().any()):  # one NaN makes all of its row
+        msg = "cannot draw from these logits: some are nan. Look at the weights of the policy."
+        raise RuntimeError(msg)
+    return index.squeeze(-1), log_prob
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
