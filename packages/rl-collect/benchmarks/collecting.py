@@ -271,14 +271,14 @@ def two_workers(make: Callable[[], Any], frames: int) -> Iterator[int]:
 
 def two_of_the_peer(frames: int) -> Iterator[int]:
     """Two workers of torchrl."""
-    from torchrl.collectors import MultiaSyncDataCollector
+    from torchrl.collectors import MultiAsyncCollector as Theirs
     from torchrl.envs import GymEnv as TheirEnv
     from torchrl.modules import RandomPolicy
 
     policy = RandomPolicy(TheirEnv(NAME).action_spec)
     makers = [lambda: TheirEnv(NAME)] * 2
     options = {"frames_per_batch": frames, "total_frames": -1}
-    return batches_of(MultiaSyncDataCollector(makers, policy, **options))
+    return batches_of(Theirs(makers, policy, **options))
 
 
 def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:

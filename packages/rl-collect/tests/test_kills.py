@@ -52,6 +52,23 @@ class Weighted(nn.Module):
         return torch.tensor([True, False]), self.weight.clone()
 
 
+def gone(pid):
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ready, _, _ = select.select([descriptor], [], [], 30)
+    os.close(descriptor)
+    return bool(ready)
+
+
+def kill(collector, index):
+    """Kill a worker, and wait until it is gone."""
+    pid = collector._crew.pool.pids[index]
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+
+
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 @pytest.mark.parametrize("at_step", [1, 5])  # before the first batch, and in the second
 def test_a_worker_that_is_killed_while_it_is_waited_for_is_replaced(tmp_path, kind, at_step):
@@ -80,11 +97,11 @@ def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind):
     with kind(makers, **options, **FORK) as collector:
         for number in range(6):
             if number == 3:
-                os.kill(collector._crew.pool.pids[1], signal.SIGKILL)
+                kill(collector, 1)
             batch = collector.next()
             assert batch is not None
             assert batch.shape == ((2, 3) if kind is MultiSyncCollector else (6,))
-        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        kill(collector, 0)
         assert len(collector.stats()["workers"]) == 2
         collector.set_seed(0)
         collector.reset()
@@ -106,12 +123,12 @@ def test_a_new_worker_acts_with_the_weights_that_were_published_last():
     with MultiSyncCollector([CountingEnv], acting, **options, **FORK) as collector:
         with torch.no_grad():
             acting.module.weight.fill_(3)  # not published
-        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        kill(collector, 0)
         batch = collector.next()
         assert (batch["weight"] == 0).all()
         assert (batch["collector", "policy_version"] == 0).all()
         collector.update_policy_weights_()
-        os.kill(collector._crew.pool.pids[0], signal.SIGKILL)
+        kill(collector, 0)
         batch = collector.next()
         assert (batch["weight"] == 3).all()
         assert (batch["collector", "policy_version"] == 1).all()
@@ -145,16 +162,6 @@ try:
 finally:
     collector.shutdown(timeout_s=0.2)
 """
-
-
-def gone(pid):
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    ready, _, _ = select.select([descriptor], [], [], 30)
-    os.close(descriptor)
-    return bool(ready)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

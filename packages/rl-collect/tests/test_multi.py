@@ -380,6 +380,8 @@ def test_what_was_taken_before_an_error_is_not_lost():
 
     makers = [counting(10**6), lambda: FailsOnce(10**6)]
     with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
+        collector._crew.begin(0)
+        collector._take(0)  # so that it is there for sure when the other one fails
         with pytest.raises(ZeroDivisionError, match="once"):
             collector.next()
         batches = [collector.next() for _ in range(2)]

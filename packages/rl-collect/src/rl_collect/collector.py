@@ -317,7 +317,7 @@ class Collector(RunsInBackground):
 
         Example:
             >>> from rl_envs.testing import CountingEnv
-            >>> collector = Collector(CountingEnv(), torch.nn.Linear(1, 2), frames_per_batch=3)
+            >>> collector = Collector(CountingEnv(), nn.Linear(1, 2), frames_per_batch=3)
             >>> collector.update_policy_weights_(collector.policy)
             >>> collector.policy_version
             1

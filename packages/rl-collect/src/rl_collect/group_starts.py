@@ -22,9 +22,12 @@ class GroupStarts:
         groups: prefixes of the groups with done flags, `()` for the root.
 
     Example:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> done = torch.tensor([[False], [True], [False]])
-        >>> batch = TensorDict({"is_init": done.roll(-1, 0), "next": {"a": {"done": done}}}, [3])
+        >>> after = TensorDict({"a": {"done": done}}, [3])
+        >>> batch = TensorDict({"is_init": torch.tensor([[True], [False], [False]])}, [3])
+        >>> batch["next"] = after
         >>> GroupStarts([("a",)]).mark(batch)
         >>> batch["a", "is_init"].flatten().tolist()
         [True, False, True]
