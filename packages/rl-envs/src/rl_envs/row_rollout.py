@@ -128,6 +128,7 @@ class RowRollout:
         self._is_ragged = env.resets_by_stepping
         self._breaks = request.break_when_any_done or request.break_when_all_done
         self._goal = request.max_steps  # T, as far as it is known
+        self._drawn: int | None = None  # where actions that were drawn ahead end
         self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row
         self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
@@ -259,18 +260,24 @@ class RowRollout:
         return {key[1:] for key in self._written if key[0] == keys.NEXT}
 
     def _draw(self, start: int) -> None:
-        """Draw the random actions of the room that is left, all at once."""
-        if self.plan is not None or self._is_ragged:
-            return  # where the rollout ends is not known: actions would be drawn for nobody
-        time, left = len(self.env.batch_size), self.columns.num_steps - start
+        """Draw random actions for the steps that are certain to come, all at once."""
+        if self.plan is not None:
+            return
+        # a vector that resets while it steps plays a few more, and nobody knows how many
+        self._drawn = min(self.columns.num_steps, self._goal) if self._is_ragged else None
+        stop = self.columns.num_steps if self._drawn is None else self._drawn
+        if stop <= start:
+            return
+        time = len(self.env.batch_size)
         for key, spec in self.env._action_leaves:
-            drawn = spec.rand((left,)).movedim(0, time)
-            self.columns.tensors[key].narrow(time, start, left).copy_(drawn)
+            drawn = spec.rand((stop - start,)).movedim(0, time)
+            self.columns.tensors[key].narrow(time, start, stop - start).copy_(drawn)
 
     def _act(self, t: int, *, is_first: bool) -> None:
         if self.plan is None:
-            for key, spec in self.env._action_leaves:
-                self.columns.write(t, key, spec.rand())
+            if self._drawn is not None and t >= self._drawn:
+                for key, spec in self.env._action_leaves:
+                    self.columns.write(t, key, spec.rand())
             return
         values = self.columns.at(t, self._read)
         made = self.plan(values, self.env.batch_size)
