@@ -36,7 +36,8 @@ MODULE = """## {module}
    :members:{imported}
 ```
 """
-ALSO = ["functional", "keys", "reference", "synthetic", "testing"]  # modules that are used by their own name
+# modules that are used by their own name
+ALSO = ["functional", "keys", "reference", "synthetic", "testing"]
 
 
 def section(of: str) -> str:

@@ -150,12 +150,19 @@ import signal
 from rl_collect import MultiSyncCollector
 from rl_envs.testing import CountingEnv
 
+# a shell that starts its commands in the background lets them ignore interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Waits(CountingEnv):
     def _step(self, tensordict):
         signal.pause()
 
+class Push(torch.nn.Linear):
+    def forward(self, observation):
+        return super().forward(observation) > 9
+
 options = {"frames_per_batch": 3, "mp_start_method": "fork"}
-collector = MultiSyncCollector([Waits], torch.nn.Linear(1, 2), **options)
+collector = MultiSyncCollector([Waits], Push(1, 2), **options)
 try:
     print(*collector._crew.pool.pids, flush=True)
     collector.next()

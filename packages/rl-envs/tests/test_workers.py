@@ -498,6 +498,8 @@ class Office:
 def hold(pipe, how):
     """The parent: three workers, of which one is at work, and one in a worker."""
     os.setsid()
+    # a shell that starts its commands in the background lets them ignore interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     pool = WorkerPool([Office, list, list], start_method="fork")
     try:
         pool.begin(1, "__len__")
