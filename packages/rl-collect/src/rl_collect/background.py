@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 
 class Background:
@@ -72,14 +73,17 @@ class RunsInBackground:
     """
 
     _background: Background | None = None
+    _buffer: Any = None
+    _is_shut = False
 
     def _work(self) -> bool:
         """Collect a batch; say whether there may be more."""
         raise NotImplementedError
 
-    def _check_start(self) -> None:
-        """Refuse to collect in the background."""
-        raise NotImplementedError
+    def _require_open(self) -> None:
+        if self._is_shut:
+            msg = "this collector was shut down: make a new one."
+            raise RuntimeError(msg)
 
     @property
     def is_running(self) -> bool:
@@ -107,7 +111,10 @@ class RunsInBackground:
             >>> len(buffer)
             3
         """
-        self._check_start()
+        self._require_open()
+        if self._buffer is None:
+            msg = "start collects into a buffer: give replay_buffer, or iterate."
+            raise RuntimeError(msg)
         if self._background is not None:
             msg = "this collector runs in the background already."
             raise RuntimeError(msg)

@@ -117,7 +117,7 @@ class Collector(RunsInBackground):
         progress: bool = False,
         profile: bool = False,
     ) -> None:
-        self._is_shut = False
+        self._buffer = replay_buffer
         self.settings = Settings(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
@@ -436,12 +436,6 @@ class Collector(RunsInBackground):
             self._batch()
         return self._has_frames_left()
 
-    def _check_start(self) -> None:
-        self._require_open()
-        if self.settings.replay_buffer is None:
-            msg = "start collects into a buffer: give replay_buffer, or iterate."
-            raise RuntimeError(msg)
-
     @property
     def _frames_of_batch(self) -> int:
         return self._batches.num_steps * max(self.env.batch_size.numel(), 1)
@@ -452,11 +446,6 @@ class Collector(RunsInBackground):
     def _has_more(self) -> bool:
         self._require_open()
         return self._has_frames_left() or self._batches.waiting > 0
-
-    def _require_open(self) -> None:
-        if self._is_shut:
-            msg = "this collector was shut down: make a new one."
-            raise RuntimeError(msg)
 
 
 SyncDataCollector = Collector

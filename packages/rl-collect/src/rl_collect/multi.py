@@ -429,12 +429,6 @@ class MultiCollector(RunsInBackground):
             self._batch()
         return self._has_more()
 
-    def _check_start(self) -> None:
-        self._require_open()
-        if self._buffer is None:
-            msg = "start collects into a buffer: give replay_buffer, or iterate."
-            raise RuntimeError(msg)
-
     def _has_more(self) -> bool:
         self._require_open()
         if self._total == -1 or self.frames < self._total or self._ready:
@@ -450,11 +444,6 @@ class MultiCollector(RunsInBackground):
             found += self._crew.call_all("drain")
             self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
         return bool(self._ready)
-
-    def _require_open(self) -> None:
-        if self._is_shut:
-            msg = "this collector was shut down: make a new one."
-            raise RuntimeError(msg)
 
     def _require_sync(self) -> None:
         self._require_open()
