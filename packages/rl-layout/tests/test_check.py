@@ -205,6 +205,17 @@ def test_a_reset_observation_in_place_of_the_final_one_is_found():
     assert "keep the final observation" in finding.message
 
 
+def test_a_reset_observation_is_found_beside_states_that_begin_alike():
+    batch = trajectories([4, 3, 2])
+    state = batch["collector", "traj_step"].float().view(9, 1, 1).expand(9, 1, 5)
+    batch["state"], batch["next", "state"] = state, state + 1
+    assert check_layout(batch).ok
+    batch["next", "observation"][3] = batch["observation"][4]
+    batch["next", "observation"][6] = batch["observation"][7]
+    (finding,) = check_layout(batch).errors
+    assert (finding.key, finding.row, finding.count) == (("next", "observation"), (3,), 2)
+
+
 def test_a_cut_in_an_environment_that_goes_on_is_a_note():
     batch = trajectories([4, 3, 2], EndKind.TRUNCATED)
     batch["next", "observation"][3] = batch["observation"][4]

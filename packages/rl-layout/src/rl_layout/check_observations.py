@@ -144,6 +144,7 @@ def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
     m = rows.markers
     fresh = rows.real if m.is_init is None else m.is_init.cpu()
     ended = rows.paired & fresh & rows.after(rows.boundary) & ~rows.new_slice
+    pairs = _telling(pairs, ended)
     moved = torch.zeros(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
         moved |= (_flat_bits(after) != _flat_bits(root)).any(1)
@@ -161,6 +162,16 @@ def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
         what = "is the first observation of the trajectory behind it: keep the final observation"
     before = torch.roll(leaks, -1)  # stands on the done step itself
     yield from rows.found("error" if lost else "note", keys.next_key(key), before, what)
+
+
+def _telling(pairs: Pairs, starts: Tensor) -> Pairs:
+    """Leaves that do not begin alike everywhere, as counts and recurrent states do."""
+
+    def varies(root: Tensor) -> bool:
+        first = _flat_bits(root)[starts]
+        return bool((first != first[:1]).any())
+
+    return [pair for pair in pairs if varies(pair[1])] or pairs
 
 
 def _copy_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
