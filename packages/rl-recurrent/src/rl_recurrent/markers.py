@@ -119,7 +119,8 @@ def _refuse(batch: TensorDictBase, row: int) -> None:
     msg = (
         f"{keys.IS_INIT} is False at row {place}, where another trajectory starts: the step is 0, "
         "or the row before is done. A state would leak. Did a buffer or a transform drop or "
-        "rewrite the flag? rl_layout.check_layout(batch) shows all such rows."
+        "rewrite the flag, or were rows drawn one by one and not in slices? "
+        "rl_layout.check_layout(batch) shows all such rows."
     )
     raise ValueError(msg)
 
