@@ -76,6 +76,7 @@ class Lane:
         self._owner = owner
         self._words = memoryview(slab.words[number])
         self._open = 0
+        self._before = 0
 
     @property
     def published(self) -> int:
@@ -116,7 +117,7 @@ class Lane:
                 "Write it in pieces, or make a slab with more rows or fewer lanes."
             )
         words = self._words
-        first = words[PUBLISHED]
+        first, self._before = words[PUBLISHED], words[RESERVED]
         # Never back: rows that a killed writer half overwrote are older than this span and would
         # look whole again.
         words[RESERVED] = max(words[RESERVED], first + count)
@@ -153,6 +154,65 @@ class Lane:
         fence()  # the rows are seen before they are published
         self._words[PUBLISHED] += count
         self._words[BEAT] = time.monotonic_ns()
+
+    def cancel(self) -> None:
+        """Give the span back untouched: no byte of its rows was written, so they can be read again.
+
+        Raises:
+            ValueError: The slab is closed.
+            RuntimeError: The lane is not this thread's, or part of the span is published.
+
+        Example:
+            >>> from rl_slabs import Lanes, RowSchema
+            >>> lane = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).claim()
+            >>> for _ in range(5):
+            ...     _ = lane.reserve(1), lane.publish(1)
+            >>> _ = lane.reserve(3)
+            >>> lane.cancel(), lane.lost
+            (None, 0)
+        """
+        self._require_mine()
+        words = self._words
+        if words[PUBLISHED] > self._before:
+            raise RuntimeError("part of the span is published already: there is nothing to cancel.")
+        # what a killed writer had reserved before stays reserved
+        words[RESERVED] = self._before
+        self._open = 0
+
+    def restart(self, after: int = 0) -> None:
+        """Drop every row; the next one lies at the beginning of the lane and has a new number.
+
+        The numbers that are passed over are counted in `side`.
+
+        Args:
+            after: A number, counted in the lane, that was used already elsewhere.
+
+        Raises:
+            ValueError: The slab is closed.
+            RuntimeError: The lane is not this thread's.
+
+        Example:
+            >>> from rl_slabs import Lanes, RowSchema
+            >>> lane = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).claim()
+            >>> lane.reserve(3), lane.publish(3), lane.restart()
+            (Span(rows=slice(0, 3, None), numbers=range(0, 3)), None, None)
+            >>> lane.reserve(1), lane.side
+            (Span(rows=slice(0, 1, None), numbers=range(5, 6)), 2)
+        """
+        self._require_mine()
+        words, capacity = self._words, self.capacity
+        begin = -(-max(words[PUBLISHED], after) // capacity) * capacity
+        words[FLOOR] = begin  # first, so that nobody reads what lies behind it
+        fence()
+        words[SIDE] += begin - words[PUBLISHED]
+        words[RESERVED] = max(words[RESERVED], begin)
+        words[PUBLISHED] = begin
+        self._open = 0
+
+    @property
+    def lost(self) -> int:
+        """Old rows that cannot be read, because a span over them was reserved."""
+        return self._words[RESERVED] - self._words[PUBLISHED]
 
     def release(self) -> None:
         """Give the lane back; its rows stay readable. A thread that ends need not do this.

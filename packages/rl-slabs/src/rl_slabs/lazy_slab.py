@@ -81,19 +81,22 @@ class LazySlab:
         """
         return cls(LazyFile.open(path), lanes=lanes)
 
-    def make(self, schema: RowSchema, capacity: int, *, timeout_s: float = 5.0) -> Slab:
+    def make(
+        self, schema: RowSchema, capacity: int, *, about: str = "", timeout_s: float = 5.0
+    ) -> Slab:
         """The slab, made now unless it was made before.
 
         Args:
             schema: What each row holds.
             capacity: How many rows.
+            about: What else the others need to know of the rows; they find it in `Slab.about`.
             timeout_s: How long to wait for another who is making it.
 
         Returns:
             The slab, the same object every time in one process.
 
         Raises:
-            ValueError: It was made with another schema, capacity or number of lanes.
+            ValueError: It was made with another schema, capacity, number of lanes or text.
             OSError: Too little memory or disk.
             TimeoutError: A process that was stopped while it made the slab blocks the others.
 
@@ -103,7 +106,7 @@ class LazySlab:
             >>> handle.make(schema, 5) is handle.make(schema, 5)
             True
         """
-        manifest = Manifest(schema, capacity, self.lanes)
+        manifest = Manifest(schema, capacity, self.lanes, about)
         wanted = f"a slab of {capacity} rows of {schema.nbytes} bytes"
         if self._slab is None:
             self._file.fill(manifest.to_bytes(), manifest.nbytes, wanted, timeout_s=timeout_s)
@@ -114,6 +117,8 @@ class LazySlab:
                 f"the slab was made with {slab.capacity} rows in {slab.lanes} lanes, not "
                 f"{manifest.capacity} in {manifest.lanes}: ask for the same."
             )
+        if slab.about != about:
+            raise ValueError(f"the slab was made for {slab.about!r}, not for {about!r}.")
         return slab
 
     def get(self) -> Slab | None:

@@ -34,6 +34,7 @@ class Manifest:
         schema: What each row holds.
         capacity: How many rows.
         lanes: Into how many lanes they are divided.
+        about: What whoever made the rows says of them, to others who open them.
 
     Raises:
         TypeError: `schema` is no schema, or a count is no integer.
@@ -49,6 +50,7 @@ class Manifest:
     schema: RowSchema
     capacity: int
     lanes: int = 1
+    about: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema, RowSchema):
@@ -142,7 +144,8 @@ class Manifest:
                 f"{sys.byteorder}-endian. Read it on such a machine."
             )
         schema = RowSchema.from_dict(plain["schema"])  # type: ignore[arg-type]
-        return cls(schema, plain["capacity"], plain["lanes"])  # type: ignore[arg-type]
+        about = plain.get("about", "")
+        return cls(schema, plain["capacity"], plain["lanes"], about)  # type: ignore[arg-type]
 
     def _json(self) -> bytes:
         plain = {
@@ -151,4 +154,6 @@ class Manifest:
             "lanes": self.lanes,
             "schema": self.schema.to_dict(),
         }
+        if self.about:
+            plain["about"] = self.about
         return json.dumps(plain, separators=(",", ":")).encode()

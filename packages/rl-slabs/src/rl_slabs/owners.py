@@ -21,6 +21,20 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 Standing = Literal["free", "held", "gone", "elsewhere"]
 
 
+class _Known(threading.local):
+    """The owner that each thread is, since asking the system takes longer than a small write."""
+
+    owner: Owner | None = None
+
+    def forget(self) -> None:
+        """A forked child is another thread, which may have the same number in another container."""
+        self.owner = None
+
+
+_known = _Known()
+os.register_at_fork(after_in_child=_known.forget)
+
+
 @dataclass(frozen=True)
 class Owner:
     """A thread, named so that no later one is mistaken for it.
@@ -55,13 +69,17 @@ class Owner:
             True
         """
         thread = threading.get_native_id()
+        known = _known.owner
+        if known is not None and known.thread == thread:
+            return known
         started = start_time(thread, OWN_THREADS)
         if started is None or started != start_time(thread, PROCESSES):
             raise RuntimeError(
                 f"thread {thread} does not find itself in /proc: lanes need the /proc of the "
                 "container that the process runs in. Mount it."
             )
-        return cls(thread, started, _place())
+        _known.owner = cls(thread, started, _place())
+        return _known.owner
 
     def standing(
         self, *, beat_ns: int, stale_after_s: float | None, threads: str = PROCESSES

@@ -45,6 +45,7 @@ class Slab:
         schema: What each row holds.
         capacity: How many rows.
         lanes: Into how many lanes they are divided, for `Lanes`.
+        about: What whoever made it says of it; see `LazySlab.make`.
         path: The file of a mapped slab as it was named, else None.
 
     Example:
@@ -68,6 +69,7 @@ class Slab:
         self.schema = manifest.schema
         self.capacity = manifest.capacity
         self.lanes = manifest.lanes
+        self.about = manifest.about
         self.path = path
         self._rows: Rows | None = rows
         self._words: NDArray[np.int64] | None = words
