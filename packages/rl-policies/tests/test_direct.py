@@ -36,6 +36,12 @@ def parameters(names, dtype, rows=(5, 4)):
     return found[: len(names)]
 
 
+def assert_same_log_prob(kind, found, wanted):
+    # torch's Categorical subtracts a logsumexp, where log_softmax rounds once
+    eps = 4 * torch.finfo(found.dtype).eps if kind is Categorical else 0.0
+    torch.testing.assert_close(found, wanted, rtol=eps, atol=eps)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [(5, 4), (5,), ()])
 @pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
@@ -48,7 +54,7 @@ def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, 
     wanted = dist.rsample() if dist.has_rsample else dist.sample()
     assert torch.equal(sample, wanted)
     assert sample.dtype == wanted.dtype
-    assert torch.equal(log_prob, dist.log_prob(wanted))
+    assert_same_log_prob(kind, log_prob, dist.log_prob(wanted))
     assert log_prob.shape == rows
 
 
@@ -102,7 +108,8 @@ def test_acting_draws_the_same_with_and_without_gradient(kind, names, kwargs):
     with torch.no_grad():
         torch.manual_seed(3)
         fast = module.step(*given)
-    assert all(torch.equal(one, other) for one, other in zip(slow, fast, strict=True))
+    assert torch.equal(slow[0], fast[0])
+    assert_same_log_prob(kind, fast[1], slow[1])
 
 
 def test_gradients_reach_the_parameters_when_they_are_wanted():

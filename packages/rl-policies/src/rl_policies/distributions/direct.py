@@ -1,14 +1,15 @@
 """Samples and their log-probabilities straight from parameters, without a distribution.
 
 Acting draws once from parameters that nobody asks about again. A distribution object costs more
-than the arithmetic of one row, so each function here does what its distribution does, operation
-by operation: the same generator gives the same numbers.
+than the arithmetic of one row, so each function here does what its distribution does: the same
+generator gives the same samples, and log-probabilities that are the same up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isnan
 from typing import Any, TypeAlias
 
 import torch
@@ -107,11 +108,10 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         >>> draw_one_hot(torch.tensor([0.0, -torch.inf]), torch.int64)
         (tensor([1, 0]), tensor(0.))
     """
-    logits = logits.log_softmax(-1)
-    probs = logits.exp()
-    index = (probs / torch.empty_like(probs).exponential_()).argmax(-1, True)
-    vectors = torch.zeros_like(logits, dtype=dtype).scatter_(-1, index, 1)
-    return vectors, logits.gather(-1, index).squeeze(-1)
+    log_probs = logits.log_softmax(-1)
+    index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
+    vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
+    return vectors, log_probs.gather(-1, index).squeeze(-1)
 
 
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,12 +130,11 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
         >>> draw_categorical(torch.tensor([[0.0, -torch.inf]]))
         (tensor([0]), tensor([0.]))
     """
-    logits = logits - logits.logsumexp(-1, keepdim=True)
-    probs = logits.softmax(-1)
+    log_probs = logits.log_softmax(-1)
     # what torch.multinomial does for one draw, without its checks
-    index = (probs / torch.empty_like(probs).exponential_()).argmax(-1, True)
-    log_prob = logits.gather(-1, index).squeeze(-1)
-    if bool(log_prob.isnan().any()):  # one NaN makes all of its row
+    index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
+    log_prob = log_probs.gather(-1, index).squeeze(-1)
+    if isnan(float(log_prob.sum())):  # one NaN makes all of its row, and one row the sum
         msg = "cannot draw from these logits: some are nan. Look at the weights of the policy."
         raise RuntimeError(msg)
     return index.squeeze(-1), log_prob
@@ -157,9 +156,10 @@ def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         True
     """
     x = torch.addcmul(loc, torch.empty_like(loc).normal_(), scale)
-    z = (x - loc) / scale
+    # the density of what is handed out: x has been rounded, its noise has not
+    z = x.sub(loc).div_(scale)
     surprise = torch.addcmul(scale.log(), z, z, value=0.5)
-    return x, surprise.sum(-1).add_(HALF_LOG_2PI * loc.shape[-1]).neg_()
+    return x, torch.rsub(surprise.sum(-1), -HALF_LOG_2PI * loc.shape[-1])
 
 
 def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,7 @@ def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """
     u, surprise = _before_tanh(loc, scale)
     constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
-    return u.tanh(), surprise.sum(-1).add_(constant).neg_()
+    return u.tanh(), torch.rsub(surprise.sum(-1), -constant)
 
 
 def draw_bounded(
@@ -207,7 +207,7 @@ def draw_bounded(
     # the sum may round past a bound
     x = (low + half * (1 + u.tanh())).clamp(low, high)
     constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
-    return x, (surprise + half.log()).sum(-1).add_(constant).neg_()
+    return x, torch.rsub((surprise + half.log()).sum(-1), -constant)
 
 
 def _before_tanh(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

@@ -119,8 +119,8 @@ class LocScale(Distribution):
 
     def _log_density(self, surprise: Tensor, constant: float = HALF_LOG_2PI) -> Tensor:
         """Sum what entries take from the log-density, and a constant for each of them."""
-        # a number minus a tensor would go through Python, which costs more than both of these
-        return self._sum_event(surprise).add(constant * self._event_shape.numel()).neg()
+        # a number minus a tensor would go through Python, which costs more
+        return torch.rsub(self._sum_event(surprise), -constant * self._event_shape.numel())
 
     def _normal_entropy(self) -> Tensor:
         """Entropy of each entry: ½ + ½ log 2π + log scale."""
