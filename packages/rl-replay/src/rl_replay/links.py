@@ -187,6 +187,54 @@ class Links:
         self.pending.clear()
         self._lasts = ()
 
+    def take_in(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> None:
+        """Know rows that somebody else wrote behind those that are known.
+
+        Args:
+            marks: Their markers.
+            back: Their distances, `[n]`.
+            numbers: Their numbers.
+
+        Example:
+            >>> keys = MarkerKeys(ids=("episode",), step="step")
+            >>> links = Links(10, keys)
+            >>> rows = {"episode": np.array([4, 4]), "step": np.array([0, 1])}
+            >>> links.take_in(Marks.read(rows.get, keys, 2), np.array([0, 1]), range(2))
+            >>> links.pending
+            {(4, 1): 1}
+        """
+        self._lasts = ()  # the rows just before are others now
+        if not self.keys.numbered:
+            return
+        steps, count = _steps(marks), marks.count
+        later = np.flatnonzero(back > 0)
+        earlier = later - back[later]
+        has_next = np.zeros(count, dtype=np.bool_)
+        has_next[earlier[earlier >= 0]] = True
+        outside = later[earlier < 0]
+        tails = np.flatnonzero(marks.before_others() & ~has_next)
+        for rows, shift in ((outside, 1), (tails, 0)):
+            names = [column[rows].tolist() for column in marks.ids]
+            for row, *ids, step in zip(
+                rows.tolist(), *names, (steps[rows] - shift).tolist(), strict=True
+            ):
+                if shift:
+                    self.pending.pop((*ids, step), None)
+                else:
+                    self.pending[*ids, step] = numbers[row]
+
+    def drop_before(self, number: int) -> None:
+        """Let nothing older than a row be continued.
+
+        Example:
+            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
+            >>> links.pending[4, 1] = 3
+            >>> links.drop_before(5), links.pending
+            (None, {})
+        """
+        self._lasts = ()
+        self._prune(number)
+
     def revise(self, marks: Marks, first: int) -> None:
         """Find the links of all live rows again, after their markers changed or were loaded.
 

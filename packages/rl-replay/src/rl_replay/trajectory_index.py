@@ -118,13 +118,29 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.catch_up(np.array([1, 1, 1]), Window((2,), (3,))), index.lengths()
             (None, array([3]))
         """
-        for writer, low, count in zip(self._writers, window.first, window.counts, strict=True):
-            end = low + count
-            if writer.broken or writer.indexed > end:
-                writer.clear(low)
-            writer.drop_before(low)
-            if (first := writer.indexed) < end:
-                writer.append(first, self._ring_slice(back, writer.base, first, end - first))
+        for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
+            self.catch_up_lane(lane, back, low, low + count)
+
+    def catch_up_lane(self, lane: int, back: NDArray[np.integer], low: int, end: int) -> None:
+        """`catch_up` for one lane, by its writer.
+
+        Args:
+            lane: Which lane.
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+            low: The number of the oldest row that can be read.
+            end: The number of the next row.
+
+        Example:
+            >>> index = TrajectoryIndex(3, lanes=2)
+            >>> index.catch_up_lane(0, np.array([0, 1, 1, 0, 0, 0]), 0, 3), index.lengths()
+            (None, array([3]))
+        """
+        writer = self._writers[lane]
+        if writer.broken or writer.indexed > end:
+            writer.clear(low)
+        writer.drop_before(low)
+        if (first := writer.indexed) < end:
+            writer.append(first, self._ring_slice(back, writer.base, first, end - first))
 
     def clear(self) -> None:
         """Forget every row; `catch_up` takes them in again.

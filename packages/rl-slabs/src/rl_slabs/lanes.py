@@ -107,8 +107,8 @@ class Lanes:
             True
         """
         words = self.slab.words
-        held: Lane | None = getattr(self._claimed, "lane", None)
-        if held is not None and held.is_mine():
+        held = self.held()
+        if held is not None:
             return held
         with self._alone(timeout_s):
             number = self._choose(stale_after_s)
@@ -120,6 +120,16 @@ class Lanes:
             words[number, THREAD] = owner.thread
         lane = self._claimed.lane = Lane(self.slab, number, owner)
         return lane
+
+    def held(self) -> Lane | None:
+        """The lane that the calling thread has claimed here and not given back.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).held()
+        """
+        held: Lane | None = getattr(self._claimed, "lane", None)
+        return held if held is not None and held.is_mine() else None
 
     def window(self, *, guard: int = 0) -> Window:
         """The rows that can be read now.
