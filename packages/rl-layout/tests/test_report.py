@@ -11,7 +11,7 @@ def test_the_report_prints_as_a_table_and_raises_with_it():
     batch = trajectories([2, 3])
     batch["is_init"][2] = False
     report = check_layout(batch)
-    assert "layout of [5]: 1 errors, 0 notes" in str(report)
+    assert "layout of [5]: 1 error, 0 notes" in str(report)
     assert "error  is_init  2          1     is False where traj_step is 0" in str(report)
     with pytest.raises(LayoutError, match="is False where traj_step is 0"):
         report.raise_if_broken()

@@ -107,4 +107,9 @@ class LayoutReport:
             "  ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4]])
             for line in table
         ]
-        return f"{head}{len(self.errors)} errors, {len(self.notes)} notes\n" + "\n".join(lines)
+        counts = f"{_counted(self.errors, 'error')}, {_counted(self.notes, 'note')}"
+        return f"{head}{counts}\n" + "\n".join(lines)
+
+
+def _counted(findings: Sequence[Finding], noun: str) -> str:
+    return f"{len(findings)} {noun}{'s' * (len(findings) != 1)}"
