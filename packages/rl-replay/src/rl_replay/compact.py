@@ -294,6 +294,20 @@ class CompactRows:
         """
         self.side.owners[: len(owners)] = owners
         self._writer.resume(places, slots)
+        self.expect(misses=misses, reach=reach)
+
+    def expect(self, *, misses: bool, reach: int) -> None:
+        """Be ready for rows that others wrote.
+
+        Args:
+            misses: Whether rows without a next observation may be among them.
+            reach: The most steps between a row and its next observation.
+
+        Example:
+            >>> rows = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
+            >>> rows.expect(misses=True, reach=3), rows.misses, rows.reach
+            (None, True, 3)
+        """
         self._writer.misses |= misses
         self._writer.reach = max(self._writer.reach, reach)
 

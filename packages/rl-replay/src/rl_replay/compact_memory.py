@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_slabs import LazyFile
 from rl_slabs.handle import FileHandle
 from rl_slabs.space import require_memory
 
@@ -69,6 +70,31 @@ class SparseMemory:
         except BaseException:
             os.close(descriptor)
             raise
+
+    @classmethod
+    def in_file(cls, nbytes: int, file: LazyFile) -> Self:
+        """Memory in a file that several processes have open, whoever of them comes first.
+
+        Args:
+            nbytes: How many bytes at most, the same for all.
+            file: Empty, or such a memory already.
+
+        Raises:
+            OSError: No such room to promise.
+
+        Example:
+            >>> file = LazyFile.shared("an example")
+            >>> SparseMemory.in_file(8192, file).array[5] = 7
+            >>> SparseMemory.in_file(8192, file).array[5]
+            np.uint8(7)
+        """
+        descriptor = file.duplicate()
+        try:
+            os.ftruncate(descriptor, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls._over(descriptor, file.kind, nbytes)
 
     def secure(self, start: int, stop: int, wanted: str) -> None:
         """Nothing where bytes `[start, stop)` may be touched from now on.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_replay.compact_memory import Kind, SparseMemory
-from rl_slabs import Rows, RowSchema
+from rl_slabs import LazyFile, Rows, RowSchema
 
 Slots = NDArray[np.int64]
 
@@ -92,6 +92,7 @@ class SideTable:
         kind: Kind = "private",
         path: str | os.PathLike[str] | None = None,
         device: torch.device | str | None = None,
+        file: LazyFile | None = None,
     ) -> SparseMemory:
         """The memory of a table, to be made once and handed to every process that uses it.
 
@@ -102,6 +103,7 @@ class SideTable:
             kind: "private", "shared" or "mapped".
             path: The file of a mapped table.
             device: Where the slots live.
+            file: What several processes have open, in place of `kind` and `path`.
 
         Example:
             >>> schema = RowSchema({"observation": (torch.float32, (3,))})
@@ -111,7 +113,10 @@ class SideTable:
         owners, _, rows = _starts(slots * lanes, lanes)
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = Rows.bytes_for(schema, slots * lanes) if on_cpu else 0
-        memory = SparseMemory(rows + size, kind, path)
+        if file is not None:
+            memory = SparseMemory.in_file(rows + size, file)
+        else:
+            memory = SparseMemory(rows + size, kind, path)
         memory.secure(0, owners, "the words of a side table")
         return memory
 
