@@ -94,6 +94,27 @@ def test_next_observations_are_rebuilt_from_rows_beside_the_sample(sampler) -> N
     assert torch.equal(sample[NEXT_SEEN][~missing], whole[NEXT_SEEN][~missing])
 
 
+@pytest.mark.parametrize("index", [slice(None), slice(2, 12), torch.tensor([13, 3, 6])])
+def test_rows_that_are_indexed_are_rebuilt_like_a_sample(index) -> None:
+    rows = trajectories([7, 9, 5], EndKind.TERMINATED)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50), transform=NextStateReconstructor())
+    buffer.extend(rows.exclude(NEXT_SEEN))
+    found, whole = buffer[index], rows[index]
+    missing = found[keys.NEXT_MISSING]
+    assert torch.equal(missing, whole[keys.NEXT_DONE].squeeze(-1))
+    assert torch.equal(found[NEXT_SEEN][~missing], whole[NEXT_SEEN][~missing])
+
+
+def test_columns_that_are_indexed_are_rebuilt() -> None:
+    rows = trajectories([7, 9, 5], EndKind.TERMINATED).reshape(3, 7)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(21, ndim=2), transform=NextStateReconstructor())
+    buffer.extend(rows.exclude(NEXT_SEEN))
+    found, last = buffer[:], torch.arange(7) == 6
+    missing = found[keys.NEXT_MISSING]
+    assert torch.equal(missing, rows[keys.NEXT_DONE].squeeze(-1) | last)
+    assert torch.equal(found[NEXT_SEEN][~missing], rows[NEXT_SEEN][~missing])
+
+
 def test_rows_overwritten_are_no_neighbours() -> None:
     rows = trajectories([20], EndKind.CUT).exclude(NEXT_SEEN)
     buffer = ReplayBuffer(storage=LazyTensorStorage(8), transform=NextStateReconstructor())

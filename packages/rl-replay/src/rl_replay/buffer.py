@@ -168,6 +168,10 @@ class ReplayBuffer(Sampling):
                 rows: Any = self._storage.read_one(positions)
             else:
                 rows = self._storage.read(positions)
+            if self._transform.needs_rows and isinstance(rows, TensorDictBase):
+                where = torch.as_tensor(positions)
+                numbers = self._storage.ring.numbers_at(where.reshape(-1))
+                put(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
         if self._writer.stores_index and isinstance(rows, TensorDictBase):
             where = torch.as_tensor(positions)
             found = coordinates(self._storage, where.reshape(-1))
