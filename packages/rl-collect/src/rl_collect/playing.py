@@ -80,7 +80,8 @@ class Player:
             )
             self._is_playing = True
             if not self.env.resets_by_stepping:
-                self.root = self._following(batch[..., -1])
+                reached = self.env.reached
+                self.root = self._following(batch[..., -1] if reached is None else reached)
         return batch
 
     def mark_first(self, rows: Tensor) -> None:

@@ -288,7 +288,10 @@ class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
         if row_rollout.can_play(self, request, root):
             return row_rollout.play(self, request, root)
         root = self.reset() if root is None else root
-        return self._finished(rollout.play(self, root, request))
+        batch = rollout.play(self, root, request)
+        finished = self._finished(batch)
+        self.reached = None if finished is batch else batch[..., -1]
+        return finished
 
     # random actions, seeds, data without a step
 

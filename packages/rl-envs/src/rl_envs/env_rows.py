@@ -30,6 +30,8 @@ class EnvRows:
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
         leftover: steps behind the end of the last rollout of such an environment, or None.
+        reached: the last step of the last rollout `[*B]`, where a transform of finished rows took
+            away what the next step starts from; otherwise None.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -41,6 +43,7 @@ class EnvRows:
     reads_actions_only: bool = False
     resets_by_stepping: bool = False
     leftover: Leftover | None = None
+    reached: TensorDictBase | None = None
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
         """Tell what must run at every step from what can be computed on finished rows.

@@ -97,7 +97,11 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
         _check(stepping, batch)
     if request.set_truncated:
         _truncate_last(batch, len(env.batch_size))
-    batch = finish(finishing, batch, root, None if leftover is None else leftover.last)
+    before = None if leftover is None else leftover.last
+    batch = finish([one for one in finishing if not one.rows_only], batch, root, before)
+    waiting = [one for one in finishing if one.rows_only]
+    env.reached = batch[..., -1] if waiting else None
+    batch = finish(waiting, batch)
     if rollout.leftover is not None:
         last = batch[..., -1].clone()
         env.leftover = replace(rollout.leftover, last=last, is_whole=stepping is env)

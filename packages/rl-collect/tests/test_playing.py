@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl_collect import Collector
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs.testing import EpisodeStepEnv
+from rl_transforms import Compose, NextObservationDelta, RewardSum
+
+
+def scripted():
+    return EpisodeStepEnv([(4, "terminated"), (7, "truncated")])
+
+
+def pendulum():
+    return GymEnv("Pendulum-v1")
+
+
+@pytest.mark.parametrize("make", [scripted, pendulum, lambda: SerialEnv(2, scripted)])
+def test_a_batch_begins_where_the_one_before_stopped_also_without_next_observations(make):
+    def batches(env):
+        torch.manual_seed(0)
+        env.set_seed(0)
+        collector = Collector(env, None, frames_per_batch=10)
+        return [batch for batch, _ in zip(collector, range(3), strict=False)]
+
+    change = Compose(NextObservationDelta(delta_dtype=torch.float32), RewardSum())
+    changed = TransformedEnv(make(), change)
+    for found, wanted in zip(batches(changed), batches(make()), strict=True):
+        assert ("next", "observation") not in found.keys(True, True)
+        assert ("delta", "observation") not in found.keys(True, True)
+        assert torch.equal(found["observation"], wanted["observation"])
