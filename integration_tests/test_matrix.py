@@ -106,7 +106,7 @@ def test_one_step_of_training(collector, storage, sampler, network, estimator, l
 
     module = make_loss(loss, networks)
     losses = module(sample)
-    total = sum(losses[key] for key in losses.keys() if key.startswith("loss_"))
+    total = sum(value for key, value in losses.items() if key.startswith("loss_"))
     wanted = by_hand.total_loss(found, loss, advantage, target, counted)
     assert_close(total, wanted, **STEPS_AGREE)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
