@@ -32,6 +32,11 @@ class PlanAround(PolicyPlan):
         self.plan, self.policy = plan, self._act
 
     @property
+    def calls(self) -> None:
+        """Nothing: a step calls this plan."""
+        return None
+
+    @property
     def in_keys(self) -> list[Key] | None:
         """What the plan reads and does not make itself; None where that cannot be known."""
         return self.plan.in_keys

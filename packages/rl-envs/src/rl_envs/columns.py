@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -42,8 +42,8 @@ class Columns:
         self.batch_size, self.num_steps = batch_size, num_steps
         self.tensors: dict[Key, Tensor] = {}
         self.arrays: dict[Key, Array] = {}
+        self._by_time: dict[Key, Array] = {}  # views [T, *B, ...]
         self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
-        self._before: tuple[Any, ...] = (slice(None),) * len(batch_size)
 
     def add_leaves(self, leaves: Leaves) -> None:
         """Add a column of zeros for each leaf of some specs `[*B, ...]`.
@@ -69,6 +69,7 @@ class Columns:
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
         self.tensors[key], self.arrays[key] = column, column.numpy()
+        self._by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
     def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
@@ -84,6 +85,41 @@ class Columns:
         time = len(self.batch_size)
         return {key: self.tensors[key].select(time, t) for key in names}
 
+    def reader(self, key: Key) -> Callable[[int], Tensor]:
+        """Make what reads one leaf, for loops that do so at every step.
+
+        Args:
+            key: of the leaf, which has a column.
+
+        Returns:
+            A function of a step, that returns a view `[*B, ...]`. It knows nothing of a column
+            that has grown.
+        """
+        by_time, view = self._by_time[key], torch.from_numpy
+        return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
+
+    def writer(self, key: Key) -> Callable[[int, Tensor], None]:
+        """Make what writes one leaf, for loops that do so at every step.
+
+        Args:
+            key: of the leaf, which has a column.
+
+        Returns:
+            A function of a step and a value `[*B, ...]`, which raises ValueError where the value
+            has another shape or dtype than the column. It knows nothing of a column that has
+            grown.
+        """
+        by_time = self._by_time[key]
+        shape, dtype = by_time.shape[1:], by_time.dtype
+
+        def write(t: int, value: Tensor) -> None:
+            row = value.numpy()
+            if row.shape != shape or row.dtype != dtype:
+                self._refuse(key, value)
+            by_time[t] = row
+
+        return write
+
     def write(self, t: int, key: Key, value: Tensor) -> None:
         """Write one leaf of one step.
 
@@ -95,14 +131,15 @@ class Columns:
         Raises:
             ValueError: the value has another shape or dtype than the column.
         """
-        if (value.shape, value.dtype) != self._forms[key]:
-            found, expected = (
-                f"{tuple(shape)} {dtype}"
-                for shape, dtype in ((value.shape, value.dtype), self._forms[key])
-            )
-            msg = f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}."
-            raise ValueError(msg)
-        self.arrays[key][(*self._before, t)] = value.numpy()
+        self.writer(key)(t, value)
+
+    def _refuse(self, key: Key, value: Tensor) -> None:
+        found, expected = (
+            f"{tuple(shape)} {dtype}"
+            for shape, dtype in ((value.shape, value.dtype), self._forms[key])
+        )
+        msg = f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}."
+        raise ValueError(msg)
 
     def fits(self, key: Key, value: Tensor) -> bool:
         """Tell whether a value could be written to a column.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -96,7 +96,7 @@ class GymEnv(EnvBase):
 
     def step_into(self, root: Rows, after: Rows) -> None:
         """Take one step, from numpy rows into numpy rows."""
-        observation, reward, terminated, truncated = self._take(root)
+        observation, reward, terminated, truncated = self._take(self._read_action(root))
         self._write(after, observation)
         self._finish(after, ..., (reward, terminated, truncated))
 
@@ -109,7 +109,7 @@ class GymEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         root = {key: tensordict.get(key).detach().cpu().numpy() for key, _ in self._readers}
-        observation, reward, terminated, truncated = self._take(root)
+        observation, reward, terminated, truncated = self._take(self._read_action(root))
         after = self._as_tensordict(observation)
         after.set("reward", torch.tensor([reward], dtype=torch.float32, device=self.device))
         after.set("terminated", torch.tensor([bool(terminated)], device=self.device))
@@ -143,17 +143,22 @@ class GymEnv(EnvBase):
         self._seed, self._is_over, self._is_started = None, False, True
         return observation
 
-    def _take(self, root: Mapping[Any, Array]) -> tuple[Any, Any, bool, bool]:
-        if not self._is_started or self._is_over or self.is_closed:
-            raise RuntimeError(self._why_not())
+    def _read_action(self, root: Mapping[Any, Array]) -> Any:
+        self._require_ready()
         if self._one_action:
             key, read = self._readers[0]
-            action = read(root[key])
-        else:
-            action = nest({key: read(root[key]) for key, read in self._readers})
+            return read(root[key])
+        return nest({key: read(root[key]) for key, read in self._readers})
+
+    def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
+        self._require_ready()
         observation, reward, terminated, truncated, _ = self.env.step(action)
         self._is_over = terminated or truncated
         return observation, reward, terminated, truncated
+
+    def _require_ready(self) -> None:
+        if not self._is_started or self._is_over or self.is_closed:
+            raise RuntimeError(self._why_not())
 
     def _why_not(self) -> str:
         if self.is_closed:
@@ -208,7 +213,7 @@ class GymBinding:
 
     def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
         self.env = env
-        self._actions = {key: root[key] for key, _ in env._readers if key in root}
+        self._action_at = _reader(env, root)
         self._seen = [
             (root[key], after[key], path, write)
             for key, path, write in env._writers
@@ -226,8 +231,7 @@ class GymBinding:
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether it is done."""
-        rows = {key: column[t, ...] for key, column in self._actions.items()}
-        observation, reward, terminated, truncated = self.env._take(rows)
+        observation, reward, terminated, truncated = self.env._take(self._action_at(t))
         for _, column, path, write in self._seen:
             write(column[t, ...], value_at(observation, path) if path else observation)
         over = bool(terminated or truncated)
@@ -250,6 +254,17 @@ class GymBinding:
         observation = self.env._restart()
         for column, _, path, write in self._seen:
             write(column[t, ...], value_at(observation, path))
+
+
+def _reader(env: GymEnv, root: Rows) -> Callable[[int], Any]:
+    """Make what reads the action of a step from columns."""
+    if env._one_action:
+        key, read = env._readers[0]
+        column = root.get(key)
+        if column is not None:
+            return lambda t: read(column[t, ...])  # the ellipsis keeps a number an array
+    columns = {key: root[key] for key, _ in env._readers if key in root}
+    return lambda t: env._read_action({key: column[t, ...] for key, column in columns.items()})
 
 
 def _made(env: str | gymnasium.Env[Any, Any], kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

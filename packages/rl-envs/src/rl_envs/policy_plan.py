@@ -34,13 +34,54 @@ class Entry:
         out_keys: what it writes; `("_",)` is dropped.
 
     Example:
-        >>> Entry(torch.neg, [("a",)], [("b",)]).in_keys
-        [('a',)]
+        >>> Entry(torch.neg, [("a",)], [("b",)]).on({("a",): torch.tensor(3)})
+        {('b',): tensor(-3)}
     """
 
     call: Callable[..., Any]
     in_keys: list[Key] | None
     out_keys: list[Key] | None
+
+    def on(self, scope: Mapping[Key, Any]) -> Values:
+        """Call it on plain tensors, which it must be able to take.
+
+        Args:
+            scope: tensors by key, those of `in_keys` among them.
+
+        Returns:
+            What it writes.
+
+        Raises:
+            ValueError: it returns more or fewer tensors than it has keys.
+        """
+        assert self.in_keys is not None
+        assert self.out_keys is not None
+        made = self.outputs(self.call(*[scope[key] for key in self.in_keys]))
+        written = dict(zip(self.out_keys, made, strict=True))
+        written.pop(("_",), None)
+        return written
+
+    def outputs(self, made: Any) -> tuple[Any, ...]:
+        """One tensor for each of `out_keys`, of what the call returned.
+
+        Args:
+            made: a tensor, or a tuple of them.
+
+        Returns:
+            The tensors.
+
+        Raises:
+            ValueError: there are more or fewer of them.
+
+        Example:
+            >>> Entry(torch.neg, [("a",)], [("b",)]).outputs(torch.tensor(3))
+            (tensor(3),)
+        """
+        found, count = made if isinstance(made, tuple) else (made,), len(self.out_keys or ())
+        if len(found) != count:
+            msg = f"expected {count} outputs for {self.out_keys}: got {len(found)}."
+            raise ValueError(msg)
+        return found
 
 
 class PolicyPlan:
@@ -71,6 +112,11 @@ class PolicyPlan:
     def is_flat(self) -> bool:
         """Whether every call is on plain tensors."""
         return all(entry.in_keys is not None for entry in self.entries)
+
+    @property
+    def calls(self) -> list[Entry] | None:
+        """What a step calls on plain tensors; None where it must call the plan itself."""
+        return self.entries if self.is_flat and self._is_verified else None
 
     @property
     def in_keys(self) -> list[Key] | None:
@@ -119,15 +165,12 @@ class PolicyPlan:
         return self._run(values, batch_size)
 
     def _run(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
-        if len(self.entries) == 1 and self.entries[0].in_keys is not None:
-            only = self.entries[0]
-            return _call(only.call, only.in_keys or [], only.out_keys or [], values)
         scope, made = dict(values), Values()
         for entry in self.entries:
             if entry.in_keys is None or entry.out_keys is None:
                 written = _through_tensordict(entry.call, scope, batch_size)
             else:
-                written = _call(entry.call, entry.in_keys, entry.out_keys, scope)
+                written = entry.on(scope)
             scope.update(written)
             made.update(written)
         return made
@@ -242,20 +285,6 @@ def _has_hooks(policy: Any) -> bool:
 
 def _keys(names: Any) -> list[Key]:
     return [keys.as_tuple(name) for name in names]
-
-
-def _call(
-    call: Callable[..., Any], in_keys: list[Key], out_keys: list[Key], scope: Mapping[Key, Any]
-) -> Values:
-    made = call(*[scope[key] for key in in_keys])
-    if not isinstance(made, tuple):
-        made = (made,)
-    if len(made) != len(out_keys):
-        msg = f"expected {len(out_keys)} outputs for {out_keys}: got {len(made)}."
-        raise ValueError(msg)
-    written = dict(zip(out_keys, made, strict=True))
-    written.pop(("_",), None)
-    return written
 
 
 def _through_tensordict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from rl_envs import guards
 from rl_envs.columns import Columns, Key
 from rl_envs.finishing import can_go_on, finish
 from rl_envs.leftover import Leftover
+from rl_envs.plan_binding import bind_plan
 from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollout import Request
 from rl_layout import keys
@@ -131,6 +133,7 @@ class RowRollout:
         self.leftover: Leftover | None = None
         self._is_ragged = env.resets_by_stepping
         self._breaks = request.break_when_any_done or request.break_when_all_done
+        self._acting: Callable[[int], None] | None = None  # from the second step on
         self._goal = request.max_steps  # T, as far as it is known
         self._drawn: int | None = None  # where actions that were drawn ahead end
         self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row
@@ -161,7 +164,7 @@ class RowRollout:
             The batch `[*B, T]`.
         """
         first = t = 0 if leftover is None else self._resume(leftover)
-        is_over = self._is_over(t)
+        is_over = t >= self._goal and self._is_over()
         binding = self._bound()
         if leftover is None:
             self._start(binding, root)
@@ -169,14 +172,17 @@ class RowRollout:
         while not is_over:
             if t + 1 == self.columns.num_steps and self._needs_room(t):
                 binding = self._grown()
-            if self.plan is not None or self._is_ragged:
+            if self._acting is not None:
+                self._acting(t)
+            elif self.plan is not None or self._is_ragged:
                 self._act(t, is_first=t == first)
                 if t == first:
                     binding.receive(self._given)
             over = binding.step(t)
             t += 1
-            self._note(t, over)
-            is_over = self._is_over(t)
+            if self._is_ragged or (over and self._breaks):
+                self._note(t)
+            is_over = t >= self._goal and self._is_over()
             if self._is_ragged or not is_over:  # the root behind the batch is kept, or played from
                 binding.advance(t - 1)
             if self.request.callback is not None:
@@ -199,7 +205,7 @@ class RowRollout:
         if leftover.num_steps:
             self._written = set(leftover.written)
         for t in range(leftover.num_steps):
-            self._note(t + 1, over=True)
+            self._note(t + 1)
         return leftover.num_steps
 
     def _room(self) -> int:
@@ -215,21 +221,22 @@ class RowRollout:
         old = self.columns.num_steps
         more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal)
         self.columns.grow(more)
+        self._acting = None  # it acts on the columns as they were
         self._draw(old)
         binding = self._bound()
         binding.receive(self._given)
         return binding
 
-    def _note(self, num_played: int, over: bool) -> None:
+    def _note(self, num_played: int) -> None:
         """Count the real steps of the last column, and note which rows it ended."""
         real = None
         if self._is_ragged:
             real = self.columns.arrays[keys.MASK][:, num_played - 1]
             self._lengths += real
-        if not (over and self._breaks):
-            return
-        if real is None:
+        else:
             self._lengths[...] = num_played
+        if not self._breaks:
+            return
         done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
         ended = done[num_played - 1].reshape(self._lengths.shape) & (self._first_ends == 0)
         ended = ended if real is None else ended & real
@@ -240,11 +247,9 @@ class RowRollout:
         elif ends.size == self._first_ends.size:
             self._goal = min(self._goal, int(ends.max()))
 
-    def _is_over(self, num_played: int) -> bool:
-        """Tell whether every row has all its steps."""
-        if self._is_ragged:
-            return num_played >= self._goal and bool((self._lengths >= self._goal).all())
-        return num_played >= self._goal
+    def _is_over(self) -> bool:
+        """Tell whether every row has all its steps, where as many columns are played."""
+        return not self._is_ragged or bool((self._lengths >= self._goal).all())
 
     def _batch(self, num_played: int) -> TensorDictBase:
         if not self._is_ragged:
@@ -283,13 +288,14 @@ class RowRollout:
                 for key, spec in self.env._action_leaves:
                     self.columns.write(t, key, spec.rand())
             return
-        values = self.columns.at(t, self._read)
-        made = self.plan(values, self.env.batch_size)
         if is_first:
+            made = self.plan(self.columns.at(t, self._read), self.env.batch_size)
             self._receive(made, resumes=t > 0)
-        write = self.columns.write
-        for key, value in made.items():
-            write(t, key, value)
+            for key, value in made.items():
+                self.columns.write(t, key, value)
+        else:
+            self._acting = bind_plan(self.plan, self.columns, self._read, sorted(self._written))
+            self._acting(t)
 
     def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
