@@ -189,9 +189,21 @@ def wheel(session: nox.Session, package: str) -> None:
 def integration(session: nox.Session) -> None:
     """Run the whole path over all packages, and the code of the documentation pages."""
     install(
-        session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium", "matplotlib"
+        session,
+        *editable(list(PACKAGES)),
+        *groups("test", *PACKAGES),
+        "gymnasium",
+        "matplotlib",
+        "psutil",
     )
     session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
+
+
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """Collect, sample and train for five minutes: nothing may grow, and nothing may be left."""
+    install(session, *editable(list(PACKAGES)), "gymnasium", "psutil")
+    session.run("python", "integration_tests/soak.py", *session.posargs)
 
 
 @nox.session

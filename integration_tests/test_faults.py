@@ -1,6 +1,6 @@
 """A worker is killed in mid-rollout, again and again, while a learner samples."""
 
-# ruff: noqa: D101, D102, D103 - the name of a test is its promise
+# ruff: noqa: D103 - the name of a test is its promise
 
 from __future__ import annotations
 
