@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +11,14 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_replay.addresses import coordinates, positions_at
-from rl_replay.changed_dump import Hook, dump_changed, load_changed
-from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
 from rl_replay.collate import Collate, stack
 from rl_replay.composition import apply
 from rl_replay.explain import buffer_lines
+from rl_replay.keeping import Keeping
 from rl_replay.samplers import Sampler
-from rl_replay.sampling import Sampling
+from rl_replay.sharing.reading import read_rows
 from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages.shared import SharableStorage
 from rl_replay.structure import TENSOR_KEY
 from rl_replay.writers import Writer
 from rl_slabs import Span
@@ -28,7 +26,7 @@ from rl_slabs.tensordict_fast import put
 from rl_transforms import Transform
 
 
-class ReplayBuffer(Sampling):
+class ReplayBuffer(Keeping):
     """Rows to write, to sample and to look at.
 
     Data go through the inverse of the transforms in reverse order, then into the storage. Samples
@@ -47,9 +45,11 @@ class ReplayBuffer(Sampling):
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
         generator: Where randomness comes from; torch's own unless given.
+        shared: Let other processes that the buffer is passed to see the same rows, and several of
+            them write at a time; see `LazyTensorStorage` for how the capacity divides.
 
     Raises:
-        TypeError: A part of the wrong type.
+        TypeError: A part of the wrong type, or a storage that cannot be shared.
         ValueError: Settings that do not go together.
 
     Example:
@@ -75,6 +75,7 @@ class ReplayBuffer(Sampling):
         batch_size: int | None = None,
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__(
             storage=storage,
@@ -86,11 +87,8 @@ class ReplayBuffer(Sampling):
             dim_extend=dim_extend,
             generator=generator,
             pin_memory=pin_memory,
+            shared=shared,
         )
-        self._written = threading.Condition(self._lock)
-        self._waiting = 0
-        self._save_hooks: list[Hook] = []
-        self._load_hooks: list[Hook] = []
         if transform is not None:
             self.append_transform(transform)
 
@@ -164,10 +162,7 @@ class ReplayBuffer(Sampling):
             return self._column(key)
         with self._lock:
             positions = positions_at(self._storage, index)
-            if isinstance(positions, int):
-                rows: Any = self._storage.read_one(positions)
-            else:
-                rows = self._storage.read(positions)
+            positions, rows = self._read(positions, some=isinstance(index, slice))
             if self._transform.needs_rows and isinstance(rows, TensorDictBase):
                 where = torch.as_tensor(positions)
                 numbers = self._storage.ring.numbers_at(where.reshape(-1))
@@ -182,7 +177,7 @@ class ReplayBuffer(Sampling):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write rows, or one leaf of all rows, where they lie."""
-        with self._lock:
+        with self._lock, self._storage.still():
             self._writer.check(len(self))
             if key := _as_key(index):
                 self._set_column(key, value)
@@ -223,7 +218,7 @@ class ReplayBuffer(Sampling):
         storage = self._storage
         if not isinstance(storage, TensorStorage):
             raise TypeError(f"a {type(storage).__name__} has no leaves: use buffer[index] = value.")
-        with self._lock:
+        with self._lock, storage.still():
             self._writer.check(len(rows))
             good = storage.ring.accept(rows)
             storage.update_unmarked(rows[good], tensordict[good.to(tensordict.device or "cpu")])
@@ -244,7 +239,7 @@ class ReplayBuffer(Sampling):
         return self._storage.ring.written
 
     def wait_until(self, rows: int, timeout: float | None = None) -> None:
-        """Wait until the buffer holds some rows, written by other threads.
+        """Wait until the buffer holds some rows, written by other threads or processes.
 
         Args:
             rows: How many.
@@ -261,119 +256,10 @@ class ReplayBuffer(Sampling):
         """
         if rows > self._storage.max_size:
             raise ValueError(f"the buffer never holds {rows} rows, only {self._storage.max_size}.")
-        with self._written:
-            self._waiting += 1
-            try:
-                came = self._written.wait_for(lambda: len(self) >= rows, timeout)
-            finally:
-                self._waiting -= 1
-            if not came:
-                raise TimeoutError(
-                    f"waited {timeout} s for {rows} rows and got {len(self)}: is anyone writing?"
-                )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next samples depend on, rows included, for `torch.save`.
-
-        `dumps` keeps large buffers better.
-        """
-        with self._lock:
-            rng = None if self._generator is None else self._generator.get_state()
-            return {
-                "storage": self._storage.state_dict(),
-                "sampler": self._sampler.state_dict(),
-                "writer": self._writer.state_dict(),
-                "transform": self._transform.state_dict(),
-                "batch_size": self._batch_size,
-                "rng": rng,
-            }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand as another buffer did.
-
-        Args:
-            state: What its `state_dict` returned.
-
-        Raises:
-            ValueError: Its storage had another size or other keys.
-        """
-        with self._lock:
-            self._storage.load_state_dict(state["storage"])
-            self._sampler.load_state_dict(state["sampler"])
-            self._writer.load_state_dict(state["writer"])
-            self._transform.load_state_dict(state["transform"])
-            self._batch_size = state["batch_size"]
-            if state["rng"] is not None:
-                self._generator = self._generator or torch.Generator()
-                self._generator.set_state(state["rng"])
-                self._sampler.generator = self._generator
-            self._changed()
-
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the buffer to a folder: rows, sampler, writer, transforms and generator.
-
-        What is written is as long as the buffer is full. It is written beside a dump that is there
-        already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
-
-        Args:
-            path: The folder; it is made where it is missing.
-
-        Raises:
-            NotImplementedError: A storage of any objects, which only pickles could keep.
-            OSError: Too little space, or no way to write there.
-
-        Example:
-            >>> import tempfile
-            >>> from rl_replay import LazyTensorStorage
-            >>> first, second = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
-            >>> _ = first.extend(torch.arange(5))
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     first.dumps(folder)
-            ...     second.loads(folder)
-            >>> second[:]
-            tensor([0, 1, 2, 3, 4])
-        """
-        with self._lock:
-            if self._save_hooks:
-                dump_changed(self, path, self._save_hooks)
-            else:
-                dump_buffer(self, path)
-
-    def loads(self, path: str | os.PathLike[str]) -> None:
-        """Stand as the buffer did that was written to a folder: the next samples are the same.
-
-        Args:
-            path: The folder.
-
-        Raises:
-            FileNotFoundError: There is no dump.
-            ValueError: A dump that was cut short or altered, of another version, or of a buffer of
-                other parts.
-            OSError: Too little memory or disk.
-        """
-        with self._lock:
-            if not load_changed(self, path, self._load_hooks):
-                load_buffer(self, path)
-            self._changed()
-
-    dump = save = dumps
-    load = loads
-
-    def register_save_hook(self, hook: Hook) -> None:
-        """Let a function change the rows that `dumps` writes; only the rows are written then.
-
-        Args:
-            hook: From all rows, a tensordict `[len(buffer)]`, to the tensordict to write.
-        """
-        self._save_hooks.append(hook)
-
-    def register_load_hook(self, hook: Hook) -> None:
-        """Let a function change back what save hooks made of the rows.
-
-        Args:
-            hook: From the tensordict that was written to the rows to extend an empty buffer by.
-        """
-        self._load_hooks.append(hook)
+        if not self._wait(rows, timeout):
+            raise TimeoutError(
+                f"waited {timeout} s for {rows} rows and got {len(self)}: is anyone writing?"
+            )
 
     def stats(self) -> dict[str, float]:
         """Figures: rows, trajectories, the share of rows that continue another, redraws.
@@ -401,11 +287,14 @@ class ReplayBuffer(Sampling):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._storage!r}, {self._sampler!r}, {self._writer!r})"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "this buffer is not shared and stays in its process: make it with shared=True to hand "
-            "it to another one, or use dumps() and loads()."
-        )
+    def _read(self, positions: torch.Tensor | int, *, some: bool) -> tuple[Any, Any]:
+        """The rows at some positions, and the positions; those that still stand, where `some`."""
+        storage = self._storage
+        if isinstance(storage, SharableStorage) and storage.common and len(storage):
+            return read_rows(storage, positions, some=some)
+        if isinstance(positions, int):
+            return positions, storage.read_one(positions)
+        return positions, storage.read(positions)
 
     def _extend(self, data: Any) -> torch.Tensor:
         return self._extend_inverse(self._inverse(data))
@@ -444,7 +333,7 @@ class ReplayBuffer(Sampling):
         return stack([data])
 
     def _took_in(self) -> None:
-        self._stamp += 1
+        self._changes += 1
         if self._waiting:
             self._written.notify_all()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 from rl_replay.collate import Collate, stack
-from rl_replay.prefetch import Prefetch
+from rl_replay.in_process import InProcess
 from rl_replay.samplers import RandomSampler, Sampler
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
@@ -18,7 +17,7 @@ from rl_transforms import CallableTransform, Compose, Transform, as_transform
 Part = TypeVar("Part")
 
 
-class Composition:
+class Composition(InProcess):
     """The parts of a buffer under one lock, and a count of everything that changed them.
 
     Args:
@@ -30,6 +29,7 @@ class Composition:
         batch_size: Rows of a sample.
         dim_extend: The dimension of the data along which the storage grows.
         generator: Where randomness comes from.
+        shared: Let other processes that are given the buffer see the same rows.
 
     Raises:
         TypeError: A part of the wrong type.
@@ -47,11 +47,15 @@ class Composition:
         batch_size: int | None,
         dim_extend: int | None,
         generator: torch.Generator | None,
+        shared: bool,
     ) -> None:
-        self._lock = threading.RLock()
-        self._stamp = 0
+        super().__init__(prefetch or 0)
+        self._shared = shared
+        self._changes = 0
         # an empty storage is falsy
         self._storage = _checked(storage, Storage, lambda: ListStorage(1000))
+        if shared:
+            self._storage.share()
         self._sampler = _checked(sampler, Sampler, RandomSampler)
         self._writer = _checked(writer, Writer, self._default_writer)
         self._collate = collate_fn or _default_collate(self._storage)
@@ -64,9 +68,18 @@ class Composition:
             raise ValueError("a sampler with drop_last needs a batch_size: say how many rows.")
         self._dim_extend = self._storage.ndim - 1 if dim_extend is None else dim_extend
         self._storage.arrange(self._dim_extend)
-        self._prefetch = Prefetch(prefetch) if prefetch else None
         self.set_rng(generator)
         self._fit()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it was made with `shared=True`, so that several processes may write at a time."""
+        return self._shared
+
+    @property
+    def _stamp(self) -> tuple[int, int]:
+        """Changes of this process, and rows dropped or loaded by any: older batches are stale."""
+        return self._changes, self._storage.epoch
 
     @property
     def storage(self) -> Storage:
@@ -163,6 +176,8 @@ class Composition:
         """
         with self._lock:
             _require_order(_checked(storage, Storage), self._writer)
+            if self._shared:
+                storage.share()
             old, self._storage = self._storage, storage
             self._collate = collate_fn or _default_collate(storage)
             self._dim_extend = min(self._dim_extend, storage.ndim - 1)
@@ -236,7 +251,7 @@ class Composition:
 
     def _changed(self) -> None:
         """Let no batch that was made ahead be handed out."""
-        self._stamp += 1
+        self._changes += 1
 
 
 class Inverted(Transform):

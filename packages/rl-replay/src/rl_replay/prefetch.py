@@ -8,20 +8,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+Stamp = tuple[int, ...]
+"""Counts of what makes batches stale."""
+
 
 @dataclass
 class Pending:
     """One batch that is being made.
 
     Attributes:
-        stamp: The buffer's count of changes when its rows were chosen.
+        stamp: The buffer's counts of changes when its rows were chosen.
         size: How many rows were asked for.
         before: The state of the sampler before it chose them.
         last: Whether they end an epoch.
         future: The batch; None in place of it where it became stale.
     """
 
-    stamp: int
+    stamp: Stamp
     size: int
     before: dict[str, Any]
     last: bool
@@ -39,8 +42,8 @@ class Prefetch:
 
     Example:
         >>> queue = Prefetch(2)
-        >>> queue.submit(lambda: "batch", stamp=0, size=3, before={}, last=False)
-        >>> queue.take(0, 3).future.result(), queue.take(0, 3)
+        >>> queue.submit(lambda: "batch", stamp=(0,), size=3, before={}, last=False)
+        >>> queue.take((0,), 3).future.result(), queue.take((0,), 3)
         ('batch', None)
         >>> queue.close()
     """
@@ -57,7 +60,7 @@ class Prefetch:
         self,
         make: Callable[[], Any],
         *,
-        stamp: int,
+        stamp: Stamp,
         size: int,
         before: dict[str, Any],
         last: bool,
@@ -74,7 +77,7 @@ class Prefetch:
         future = self._threads.submit(make)
         self._queue.append(Pending(stamp, size, before, last, future))
 
-    def take(self, stamp: int, size: int) -> Pending | None:
+    def take(self, stamp: Stamp, size: int) -> Pending | None:
         """The batch that is next, if it is neither stale nor of another size.
 
         Args:

@@ -21,6 +21,11 @@ class Ring(Protocol):
     capacity: int
 
     @property
+    def span_limit(self) -> int:
+        """The most rows that can be written at once."""
+        ...
+
+    @property
     def written(self) -> int:
         """Rows ever published, those of all lanes together."""
         ...
@@ -88,6 +93,11 @@ class PrivateRing:
         self.published = self.floor = self._reserved = self._skipped = 0
         self._window: Window | None = None  # made again only where something changed
         self._begin_after(after)
+
+    @property
+    def span_limit(self) -> int:
+        """The most rows that can be written at once."""
+        return self.capacity
 
     @property
     def written(self) -> int:

@@ -13,7 +13,9 @@ from rl_replay.addresses import coordinates
 from rl_replay.composition import Composition, apply
 from rl_replay.row_source import StoredRows
 from rl_replay.samplers.marks import mark_slices
+from rl_replay.sharing.reading import choose, gather
 from rl_replay.storages import TensorStorage
+from rl_replay.storages.shared import SharableStorage
 from rl_slabs.tensordict_fast import put
 
 
@@ -24,11 +26,13 @@ class Drawn(NamedTuple):
         numbers: Their numbers, int64 `[N]`.
         info: What the sampler knows about them.
         last: Whether they end an epoch.
+        size: How many rows were asked for.
     """
 
     numbers: torch.Tensor
     info: dict[str, Any]
     last: bool
+    size: int
 
 
 class Sampling(Composition):
@@ -42,7 +46,7 @@ class Sampling(Composition):
     def __init__(self, *, pin_memory: bool, **parts: Any) -> None:
         super().__init__(**parts)
         self._pins = pin_memory and torch.cuda.is_available()
-        self._redraws = 0  # under the buffer's own lock no row can change while it is read
+        self._redraws = 0  # only other processes can change rows while they are read
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """Draw a batch.
@@ -118,24 +122,42 @@ class Sampling(Composition):
         queue.submit(make, stamp=stamp, size=size, before=before, last=drawn.last)
 
     def _draw(self, size: int) -> Drawn:
-        numbers, info = self._sampler.sample(self._storage, size)
-        return Drawn(numbers, info, self._sampler.ran_out)
+        storage, sampler = self._storage, self._sampler
+        if isinstance(storage, SharableStorage) and storage.common:
+            numbers, info = choose(storage, sampler, size)
+        else:
+            numbers, info = sampler.sample(storage, size)
+        if not sampler.proven and (numbers < 0).any():
+            raise ValueError(
+                f"{sampler!r} chose row {int(numbers.min())}: rows are numbered from 0, and "
+                "storage.ring.window() says which can be read."
+            )
+        return Drawn(numbers, info, sampler.ran_out, size)
 
     def _gather(self, drawn: Drawn) -> tuple[Any, dict[str, Any]]:
         """Copy chosen rows out, with their numbers and marks."""
-        storage, numbers = self._storage, drawn.numbers
-        positions = storage.ring.positions(numbers)
-        rows = storage.read(positions)
+        storage, numbers, known = self._storage, drawn.numbers, drawn.info
+        if isinstance(storage, SharableStorage) and storage.common:
+            chosen = numbers, known
+            cells, numbers, known, redrawn = gather(storage, self._sampler, drawn.size, chosen)
+            self._redraws += redrawn
+            positions, rows = storage.ring.positions(numbers), storage.put_together(cells)
+        else:
+            positions = storage.ring.positions(numbers)
+            rows = storage.gather(positions)
         index = coordinates(storage, positions)
         if isinstance(storage, TensorStorage) and not storage.on_host:
             index, numbers = index.to(storage.rows_device), numbers.to(storage.rows_device)
+        info = {keys.INDEX: index, "row": numbers} | known
         # the first question is a tenth of the second, which an abstract class answers
         if type(rows) is TensorDict or isinstance(rows, TensorDictBase):
-            put(rows, (keys.INDEX,), _spread(index, rows))
-            put(rows, keys.ROW, _spread(numbers, rows))
-            if "slices" in drawn.info:
-                mark_slices(rows, drawn.info["slices"], self._sampler.truncated_key)
-        return rows, {keys.INDEX: index, "row": numbers} | drawn.info
+            if len(rows.batch_size) > 1:
+                index, numbers = _spread(index, rows), _spread(numbers, rows)
+            put(rows, (keys.INDEX,), index)
+            put(rows, keys.ROW, numbers)
+            if "slices" in known:
+                mark_slices(rows, known["slices"], self._sampler.truncated_key)
+        return rows, info
 
     def _finish(self, rows: Any) -> Any:
         if self._collate is not None:
@@ -153,7 +175,5 @@ class Sampling(Composition):
 
 def _spread(numbers: torch.Tensor, rows: TensorDictBase) -> torch.Tensor:
     """One number a row for every step of it, where rows are whole trajectories."""
-    if rows.batch_dims == 1:
-        return numbers
     inner = rows.batch_size[1:]
     return numbers.view(-1, *[1] * len(inner)).expand(-1, *inner).clone()

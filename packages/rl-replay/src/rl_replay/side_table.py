@@ -92,7 +92,6 @@ class SideTable:
         kind: Kind = "private",
         path: str | os.PathLike[str] | None = None,
         device: torch.device | str | None = None,
-        file: LazyFile | None = None,
     ) -> SparseMemory:
         """The memory of a table, to be made once and handed to every process that uses it.
 
@@ -103,7 +102,6 @@ class SideTable:
             kind: "private", "shared" or "mapped".
             path: The file of a mapped table.
             device: Where the slots live.
-            file: What several processes have open, in place of `kind` and `path`.
 
         Example:
             >>> schema = RowSchema({"observation": (torch.float32, (3,))})
@@ -113,10 +111,28 @@ class SideTable:
         owners, _, rows = _starts(slots * lanes, lanes)
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = Rows.bytes_for(schema, slots * lanes) if on_cpu else 0
-        if file is not None:
-            memory = SparseMemory.in_file(rows + size, file)
-        else:
-            memory = SparseMemory(rows + size, kind, path)
+        memory = SparseMemory(rows + size, kind, path)
+        memory.secure(0, owners, "the words of a side table")
+        return memory
+
+    @staticmethod
+    def memory_in(schema: RowSchema, slots: int, file: LazyFile, *, lanes: int = 1) -> SparseMemory:
+        """The memory of a table in a file that several processes have open.
+
+        Args:
+            schema: What a slot holds.
+            slots: How many for each lane.
+            file: Empty, or the memory of such a table already.
+            lanes: How many lanes.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> memory = SideTable.memory_in(schema, 5, LazyFile.shared("an example"))
+            >>> SideTable(schema, 5, memory=memory).in_use()
+            0
+        """
+        owners, _, rows = _starts(slots * lanes, lanes)
+        memory = SparseMemory.in_file(rows + Rows.bytes_for(schema, slots * lanes), file)
         memory.secure(0, owners, "the words of a side table")
         return memory
 

@@ -148,7 +148,7 @@ class Manifest:
         return cls(schema, plain["capacity"], plain["lanes"], about)  # type: ignore[arg-type]
 
     def _json(self) -> bytes:
-        plain = {
+        plain: dict[str, object] = {
             "byteorder": sys.byteorder,
             "capacity": self.capacity,
             "lanes": self.lanes,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_replay.checkpoint.archive import Archive
 from rl_replay.checkpoint.rows import (
@@ -16,10 +18,12 @@ from rl_replay.checkpoint.rows import (
     store_parts,
 )
 from rl_replay.checkpoint.writing import dump
+from rl_replay.row_store import RowStore
 from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages.contents import Contents
 from rl_replay.structure import Structure
-from rl_replay.trajectory_index import TrajectoryIndex
-from rl_slabs import RowSchema
+from rl_slabs import RowSchema, Window
+from rl_slabs.lane import LANE_MASK
 
 if TYPE_CHECKING:
     from rl_replay.samplers import Sampler
@@ -41,29 +45,26 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         >>> _ = storage.extend(torch.arange(5))
         >>> parts = storage_parts(storage)
         >>> parts["first"], parts["count"], parts["capacity"]
-        (0, 5, 9)
+        ([0], 5, 9)
     """
     storage = _of_tensors(storage)
     window = storage.ring.window()
     if storage.store is None or storage.structure is None or not len(window):
         return {"capacity": storage.max_size, "count": 0}
-    links = storage._linked()
-    places = _places(window.first[0], len(window), storage.max_size)
-    back = torch.from_numpy(links.back)
-    index = None
-    if storage._index is not None:
-        index = dict(storage.trajectories().state())
+    places = _places(window, storage.max_size)
+    back = torch.from_numpy(storage.back)
     return {
         "capacity": storage.max_size,
         "count": len(window),
-        "first": window.first[0],
+        "first": list(window.first),
+        "counts": list(window.counts),
         "columns": list(storage.columns),
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
         "schema": schema_of(storage.store).to_dict(),
         "store": store_parts(storage.store, places),
         "back": torch.cat([back[place] for place in places]),
-        "index": index,
+        "index": storage.index_state(),
     }
 
 
@@ -89,29 +90,26 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     _require_same_size(storage, archive, under, columns)
     require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
-    structure = Structure.from_plain(archive.read(f"{under}/structure"))
-    first, capacity = archive.part(f"{under}/first"), archive.part(f"{under}/capacity")
-    old = storage.store
-    if old is not None and len(old) == capacity and schema_of(old) == schema:
-        require_fitting(old, archive, f"{under}/store")
-        storage.empty()
-    else:
-        storage.empty()
-        storage._take_new(structure, schema, capacity)
-    store, _ = storage._made()
-    require_fitting(store, archive, f"{under}/store")
-    storage.structure, storage.columns, storage._open = structure, columns, False
-    places = _places(first, count, capacity)
-    load_store(store, archive, f"{under}/store", places)
-    links = storage._linked()
-    links.back[:] = 0
-    back = torch.from_numpy(links.back)
-    archive.read_into(f"{under}/back", [back[place] for place in places])
-    storage.ring.restore(first + count, first)
-    storage._relink()
-    if f"{under}/index/words" in archive.names():
-        storage._index = TrajectoryIndex(capacity)
-        storage._index.restore(archive.read(f"{under}/index"))
+    schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
+    first, counts = archive.part(f"{under}/first"), archive.part(f"{under}/counts")
+    contents = Contents(
+        Structure.from_plain(archive.read(f"{under}/structure")),
+        schema,
+        columns,
+        Window(tuple(first), tuple(counts)),
+        archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
+    )
+    if storage.store is not None and schema_of(storage.store) == schema:
+        require_fitting(storage.store, archive, f"{under}/store")
+    places = _places(contents.window, archive.part(f"{under}/capacity"))
+
+    def fill(store: RowStore, links: NDArray[np.int32]) -> None:
+        require_fitting(store, archive, f"{under}/store")
+        load_store(store, archive, f"{under}/store", places)
+        back = torch.from_numpy(links)
+        archive.read_into(f"{under}/back", [back[place] for place in places])
+
+    storage.stand(contents, fill)
 
 
 def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
@@ -179,13 +177,16 @@ def _named(part: Sampler | Any) -> dict[str, Any]:
     return {"kind": type(part).__name__, "state": dict(part.state_dict())}
 
 
-def _places(first: int, count: int, capacity: int) -> list[slice]:
-    """Where rows of a ring lie: one slice, or two where it closes in between."""
-    start = first % capacity
-    stop = start + count
-    if stop <= capacity:
-        return [slice(start, stop)]
-    return [slice(start, capacity), slice(0, stop - capacity)]
+def _places(window: Window, capacity: int) -> list[slice]:
+    """Where rows lie, lane by lane: one slice, or two where the ring closes in between."""
+    each = capacity // len(window.first)
+    places = []
+    for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
+        base, start = lane * each, (first & LANE_MASK) % each
+        stop = min(start + count, each)
+        parts = [slice(start, stop), slice(0, start + count - stop)]
+        places += [slice(base + p.start, base + p.stop) for p in parts if p.stop > p.start]
+    return places
 
 
 def _of_tensors(storage: Storage) -> TensorStorage:
@@ -205,8 +206,7 @@ def _of_tensors(storage: Storage) -> TensorStorage:
 def _require_same_size(
     storage: TensorStorage, archive: Archive, under: str, columns: torch.Size
 ) -> None:
-    inner = columns.numel()
-    capacity = -(-storage._asked // inner) * inner if storage._asked > 1 else storage.max_size
+    capacity = storage.capacity_for(columns)
     kept = archive.part(f"{under}/capacity")
     if capacity != kept:
         raise ValueError(

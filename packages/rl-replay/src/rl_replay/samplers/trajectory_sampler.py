@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ class TrajectorySampler(Sampler):
         []
     """
 
+    proven: ClassVar[bool] = True
+
     def __init__(
         self,
         shape: SliceShape,
@@ -75,6 +77,11 @@ class TrajectorySampler(Sampler):
                     "ends and trajectories say where trajectories end, instead of any column: "
                     "leave out traj_key, end_key and end_keys, or leave out the tensors."
                 )
+
+    @property
+    def reads_markers(self) -> bool:
+        """Whether markers say where trajectories end, rather than tensors of the caller's."""
+        return self._given is None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Choose the slices of a batch.

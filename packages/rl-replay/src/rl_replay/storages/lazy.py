@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from rl_layout.keys import NestedKey
 from rl_replay.compact import CompactRows
 from rl_replay.row_store import PlainRows, RowStore
-from rl_replay.storages.tensors import Device, TensorStorage
+from rl_replay.storages.shared import SharableStorage
+from rl_replay.storages.tensors import Device
 from rl_slabs import Rows, RowSchema, Slab
+from rl_slabs.rows import positive
 
 
-class LazyTensorStorage(TensorStorage):
+class LazyTensorStorage(SharableStorage):
     """Rows in memory, or on a device, made for `max_size` rows like the first that are written.
 
     Args:
@@ -24,6 +26,9 @@ class LazyTensorStorage(TensorStorage):
         lossless: Keep each observation once; a row names the row that holds its next one. True
             takes every leaf that is there under `"next"` too; a list names them, as is needed
             where the next observations are not stored at all.
+        lanes: Where it is shared, how many threads and processes may write at a time, 8 unless
+            given. The capacity divides over them: each holds as many rows, overwrites its own
+            oldest ones, and takes no more than it holds in one call.
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
@@ -43,8 +48,10 @@ class LazyTensorStorage(TensorStorage):
         device: Device = "cpu",
         ndim: int = 1,
         lossless: bool | Sequence[NestedKey] = False,
+        lanes: int | None = None,
     ) -> None:
         self._begin(max_size, device=device, ndim=ndim)
+        self.lanes = None if lanes is None else positive(lanes, "lanes")
         self.lossless = lossless if isinstance(lossless, bool) else list(lossless)
 
     def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import build, nest
 from rl_replay.links import Links
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
 from rl_replay.row_store import RowStore
 from rl_replay.storages.storage import Storage
-from rl_replay.structure import Structure
+from rl_replay.structure import Arrangement, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs.schema import leaves_of
 
@@ -53,6 +57,15 @@ class MarkedStorage(Storage):
         store, _ = self._made()
         return store.read(positions.to(self.rows_device), keys=keys)
 
+    @property
+    def back(self) -> NDArray[np.int32]:
+        """For each position the distance in numbers to the row that its row continues; live.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+        """
+        return self._linked().back
+
     def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
         """Write some leaves of rows where they lie.
 
@@ -70,6 +83,64 @@ class MarkedStorage(Storage):
         if any(key in links.keys.columns for key in cells.keys(True, True)):
             self._relink()
 
+    def replace(self, positions: torch.Tensor, data: Any) -> None:
+        """Write some or all leaves of rows where they lie.
+
+        Trajectories follow where markers change.
+
+        Args:
+            positions: int64, any shape.
+            data: As many rows, of that batch shape; tensordicts may have some of the leaves only.
+
+        Raises:
+            KeyError: A leaf that is not stored.
+            TypeError: A leaf of another dtype, or data of another structure.
+            ValueError: A leaf of another shape.
+            RuntimeError: Nothing was ever written.
+        """
+        self.require_own()
+        self._made()
+        cells = self._cells_like(positions.shape, data)
+        self.update(positions.reshape(-1), cells.reshape(-1) if cells.ndim != 1 else cells)
+
+    def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
+        """Write the leaves of rows that are no markers where they lie.
+
+        Args:
+            numbers: Row numbers that stand, int64 `[n]`.
+            tensordict: Some of the leaves, `[n]`; keys that only samples have are left out.
+
+        Raises:
+            KeyError: A leaf that is not stored, or nothing but markers.
+        """
+        self.require_own()
+        given = Structure.of(tensordict).take_apart(tensordict, Arrangement()).cells
+        cells = given.exclude(*self._linked().keys.columns)
+        if not leaves_of(cells):
+            raise KeyError(
+                f"there is nothing to write among {list(tensordict.keys(True, True))}: markers "
+                "are written with buffer[index] = value."
+            )
+        if len(numbers):
+            self.update(self.ring.positions(numbers), cells)
+
+    def replace_leaf(self, positions: torch.Tensor, key: NestedKey, value: Any) -> None:
+        """Write one leaf of rows where they lie.
+
+        Args:
+            positions: int64, any shape.
+            key: The leaf.
+            value: Of that shape and the leaf's, or what can be expanded to it.
+
+        Raises:
+            KeyError: There is no such leaf.
+        """
+        self.require_own()
+        field = self._made()[0].schema[key]
+        leaf = torch.as_tensor(value, dtype=field.dtype).expand(*positions.shape, *field.shape)
+        flat = leaf.reshape(-1, *field.shape)
+        self.update(positions.reshape(-1), build(nest({field.path: flat}), flat.shape[:1]))
+
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories of the rows that can be read now.
 
@@ -82,6 +153,10 @@ class MarkedStorage(Storage):
             self._index = TrajectoryIndex(self.ring.capacity)
         self._index.catch_up(self._linked().back, self.ring.window())
         return self._index
+
+    def index_state(self) -> dict[str, NDArray[np.generic]] | None:
+        """What the index of trajectories holds; None where nobody has asked for them yet."""
+        return None if self._index is None else self.trajectories().state()
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Let further columns cut trajectories, those that are stored already included.
@@ -124,6 +199,17 @@ class MarkedStorage(Storage):
             linked = index.steps - len(index)
             found["linked_share"] = linked / index.steps if index.steps else 1.0
         return found
+
+    def _cells_like(self, shape: torch.Size, data: Any) -> TensorDictBase:
+        """Data as rows `[*shape]`."""
+        _, structure = self._made()
+        if structure.is_tensordict and is_tensor_collection(data):
+            return structure.take_apart(data, Arrangement()).cells
+        structure_of_data = Structure.of(data)
+        leaves = structure._leaves(data) if structure_of_data.form == structure.form else None
+        if leaves is None:
+            raise structure._another(data)
+        return build(nest(leaves), shape)
 
     def _relink(self) -> None:
         """Find who continues whom again, after markers changed or were loaded."""

@@ -37,6 +37,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         ndim: Its dimensions.
         existsok: Write over the file of an earlier storage.
         lossless: As for `LazyTensorStorage`.
+        lanes: As for `LazyTensorStorage`. Unless it or `shared=True` of the buffer says otherwise
+            there is one, in which processes that have the buffer take turns to write.
 
     Raises:
         ValueError: Another device than the CPU, or a size out of range.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +72,31 @@ class Storage(ABC):
         """How it is full: rows along the first dimension, and its columns."""
         return torch.Size([self.max_size // self.columns.numel(), *self.columns])
 
+    @property
+    def common(self) -> bool:
+        """Whether other processes that are given the storage see the same rows."""
+        return False
+
+    @property
+    def epoch(self) -> int:
+        """How often other processes dropped or loaded all rows; 0 where they cannot."""
+        return 0
+
+    def share(self) -> None:
+        """Let processes that are given the storage see the same rows, several writing at a time.
+
+        Raises:
+            TypeError: It cannot be shared.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} lives in the memory of this process and cannot be shared: "
+            "use LazyTensorStorage or LazyMemmapStorage."
+        )
+
+    def still(self) -> AbstractContextManager[None]:
+        """Rows that stand when it begins are not overwritten before it ends."""
+        return nullcontext()
+
     def __len__(self) -> int:
         return len(self.ring.window())
 
@@ -103,6 +129,14 @@ class Storage(ABC):
         Args:
             positions: int64, any shape.
         """
+
+    def gather(self, positions: torch.Tensor) -> Any:
+        """Copy rows out that are known to be there.
+
+        Args:
+            positions: int64 `[n]`. One out of range may give any row.
+        """
+        return self.read(positions)
 
     @abstractmethod
     def replace(self, positions: torch.Tensor, data: Any) -> None:

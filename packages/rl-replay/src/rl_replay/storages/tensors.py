@@ -13,10 +13,11 @@ from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
 from rl_replay.compact import CompactRows
 from rl_replay.explain import storage_lines
-from rl_replay.links import Links
+from rl_replay.links import Found, Links
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.ring import PrivateRing
 from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.marked import MarkedStorage
 from rl_replay.storages.one_row import OneRow
 from rl_replay.stored_samples import is_sample, without_own_marks
@@ -159,6 +160,17 @@ class TensorStorage(MarkedStorage):
         cells = store.read(positions if self.on_host else positions.to(self.rows_device))
         return structure.put_together(cells)
 
+    def gather(self, positions: torch.Tensor) -> Any:
+        """Copy rows out that are known to be there.
+
+        Args:
+            positions: int64 `[n]`. One out of range may give any row.
+        """
+        store, structure = self.store, self.structure
+        if store is None or structure is None or not self.on_host:
+            return self.read(positions)
+        return structure.put_together(store.gather(positions))
+
     def read_one(self, position: int) -> Any:
         """Copy one row out, without a batch dimension.
 
@@ -167,64 +179,6 @@ class TensorStorage(MarkedStorage):
         """
         store, structure = self._made()
         return structure.put_together(store.read(position))
-
-    def replace(self, positions: torch.Tensor, data: Any) -> None:
-        """Write some or all leaves of rows where they lie.
-
-        Trajectories follow where markers change.
-
-        Args:
-            positions: int64, any shape.
-            data: As many rows, of that batch shape; tensordicts may have some of the leaves only.
-
-        Raises:
-            KeyError: A leaf that is not stored.
-            TypeError: A leaf of another dtype, or data of another structure.
-            ValueError: A leaf of another shape.
-            RuntimeError: Nothing was ever written.
-        """
-        self.require_own()
-        self._made()
-        cells = self._cells_like(positions.shape, data)
-        self.update(positions.reshape(-1), cells.reshape(-1) if cells.ndim != 1 else cells)
-
-    def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
-        """Write the leaves of rows that are no markers where they lie.
-
-        Args:
-            numbers: Row numbers that stand, int64 `[n]`.
-            tensordict: Some of the leaves, `[n]`; keys that only samples have are left out.
-
-        Raises:
-            KeyError: A leaf that is not stored, or nothing but markers.
-        """
-        self.require_own()
-        given = Structure.of(tensordict).take_apart(tensordict, Arrangement()).cells
-        cells = given.exclude(*self._linked().keys.columns)
-        if not leaves_of(cells):
-            raise KeyError(
-                f"there is nothing to write among {list(tensordict.keys(True, True))}: markers "
-                "are written with buffer[index] = value."
-            )
-        if len(numbers):
-            self.update(self.ring.positions(numbers), cells)
-
-    def replace_leaf(self, positions: torch.Tensor, key: NestedKey, value: Any) -> None:
-        """Write one leaf of rows where they lie.
-
-        Args:
-            positions: int64, any shape.
-            key: The leaf.
-            value: Of that shape and the leaf's, or what can be expanded to it.
-
-        Raises:
-            KeyError: There is no such leaf.
-        """
-        self.require_own()
-        field = self._made()[0].schema[key]
-        leaf = torch.as_tensor(value, dtype=field.dtype).expand(*positions.shape, *field.shape)
-        flat = leaf.reshape(-1, *field.shape)
-        self.update(positions.reshape(-1), build(nest({field.path: flat}), flat.shape[:1]))
 
     def empty(self) -> None:
         """Drop every row; what is written next may have other keys."""
@@ -240,17 +194,11 @@ class TensorStorage(MarkedStorage):
         if self._open or self.store is None or self.structure is None:
             return {"rows": None}
         window = self.ring.window()
-        numbers = torch.arange(window.first[0], window.first[0] + window.counts[0])
-        positions = self.ring.positions(numbers)
+        positions = self.ring.positions(window.numbers(torch.arange(len(window))))
         rows = self.store.read(positions.to(self.rows_device), contiguous=True)
-        return {
-            "rows": rows.to_dict(),
-            "back": torch.from_numpy(self._linked().back[positions.numpy()]),
-            "first": window.first[0],
-            "capacity": self.ring.capacity,
-            "columns": list(self.columns),
-            "structure": self.structure.to_plain(),
-        }
+        back, index = self.back[positions.numpy()], self.index_state()
+        head = Contents(self.structure, self._came(), self.columns, window, index)
+        return head.state(self.ring.capacity) | {"rows": rows.to_dict(), "back": back}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold what another storage held.
@@ -259,32 +207,54 @@ class TensorStorage(MarkedStorage):
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: It had another capacity or other keys.
+            ValueError: It had another capacity, other lanes or other keys.
         """
         if state["rows"] is None:
             self.empty()
             return
-        back, first = state["back"].numpy(), state["first"]
+        back = state["back"]
         cells = TensorDict(state["rows"], batch_size=[len(back)])
-        columns, schema = torch.Size(state["columns"]), self._schema(cells)
-        capacity = self._capacity(cells, columns)
+        self._choose_device(cells)
+        contents = Contents.of_state(state, self._schema(cells))
+        capacity = self.capacity_for(contents.columns)
         if capacity != state["capacity"]:
             raise ValueError(
                 f"the state is of a storage of {state['capacity']} rows and this one has "
                 f"{capacity}: make one of the same size."
             )
+
+        def fill(store: RowStore, links: NDArray[np.int32]) -> None:
+            for part, numbers in contents.runs():
+                positions = self.ring.positions(torch.arange(numbers.start, numbers.stop))
+                links[positions.numpy()] = back[part]
+                store.write(positions, numbers, cells[part], back[part])
+                store.settle(numbers)
+
+        self.stand(contents, fill)
+
+    def stand(self, contents: Contents, fill: Fill) -> None:
+        """Hold other rows instead, as loaders do; the former rows are dropped first.
+
+        Args:
+            contents: What they are, and where the ring stands with them.
+            fill: Writes the rows, which are cleared, and their links, which are 0.
+
+        Raises:
+            ValueError: They do not fit.
+            OSError: Too little memory or disk.
+        """
         self.empty()
-        structure = Structure.from_plain(state["structure"])
-        if self.store is None or _schema_of(self.store) != schema:
-            self._take_new(structure, schema, capacity)
-        self.structure, self.columns, self._open = structure, columns, False
-        store, numbers = self._made()[0], range(first, first + len(back))
-        self.ring.restore(numbers.stop, first)
-        positions = torch.arange(numbers.start, numbers.stop) % capacity
-        store.write(positions, numbers, cells, back)
-        self._linked().back[positions.numpy()] = back
-        store.settle(numbers)
+        if self.store is None or _schema_of(self.store) != contents.schema:
+            self._take_new(contents.structure, contents.schema, contents.columns)
+        self.structure, self.columns, self._open = contents.structure, contents.columns, False
+        links, (first,), (count,) = self._linked(), contents.window.first, contents.window.counts
+        links.back[:] = 0
+        self.ring.restore(first + count, first)
+        fill(self._made()[0], links.back)
         self._relink()
+        if contents.index is not None:
+            self._index = TrajectoryIndex(self.ring.capacity)
+            self._index.restore(contents.index)
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
@@ -296,26 +266,37 @@ class TensorStorage(MarkedStorage):
         batch = structure.take_apart(data, self.arrangement)
         schema = self._schema(batch.cells)
         columns = self.arrangement.columns(batch.shape)
-        capacity = self._capacity(batch.cells, columns)
-        self._require_room(batch.extent.count, capacity)
+        self._choose_device(batch.cells)
+        capacity = self.capacity_for(columns)
+        self._require_room(batch.extent.count, capacity // len(self.ring.window().first))
         old = self.store
         if old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:
-            self._take_new(structure, schema, capacity)
+            self._take_new(structure, schema, columns)
         self.columns, self._open = columns, False
         return batch
 
-    def _capacity(self, cells: TensorDictBase, columns: torch.Size) -> int:
-        if self.device == "auto":
-            self.device = next(iter(leaves_of(cells).values())).device
+    def capacity_for(self, columns: torch.Size) -> int:
+        """Rows that the storage holds where they have such columns.
+
+        Example:
+            >>> from rl_replay import LazyTensorStorage
+            >>> LazyTensorStorage(100, ndim=2).capacity_for(torch.Size([3]))
+            102
+        """
         inner = columns.numel()
         return -(-self._asked // inner) * inner
+
+    def _choose_device(self, cells: TensorDictBase) -> None:
+        if self.device == "auto":
+            self.device = next(iter(leaves_of(cells).values())).device
 
     def _schema(self, cells: TensorDictBase) -> RowSchema:
         return RowSchema.from_tensordict(cells, packed_bytes=self._packed_bytes)
 
-    def _take_new(self, structure: Structure, schema: RowSchema, capacity: int) -> None:
+    def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
+        capacity = self.capacity_for(columns)
         back = _no_links(capacity)
         self._take(structure, self._allocate(schema, capacity, back), back)
 
@@ -333,7 +314,7 @@ class TensorStorage(MarkedStorage):
         if self.ring.capacity != capacity:
             after = self.ring.window().first[0] - 1 if self.ring.written else -1
             self.ring = PrivateRing(capacity, after=after)
-        self.links = Links(capacity, self._marker_keys(), back=back)
+        self.links = Links(self.ring.span_limit, self._marker_keys(), back=back)
         self._index = None
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
@@ -346,31 +327,56 @@ class TensorStorage(MarkedStorage):
 
     def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
         store, _ = self._made()
-        links, count = self._linked(), batch.extent.count
-        self._require_room(count, self.ring.capacity)
-        span = self.ring.reserve(count)
+        count = batch.extent.count
+        self._require_room(count, self.ring.span_limit)
+        links = self._begin_write()
         try:
-            found = self._find(links, batch, span, marks or links.keys)
-            cells = batch.cells
-            if marks is not None:
-                cells = cells.exclude(*(key for key in marks.columns if key not in self._came()))
-            store.write(span.rows, span.numbers, cells, found.back)
-        except (KeyError, TypeError, ValueError, OSError):
-            self.ring.cancel()  # all of these come before the first byte is written
-            raise
-        links.write(span, found)
-        self.ring.publish(count)
-        store.settle(span.numbers)
+            span = self.ring.reserve(count)
+            try:
+                found = self._find(links, batch, span, marks or links.keys)
+                cells = batch.cells
+                if marks is not None:
+                    new = (key for key in marks.columns if key not in self._came())
+                    cells = cells.exclude(*new)
+                store.write(span.rows, span.numbers, cells, found.back)
+            except (KeyError, TypeError, ValueError, OSError):
+                self.ring.cancel()  # all of these come before the first byte is written
+                raise
+            links.write(span, found)
+            self._before_publish()
+            self.ring.publish(count)
+            store.settle(span.numbers)
+            self._published(span, found)
+        finally:
+            self._end_write()
         return span
 
     def _write_one(self, one_row: OneRow, leaves: dict[NestedKey, Any]) -> Span:
         self.require_own()
-        links, span = self._linked(), self.ring.reserve(1)
-        found = links.find_one(leaves.__getitem__, span.numbers.start)
-        one_row.write(span.rows.start, leaves)  # type: ignore[union-attr]  # one row is a slice
-        links.write(span, found)
-        self.ring.publish(1)
+        links = self._begin_write()
+        try:
+            span = self.ring.reserve(1)
+            found = links.find_one(leaves.__getitem__, span.numbers.start)
+            one_row.write(span.rows.start, leaves)  # type: ignore[union-attr]  # one row is a slice
+            links.write(span, found)
+            self.ring.publish(1)
+            self._published(span, found)
+        finally:
+            self._end_write()
         return span
+
+    def _begin_write(self) -> Links:
+        """Hold what a write needs; storages that are shared claim a lane."""
+        return self._linked()
+
+    def _before_publish(self) -> None:
+        """Say what readers of rows about to be published must know."""
+
+    def _published(self, span: Span, found: Found) -> None:
+        """Take note of rows that were published."""
+
+    def _end_write(self) -> None:
+        """Let go of what a write held."""
 
     def _find(self, links: Links, batch: Batch, span: Span, marks: MarkerKeys) -> Any:
         usual, links.keys = links.keys, marks
@@ -387,22 +393,12 @@ class TensorStorage(MarkedStorage):
     def _came(self) -> RowSchema:
         return _schema_of(self._made()[0])
 
-    def _cells_like(self, shape: torch.Size, data: Any) -> TensorDictBase:
-        """Data as rows `[*shape]`."""
-        _, structure = self._made()
-        if structure.is_tensordict and is_tensor_collection(data):
-            return structure.take_apart(data, Arrangement()).cells
-        structure_of_data = Structure.of(data)
-        leaves = structure._leaves(data) if structure_of_data.form == structure.form else None
-        if leaves is None:
-            raise structure._another(data)
-        return build(nest(leaves), shape)
-
-    def _require_room(self, count: int, capacity: int) -> None:
-        if count > capacity:
+    def _require_room(self, count: int, limit: int) -> None:
+        if count > limit:
+            lanes = len(self.ring.window().first)
+            what = "a storage" if lanes == 1 else f"one of the {lanes} lanes of a storage, each"
             raise ValueError(
-                f"{count} rows do not fit a storage of {capacity}: extend by fewer, or make a "
-                "larger one."
+                f"{count} rows do not fit {what} of {limit}: extend by fewer, or make a larger one."
             )
 
     def _require_one(self, batch: torch.Size) -> None:

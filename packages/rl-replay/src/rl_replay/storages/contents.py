@@ -1,0 +1,72 @@
+"""What a loader is about to put into a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.row_store import RowStore
+from rl_replay.structure import Structure
+from rl_slabs import RowSchema, Window
+
+Fill = Callable[[RowStore, NDArray[np.int32]], None]
+"""Writes rows into a cleared store, and their links."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Rows that are to be loaded, all but their bytes.
+
+    Attributes:
+        structure: What one row is to its owner.
+        schema: The leaves of the rows as they came.
+        columns: The storage's dimensions behind the first.
+        window: The numbers of the rows, for each lane.
+        index: The state of the index; None to make it anew.
+    """
+
+    structure: Structure
+    schema: RowSchema
+    columns: torch.Size
+    window: Window
+    index: Mapping[str, NDArray[np.generic]] | None
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
+        """The contents that a `state_dict` describes.
+
+        Args:
+            state: Made with `state`.
+            schema: The leaves of its rows.
+        """
+        structure, columns = Structure.from_plain(state["structure"]), torch.Size(state["columns"])
+        window = Window(tuple(state["first"]), tuple(state["counts"]))
+        return cls(structure, schema, columns, window, state["index"])
+
+    def state(self, capacity: int) -> dict[str, Any]:
+        """Everything but rows and schema, for a `state_dict`.
+
+        Args:
+            capacity: How many rows the storage holds.
+        """
+        return {
+            "first": list(self.window.first),
+            "counts": list(self.window.counts),
+            "capacity": capacity,
+            "columns": list(self.columns),
+            "structure": self.structure.to_plain(),
+            "index": None if self.index is None else dict(self.index),
+        }
+
+    def runs(self) -> Iterator[tuple[slice, range]]:
+        """For each lane with rows where they are among all rows, and their numbers."""
+        begin = 0
+        for first, count in zip(self.window.first, self.window.counts, strict=True):
+            if count:
+                yield slice(begin, begin + count), range(first, first + count)
+            begin += count

@@ -1,0 +1,465 @@
+"""Storages whose rows other processes may write and read as well."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_replay.compact import CompactRows
+from rl_replay.compact_layout import CompactLayout
+from rl_replay.links import Found, Links
+from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.sharing import Sharing
+from rl_replay.sharing.files import LEFT, MISSES, REACH, SharedFiles
+from rl_replay.side_table import SideTable
+from rl_replay.storages.contents import Contents, Fill
+from rl_replay.storages.tensors import TensorStorage
+from rl_replay.structure import Structure
+from rl_replay.trajectory_index import TrajectoryIndex
+from rl_slabs import RowSchema, Span
+from rl_slabs.lane import LANE_MASK
+from rl_slabs.schema import leaves_of
+
+LANES = 8
+"""Lanes of a storage that is shared, unless it says otherwise."""
+
+_STEADY = torch.ones((), dtype=torch.bool)
+_NO_LINKS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+_OWN = ("ring", "structure", "store", "links", "_index", "_one_row", "_sharing", "_writer")
+
+
+class SharableStorage(TensorStorage):
+    """A storage that makes its own memory, for this process or for all that have a handle.
+
+    Derive from it and write `_allocate` for the one and `_files` for the other.
+
+    Attributes:
+        lanes: How many writers there may be at a time where it is shared; None for the default.
+        lossless: Which observations are kept once.
+    """
+
+    lossless: bool | list[NestedKey]
+    lanes: int | None = None
+    _sharing: Sharing | None = None
+    _holds = 0  # how many writes and changes of this process, one in another, hold the lane
+    _number = -1  # one that was used in files that were left
+
+    @property
+    def common(self) -> bool:
+        """Whether other processes that are given the storage see the same rows."""
+        return self._sharing is not None
+
+    @property
+    def epoch(self) -> int:
+        """How often rows were dropped or loaded, by whichever process."""
+        return 0 if self._sharing is None else self._sharing.epoch
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether whoever writes or changes rows is alone meanwhile, as where there is one lane."""
+        return self._sharing is None or self._sharing.ring.takes_turns
+
+    def share(self) -> None:
+        """Let processes that are given the storage see the same rows, several writing at a time.
+
+        Raises:
+            RuntimeError: Rows were written already, where no other process sees them.
+            ValueError: Rows on another device than the CPU.
+        """
+        lanes = self.lanes or LANES
+        if self._sharing is not None and self._sharing.ring.lanes == lanes:
+            return
+        if self.store is not None:
+            raise RuntimeError(
+                "rows were written before the storage was shared: share it first, or dump them and "
+                "load them."
+            )
+        if self.device not in ("auto", None) and torch.device(self.device).type != "cpu":
+            raise ValueError(f"memory of the CPU can be shared, not that of {self.device}.")
+        self.device = "cpu"
+        self._share(lanes)
+
+    def _share(self, lanes: int) -> None:
+        self._stand_over(self._files(lanes))
+
+    def _stand_over(self, files: SharedFiles) -> None:
+        capacity = -(-self._asked // files.rows.lanes) * files.rows.lanes
+        self._sharing = Sharing(files, capacity)
+        self.ring = self._sharing.ring
+
+    def _files(self, lanes: int) -> SharedFiles:
+        return SharedFiles.in_memory(lanes)
+
+    def capacity_for(self, columns: torch.Size) -> int:
+        """Rows that the storage holds where they have such columns: as many in every lane."""
+        lanes = 1 if self._sharing is None else self._sharing.ring.lanes
+        inner = columns.numel() * lanes
+        return -(-self._asked // inner) * inner
+
+    def require_own(self) -> None:
+        """Nothing where others see what this process writes; see `Storage.require_own`."""
+        if self._sharing is None:
+            super().require_own()
+
+    def look(self) -> None:
+        """Take over the rows that another process made, if one did.
+
+        Raises:
+            RuntimeError: Another process emptied the storage and stores other keys elsewhere.
+        """
+        sharing = self._sharing
+        if sharing is None:
+            return
+        if self.store is None:
+            if sharing.opened():
+                self._attach(sharing)
+        else:
+            sharing.require_current()
+
+    def extend(self, data: Any) -> Span:
+        """Write several elements; see `TensorStorage.extend`."""
+        self.look()
+        return super().extend(data)
+
+    def add(self, data: Any) -> Span:
+        """Write one element; see `TensorStorage.add`."""
+        self.look()
+        return super().add(data)
+
+    def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
+        """Write some leaves of rows where they lie, inside `still`; see `MarkedStorage.update`.
+
+        Raises:
+            ValueError: Leaves that others depend on, in a storage with several lanes.
+            RuntimeError: Rows that are being overwritten.
+        """
+        if not self.takes_turns:
+            self._require_free(cells)
+            if bool((self.ring.numbers_at(positions) < 0).any()):
+                raise RuntimeError(
+                    "some of these rows are being overwritten: use update_rows, which passes over "
+                    "them and says so."
+                )
+        super().update(positions, cells)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Rows that stand when it begins are not overwritten before it ends.
+
+        Raises:
+            TimeoutError: A process that was stopped in here, or that holds the only lane.
+        """
+        self.look()
+        sharing = self._sharing
+        if sharing is None or self.store is None:
+            yield
+        elif sharing.ring.takes_turns:
+            self._begin_write()
+            try:
+                yield
+            finally:
+                self._end_write()
+        else:
+            with sharing.gate.closed():
+                yield
+
+    def read_standing(
+        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """Copy rows out that others may be overwriting.
+
+        Args:
+            numbers: Row numbers, int64 `[n]`.
+            keys: The leaves or groups wanted; all of them unless given.
+
+        Returns:
+            The leaves `[n]`, and which rows are whole, bool `[n]`.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+        """
+        cells, steady, _ = self._gathered(numbers, keys, links=False)
+        return cells, steady & self.ring.accept(numbers)
+
+    def read_linked(
+        self, numbers: torch.Tensor
+    ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
+        """Copy rows out that others may be overwriting, and what they continue.
+
+        Args:
+            numbers: Row numbers, int64 `[n]`.
+
+        Returns:
+            The leaves `[n]`; which rows are whole, bool `[n]`; and for each of these the distance
+            to the one that it continues, int32 `[n]`.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+        """
+        cells, steady, back = self._gathered(numbers, None, links=True)
+        # last: what stands now stood when the rows and the links were copied
+        return cells, steady & self.ring.accept(numbers), back
+
+    def _gathered(
+        self, numbers: torch.Tensor, keys: list[NestedKey] | None, *, links: bool
+    ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
+        store, _ = self._made()
+        positions = self.ring.positions(numbers)
+        back = self.back[positions.numpy()] if links else _NO_LINKS
+        if not isinstance(store, CompactRows):
+            return store.read(positions, keys=keys), _STEADY, back
+        self._know_others(store)
+        return *store.read_beside_writers(positions, numbers, keys=keys), back
+
+    @contextmanager
+    def own_index(self) -> Iterator[None]:
+        """Trajectories are made from the links alone, as where the shared index is of no use."""
+        self.look()
+        if self._sharing is None:
+            yield
+        else:
+            with self._sharing.own_index():
+                yield
+
+    def put_together(self, cells: TensorDict) -> Any:
+        """Rows as their owner has them, from their leaves.
+
+        Args:
+            cells: The leaves of `read_standing`, any batch shape.
+        """
+        return self._made()[1].put_together(cells)
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories; of a shared storage as its writers have them, which may be torn."""
+        self.look()
+        if self._sharing is None:
+            return super().trajectories()
+        self._require_columns()
+        return self._sharing.trajectories()
+
+    def index_state(self) -> dict[str, NDArray[np.generic]] | None:
+        """What the index of trajectories holds; see `MarkedStorage.index_state`."""
+        return super().index_state() if self._sharing is None else self.trajectories().state()
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Let further columns cut trajectories; see `MarkedStorage.mark`.
+
+        Raises:
+            ValueError: Rows of a shared storage with several lanes are linked already.
+        """
+        self.look()
+        if self.takes_turns or self.links is None:
+            with self.still():
+                super().mark(ids, ends)
+        elif (found := self.links.keys.with_explicit(ids, ends)) != self.links.keys:
+            raise ValueError(
+                f"a shared buffer found trajectories by {list(self.links.keys.columns)} when its "
+                f"first rows came, and {list(found.columns)} are wanted now: name them when it is "
+                "made."
+            )
+
+    def empty(self) -> None:
+        """Drop every row; where writers take turns, what is written next may have other keys."""
+        self.look()
+        sharing = self._sharing
+        if sharing is None or self.store is None:
+            super().empty()
+        elif sharing.ring.takes_turns:
+            with self.still():
+                super().empty()
+                self._number = sharing.ring.window().first[0]
+                sharing.index.clear()
+                sharing.epoch += 1
+        else:
+            sharing.ring.empty()
+            sharing.epoch += 1
+
+    def stand(self, contents: Contents, fill: Fill) -> None:
+        """Hold other rows instead, as loaders do; see `TensorStorage.stand`.
+
+        Raises:
+            RuntimeError: Another thread or process holds a lane.
+            ValueError: The rows lie in another number of lanes.
+        """
+        self.look()
+        if self._sharing is None:
+            super().stand(contents, fill)
+            return
+        ring, window = self._sharing.ring, contents.window
+        if len(window.first) != ring.lanes:
+            raise ValueError(
+                f"the rows lie in {len(window.first)} lanes and this storage has {ring.lanes}: "
+                f"make it with lanes={len(window.first)}."
+            )
+        ring.let_go()
+        ring.require_free()
+        if self.store is None or self._came() != contents.schema:
+            self._take_new(contents.structure, contents.schema, contents.columns)
+        self._fill_lanes(self._sharing, contents, fill)
+
+    def explain(self) -> list[str]:
+        """What is stored, a line each."""
+        self.look()
+        lines = super().explain()
+        if self._sharing is not None:
+            lines[1:1] = [f"  {line}" for line in self._sharing.explain()]
+        return lines
+
+    def __len__(self) -> int:
+        self.look()
+        return super().__len__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._sharing is None:
+            return super().__reduce_ex__(protocol)
+        return object.__reduce_ex__(self, protocol)
+
+    def __getstate__(self) -> dict[str, Any]:
+        assert self._sharing is not None  # others are refused before
+        state = {name: value for name, value in self.__dict__.items() if name not in _OWN}
+        return state | {"_files": self._sharing.files}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("_files")
+        self.__dict__.update(state)
+        self._index = self._one_row = None
+        self._holds, self._process, self._open = 0, os.getpid(), True
+        self._stand_over(files)
+
+    def _made(self) -> tuple[RowStore, Structure]:
+        self.look()
+        return super()._made()
+
+    def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
+        sharing = self._sharing
+        if sharing is None:
+            super()._take_new(structure, schema, columns)
+            return
+        if self.store is not None:
+            sharing = self._leave(sharing, schema)
+        about = {
+            "structure": structure.to_plain(),
+            "columns": list(columns),
+            "schema": schema.to_dict() if self.lossless else None,
+            "ids": [list(as_tuple(key)) for key in self.ids],
+            "ends": [list(as_tuple(key)) for key in self.ends],
+        }
+        stored = self._layout(schema).stored if self.lossless else schema
+        sharing.make(stored, self.capacity_for(columns), json.dumps(about))
+        self._attach(sharing)
+        if self._number >= 0:
+            sharing.ring.claim().restart(self._number)
+            sharing.end()
+
+    def _leave(self, sharing: Sharing, schema: RowSchema) -> Sharing:
+        """Go on in other files, with other keys."""
+        if not sharing.ring.takes_turns:
+            raise ValueError(
+                f"other processes store rows with the leaves {list(self._came())}, not "
+                f"{list(schema)}: a shared buffer keeps its keys. Make another one."
+            )
+        sharing.board[LEFT] = 1
+        self._share(1)
+        assert self._sharing is not None  # just made
+        return self._sharing
+
+    def _attach(self, sharing: Sharing) -> None:
+        """Stand over rows that this or another process made."""
+        slab = sharing.slab
+        assert slab is not None  # it was opened
+        about = json.loads(slab.about)
+        self.columns = torch.Size(about["columns"])
+        self.ids, self.ends = ([as_key(tuple(k)) for k in about[n]] for n in ("ids", "ends"))
+        store: RowStore = PlainRows(slab.rows)
+        if self.lossless:
+            layout = self._layout(RowSchema.from_dict(about["schema"]))
+            each, lanes = slab.capacity // slab.lanes, slab.lanes
+            memory = SideTable.memory_in(layout.side, each, sharing.files.side, lanes=lanes)
+            side = SideTable(layout.side, each, lanes=lanes, memory=memory)
+            store = CompactRows(layout, slab.rows, side, back=sharing.back)
+        self._take(Structure.from_plain(about["structure"]), store, sharing.back)
+
+    def _layout(self, schema: RowSchema) -> CompactLayout:
+        return CompactLayout(schema, None if self.lossless is True else self.lossless or ())
+
+    def _begin_write(self) -> Links:
+        sharing = self._sharing
+        if sharing is None:
+            return super()._begin_write()
+        store, _ = self._made()
+        self._writer = sharing.begin(store, self._linked())
+        self._holds += 1
+        return self._writer.links
+
+    def _before_publish(self) -> None:
+        if self._sharing is not None and isinstance(self.store, CompactRows):
+            self._know_others(self.store)
+            board = self._sharing.board
+            board[MISSES] |= self.store.misses
+            board[REACH] = max(board[REACH], self.store.reach)
+
+    def _published(self, span: Span, found: Found) -> None:
+        if self._sharing is not None:
+            self._writer.took_in(span.numbers.start, found.back)
+
+    def _end_write(self) -> None:
+        if self._sharing is not None:
+            self._holds -= 1
+            if not self._holds:
+                self._sharing.end()
+
+    def _know_others(self, store: CompactRows) -> None:
+        if self._sharing is not None:
+            board = self._sharing.board
+            store.expect(misses=bool(board[MISSES]), reach=int(board[REACH]))
+
+    def _relink(self) -> None:
+        super()._relink()
+        sharing = self._sharing
+        if sharing is not None:
+            sharing.index.clear()
+            sharing.index.catch_up(sharing.back, self.ring.window())
+            sharing.epoch += 1
+
+    def _require_free(self, cells: TensorDictBase) -> None:
+        """Refuse to change what links and other rows' next observations were made from."""
+        given = list(leaves_of(cells))
+        fixed = [as_tuple(key) for key in self._linked().keys.columns]
+        if isinstance(self.store, CompactRows):
+            fixed += [path for pair in self.store.layout.pairs for path in (pair.root, pair.next)]
+        found = [path for path in given if path in fixed]
+        if found:
+            raise ValueError(
+                f"{found} cannot be changed in a shared buffer with several lanes: markers, and "
+                "observations that are stored once, are fixed when they are written. Give the "
+                "other leaves alone."
+            )
+
+    def _fill_lanes(self, sharing: Sharing, contents: Contents, fill: Fill) -> None:
+        """Load rows that nobody sees until they are there; nobody writes meanwhile."""
+        store, ring = self._made()[0], sharing.ring
+        ring.empty()
+        self._open = False
+        sharing.end()
+        store.clear()
+        sharing.back[:] = 0
+        fill(store, sharing.back)
+        self._before_publish()
+        low = [first & LANE_MASK for first in contents.window.first]
+        high = [first + count for first, count in zip(low, contents.window.counts, strict=True)]
+        ring.restore_lanes(high, low)
+        sharing.index.clear()
+        if contents.index is None:
+            sharing.index.catch_up(sharing.back, ring.window())
+        else:
+            sharing.index.restore(contents.index)
+        sharing.epoch += 1
