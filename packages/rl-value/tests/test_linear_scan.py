@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from rl_value import reference
 from rl_value.returns import linear_scan
 from rl_value.returns.blocked import PIECE, blocked_scan
+from rl_value.returns.discounted import discounted_scan
 from rl_value.returns.doubling import doubling_scan, jumping_scan
 from rl_value.returns.linear_scan import scan_rows
 
@@ -48,6 +49,23 @@ def test_pieces_carry_on(size):
     a, b, cut = draw_rows(3, size, 0.97, columns=1)
     weight = torch.where(cut, 0, a)[:, 0]
     torch.testing.assert_close(blocked_scan(weight, b[:, 0]), doubling_scan(weight, b[:, 0]))
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 2_047, 2_049, PIECE + 3])
+@pytest.mark.parametrize("share", [0.0, 0.005, 0.9])
+@pytest.mark.parametrize("factor", [0.0, 0.97, 1.0])
+def test_one_factor_gives_what_a_factor_for_each_row_gives(size, share, factor):
+    _, b, _ = draw_rows(3, size, factor, columns=1)
+    cut = torch.rand(size, 1, generator=torch.Generator().manual_seed(5)) < share
+    filled = b[:, 0].numpy()
+
+    def fill(here, ends, term):
+        term[:] = filled[here]
+        assert (ends[:-1] == cut[here, 0].numpy()[:-1]).all()
+
+    found = discounted_scan(factor, (cut, torch.zeros_like(cut)), b, fill, -2)
+    weight = torch.where(cut, 0, torch.tensor(factor, dtype=torch.float64))[:, 0]
+    torch.testing.assert_close(found[:, 0], doubling_scan(weight, b[:, 0]))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 4))

@@ -232,3 +232,30 @@ def test_what_does_not_fit_is_refused_by_name():
         gae(*s.plain, gamma=torch.rand(2, 1), lmbda=0.9)
     with pytest.raises(ValueError, match="time_dim=5"):
         gae(*s.plain, **call, time_dim=5)
+
+
+@given(steps(), fractions, fractions)
+def test_steps_with_a_graph_give_what_plain_ones_do(s, gamma, lmbda):
+    reward, value, ahead, *ends = s.plain
+    graph = [leaf.clone().requires_grad_() for leaf in (reward, value, ahead)]
+    factors = {"gamma": gamma, "lmbda": lmbda}
+    for found, expected in (
+        (gae(*s.plain, **factors), gae(*graph, *ends, **factors)),
+        (td_lambda(reward, ahead, *ends, **factors), td_lambda(*graph[::2], *ends, **factors)),
+        (reward_to_go(reward, s.done, gamma=gamma), reward_to_go(graph[0], s.done, gamma=gamma)),
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_what_is_not_finite_stays_in_its_trajectory():
+    reward = REWARD.clone()
+    reward[0] = float("nan")
+    advantage, target = gae(reward, VALUE, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)
+    exact = gae(REWARD, VALUE, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)
+    assert advantage[0].isnan()
+    assert advantage[1:].equal(exact[0][1:])
+    assert target[1:].equal(exact[1][1:])
+    found = td_lambda(reward, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)
+    assert found[0].isnan()
+    assert found[1:].isfinite().all()
+    assert reward_to_go(reward, DONE, gamma=0.5)[1:].flatten().tolist() == [2.0, 5.0, 4.0, 5.0]

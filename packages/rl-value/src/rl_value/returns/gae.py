@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
+from rl_value.returns.blocked import Flags, Floats
+from rl_value.returns.discounted import discounted_scan, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
 from rl_value.returns.steps import (
     check_flags,
     check_fraction,
     check_steps,
     decay_of,
+    time_of,
     zeroed,
 )
 
@@ -59,10 +63,34 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
-    if reward.dtype == value.dtype == next_value.dtype:  # in the memory of the zeroed values
-        delta = zeroed(next_value, terminated).mul_(gamma).add_(reward).sub_(value)
-    else:
-        delta = reward + gamma * zeroed(next_value, terminated) - value
+    arrays = (reward, value, next_value)
+    if is_plain((gamma, lmbda), *arrays):
+        factors = (float(gamma), float(lmbda))
+        advantage = _in_pieces(arrays, terminated, done, factors, time_dim)
+        if advantage is not None:
+            return advantage, advantage + value
+    delta = reward + gamma * zeroed(next_value, terminated) - value
     decay = decay_of(gamma, lmbda, done | terminated, reward)
     advantage = linear_scan(decay, delta, time_dim=time_dim)
     return advantage, advantage + value
+
+
+def _in_pieces(
+    arrays: tuple[Tensor, Tensor, Tensor],
+    terminated: Tensor,
+    done: Tensor,
+    factors: tuple[float, float],
+    time_dim: int,
+) -> Tensor | None:
+    """Advantages, by reading each step once; None where some are not finite."""
+    reward, (gamma, lmbda) = arrays[0], factors
+    dim = time_of(reward, time_dim)
+    rewards, values, ahead, ended = rows_of(dim, *arrays, terminated.expand(reward.shape))
+
+    def fill(here: slice, _: Flags, delta: Floats) -> None:
+        np.multiply(ahead[here], gamma, out=delta)
+        np.copyto(delta, 0, where=ended[here])
+        np.add(delta, rewards[here], out=delta)
+        np.subtract(delta, values[here], out=delta)
+
+    return discounted_scan(gamma * lmbda, (done, terminated), reward, fill, time_dim)

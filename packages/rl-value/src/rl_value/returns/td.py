@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
+from rl_value.returns.blocked import Flags, Floats
+from rl_value.returns.discounted import discounted_scan, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
 from rl_value.returns.steps import (
     check_flags,
@@ -11,6 +14,7 @@ from rl_value.returns.steps import (
     check_steps,
     cut_behind,
     decay_of,
+    time_of,
     zeroed,
 )
 
@@ -126,11 +130,37 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
+    if is_plain((gamma, lmbda), reward, next_value):
+        factors = (float(gamma), float(lmbda))
+        found = _in_pieces(reward, next_value, terminated, done, factors, time_dim)
+        if found is not None:
+            return found
     cut = cut_behind(done | terminated, time_dim)
     ahead = zeroed(next_value, terminated)
     kept = decay_of(1.0, lmbda, cut, reward)  # λ, and 0 where nothing follows
     term = reward + gamma * (ahead - kept * ahead)
     return linear_scan(decay_of(gamma, lmbda, cut, reward), term, time_dim=time_dim)
+
+
+def _in_pieces(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    done: Tensor,
+    factors: tuple[float, float],
+    time_dim: int,
+) -> Tensor | None:
+    """λ-returns, by reading each step once; None where some are not finite."""
+    dim, (gamma, lmbda) = time_of(reward, time_dim), factors
+    rewards, ahead, ended = rows_of(dim, reward, next_value, terminated.expand(reward.shape))
+
+    def fill(here: slice, cut: Flags, term: Floats) -> None:
+        np.multiply(ahead[here], gamma, out=term)
+        np.copyto(term, term * (1 - lmbda), where=~cut)
+        np.copyto(term, 0, where=ended[here])
+        np.add(term, rewards[here], out=term)
+
+    return discounted_scan(gamma * lmbda, (done, terminated), reward, fill, time_dim)
 
 
 def reward_to_go(
@@ -162,4 +192,13 @@ def reward_to_go(
     check_steps(reward)
     check_flags(reward, done=done)
     check_fraction("gamma", gamma, reward.shape)
+    if is_plain((gamma,), reward):
+        (rows,) = rows_of(time_of(reward, time_dim), reward)
+
+        def fill(here: slice, _: Flags, term: Floats) -> None:
+            np.copyto(term, rows[here])
+
+        found = discounted_scan(float(gamma), (done,), reward, fill, time_dim)
+        if found is not None:
+            return found
     return linear_scan(decay_of(gamma, 1.0, done, reward), reward, time_dim=time_dim)
