@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -383,6 +384,17 @@ def test_parts_can_be_exchanged() -> None:
 def test_a_part_of_the_wrong_kind_is_named(part: str) -> None:
     with pytest.raises(TypeError, match=f"{part} must be a {part.capitalize()}, got int"):
         ReplayBuffer(**{part: 3})
+
+
+def test_a_sampler_that_names_a_row_that_never_was_is_refused() -> None:
+    class Wrong(Sampler):
+        def sample(self, storage: object, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+            return torch.tensor([0, -2]), {}
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=Wrong(), batch_size=2)
+    buffer.extend(torch.arange(5))
+    with pytest.raises(ValueError, match=r"Wrong\(\) chose row -2: rows are numbered from 0"):
+        buffer.sample()
 
 
 def test_a_sampler_and_a_writer_of_ones_own() -> None:

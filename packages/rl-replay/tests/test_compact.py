@@ -167,7 +167,7 @@ class Ring:
             assert found["collector", "next_missing"].tolist() == marks
         plan = self.rows._plan(None)
         packed, arrays, _ = self.rows._gather.on_device(plan, positions)
-        by_tensors = plan.unpack(packed, arrays, positions.shape)
+        by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
         assert bits(by_tensors, self.keys) == bits(expected, self.keys)
         some = [("next", "frame"), "single", ("next", "half")]
         assert bits(self.rows.read(positions, keys=some), some) == bits(expected, some)
@@ -511,7 +511,7 @@ def test_markers_alone_are_read_without_the_side_table():
 
 
 @pytest.mark.parametrize("environments", [1, 4])
-def test_interleaved_rows_are_found_by_the_distance_that_most_of_them_have(environments):
+def test_rows_of_interleaved_environments_find_their_own_next_observations(environments):
     count = 40 * environments
     root = torch.arange(count).float()
     batch = plain_batch(root, root + environments, [0] * count, [0] * count)
@@ -520,7 +520,7 @@ def test_interleaved_rows_are_found_by_the_distance_that_most_of_them_have(envir
     for _ in range(3):
         index = torch.randint(count, (32,))
         assert (rows.read(index)["next", "observation"] == index + environments).all()
-    assert rows._gather._distance == environments
+    assert rows.side.in_use() == environments
 
 
 def test_nstep_rows_name_the_row_so_many_steps_further_on():
@@ -616,7 +616,9 @@ def test_frames_that_are_missing_are_zero():
     plan = rows._plan(None)
     index = torch.arange(3)
     packed, arrays, _ = rows._gather.on_device(plan, index)
-    assert (plan.unpack(packed, arrays, index.shape)["next", "observation"] == following).all()
+    assert (
+        plan.unpack[False, False](packed, arrays, index.shape)["next", "observation"] == following
+    ).all()
 
 
 def test_batches_with_and_without_next_observations_may_follow_each_other():

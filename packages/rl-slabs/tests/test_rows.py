@@ -89,6 +89,14 @@ def test_many_rows_come_back_bit_for_bit():
     assert_same_bits(rows.read(torch.arange(699, 299, -1)), steps[300:])
 
 
+def test_rows_that_are_known_to_be_there_are_read_alike():
+    small = RowSchema({"a": (torch.float32, (3,)), ("next", "done"): (torch.bool, (1,))})
+    for schema in (MIXED, small, RowSchema({"frame": (torch.uint8, (7, 41))})):
+        rows, index = Rows.zeros(schema, 9), torch.tensor([7, 0, 3, 7])
+        rows.write(slice(0, 9), noise(9, schema=schema))
+        assert_same_bits(rows.gather(index), rows.read(index))
+
+
 def test_strided_and_expanded_sources_are_written():
     rows = Rows.zeros(MIXED, 300)
     steps = noise(300)

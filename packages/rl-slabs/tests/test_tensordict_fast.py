@@ -1,7 +1,7 @@
 import torch
 from tensordict import TensorDict
 
-from rl_slabs.tensordict_fast import checked, finished
+from rl_slabs.tensordict_fast import _direct, _is_same, checked, finished
 
 
 def entries():
@@ -10,7 +10,14 @@ def entries():
 
 
 def test_the_private_constructor_is_the_one_in_use():
-    assert finished is not checked
+    assert finished is _direct
+
+
+def test_a_tensordict_of_other_attributes_is_not_the_same():
+    made = finished({}, torch.Size([5]))
+    assert _is_same(made, TensorDict({}, batch_size=[5]))
+    made._one_more = None
+    assert not _is_same(made, TensorDict({}, batch_size=[5]))
 
 
 def test_both_constructors_agree():

@@ -1,8 +1,14 @@
+import io
+
+import pytest
 import torch
 
 from rl_slabs import RowSchema
+from rl_slabs.dtypes import _CARRIERS, carrier
+from rl_slabs.schema import Field
 from rl_slabs.unpacking import unpacking, unpacking_source
 
+DTYPES = sorted(set(_CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
 SCHEMA = RowSchema(
     {
         "observation": (torch.float32, (3,)),
@@ -99,3 +105,54 @@ def test_leaves_without_elements_are_handed_out():
 def test_the_source_names_one_split_per_dtype():
     source = unpacking_source(SCHEMA.fields, SCHEMA.row_bytes)
     assert source.count("unsafe_split_with_sizes") == 2  # float32 and bool
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3), (0,)])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_views_by_numpy_are_those_by_torch(batch, contiguous):
+    shapes = [(), (1,), (3,), (2, 5), (0,)]
+    schema = RowSchema({str(d): (d, shapes[n % 5]) for n, d in enumerate(DTYPES)})
+    bits = torch.randint(256, (*batch, schema.row_bytes), dtype=torch.uint8)
+    for field in schema.fields:
+        if field.dtype is torch.bool:
+            bits[..., field.offset : field.offset + field.nbytes] &= 1
+    rows, size = bits.view(torch.int64), torch.Size(batch)
+    slow = unpacking(schema.fields, schema.row_bytes)(rows, [], size)
+    unpack = unpacking(schema.fields, schema.row_bytes, copied=True, contiguous=contiguous)
+    quick = unpack(rows.numpy(), [], size)
+    assert quick.batch_size == slow.batch_size
+    for key in schema:
+        one, two = quick[key], slow[key]
+        assert (one.dtype, one.shape) == (two.dtype, two.shape)
+        bits_of = [leaf.view(carrier(leaf.dtype)).numpy().tobytes() for leaf in (one, two)]
+        assert bits_of[0] == bits_of[1]
+        assert one.is_contiguous() or not contiguous
+
+
+def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_saved():
+    rows = packed(4).numpy().copy()
+    found = unpacking(SCHEMA.fields, SCHEMA.row_bytes, copied=True)(
+        rows, frames(4), torch.Size([4])
+    )
+    before = [found[field.key]._version for field in SCHEMA.packed]
+    for field in SCHEMA.packed:
+        found[field.key].zero_()
+    after = [found[field.key]._version for field in SCHEMA.packed]
+    assert after == [version + 1 for version in before]
+    assert not rows.view("u1")[:, : sum(field.nbytes for field in SCHEMA.packed)].any()
+    file = io.BytesIO()
+    torch.save(found.to_dict(), file)
+    file.seek(0)
+    assert torch.load(file)["next"]["count"].equal(found["next", "count"])
+
+
+def test_a_leaf_beyond_the_row_lies_in_the_next_rows():
+    width = SCHEMA.row_bytes
+    here = SCHEMA["observation"]
+    there = Field(("next", "observation"), here.dtype, here.shape, here.offset + width)
+    rows, nexts = packed(4).numpy(), packed(4).numpy() + 3
+    unpack = unpacking([here, there], width, copied=True)
+    found = unpack(rows, [], torch.Size([4]), nexts)
+    alone = unpacking([here], width, copied=True)
+    assert found["observation"].equal(alone(rows, [], torch.Size([4]))["observation"])
+    assert found["next", "observation"].equal(alone(nexts, [], torch.Size([4]))["observation"])

@@ -184,10 +184,20 @@ class CompactRows:
         if plan.plain is not None:
             return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
         index, shape = self._index(rows)
-        gathered = self._gathered(plan, index, None)
-        if len(shape) == 1 and not contiguous and device is None and not self.misses:
-            return plan.unpack(gathered[0], gathered[1], shape)  # nothing else is to be done
-        return self._finish(plan, gathered, shape, contiguous, device)
+        found = self._gathered(plan, index, None)
+        return self._finish(plan, found, shape, contiguous, device)
+
+    def gather(self, rows: torch.Tensor) -> TensorDict:
+        """What `read` returns, of rows that are known to be there.
+
+        Args:
+            rows: int64 `[n]`. One out of range may give any row.
+        """
+        if not self._on_cpu or self.misses:
+            return self.read(rows)
+        plan = self._whole
+        packed, arrays, _ = self._gather.on_cpu(plan, rows, None)
+        return plan.unpack[True, False](packed[0], arrays, rows.shape, *packed[1:])
 
     def read_beside_writers(
         self,
@@ -376,10 +386,13 @@ class CompactRows:
         return found, shape
 
     def _gathered(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None) -> Found:
-        try:
-            if self._on_cpu:
-                return self._gather.on_cpu(plan, index, given)
+        if not self._on_cpu:
             return self._gather.on_device(plan, index)
+        try:
+            # numpy would count a row below 0 from the end
+            if np.bitwise_or.reduce(index.numpy()) < 0:
+                raise IndexError
+            return self._gather.on_cpu(plan, index, given)
         except IndexError:
             require_inside(index, self._count)
             raise
@@ -393,14 +406,21 @@ class CompactRows:
         device: torch.device | str | None,
     ) -> TensorDict:
         packed, arrays, distance = gathered
+        target = self._device if device is None else device
         if len(shape) != 1:
-            packed = packed.view(shape + packed.shape[1:])
             arrays = [array.view(shape + array.shape[1:]) for array in arrays]
         if device is not None:
-            packed, arrays = packed.to(device), [array.to(device) for array in arrays]
-        found = (plan.unpack_contiguous if contiguous else plan.unpack)(packed, arrays, shape)
+            arrays = [array.to(device) for array in arrays]
+        if isinstance(packed, tuple) and device is None:
+            words, *more = (part.reshape(*shape, part.shape[1]) for part in packed)
+            found = plan.unpack[True, contiguous](words, arrays, shape, *more)
+        else:
+            if isinstance(packed, tuple):
+                packed = torch.from_numpy(np.concatenate(packed, axis=1))
+            packed = packed.view(shape + packed.shape[1:]).to(target)
+            found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
-            missing = (torch.as_tensor(distance) == 0).view(shape).to(packed.device)
+            missing = (torch.as_tensor(distance) == 0).view(shape).to(target)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found

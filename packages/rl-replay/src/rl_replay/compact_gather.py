@@ -15,16 +15,26 @@ from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Key, Path
 from rl_replay.side_table import SideTable
 from rl_slabs import Field, Rows
 from rl_slabs.dtypes import carrier
+from rl_slabs.gathering import PARALLEL_ITEMS, take_known_rows
 from rl_slabs.unpacking import unpacking
 from rl_slabs.writing import as_cells
 
 Array = NDArray[Any]
 
-Found = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | NDArray[np.int32]]
-"""Packed rows `[n, words]`, large leaves `[n, *shape]`, and what the rows name `[n]`."""
 
-_ENOUGH_ROWS = 16
-"""A batch of fewer rows says little about how far apart neighbours lie."""
+class Found(NamedTuple):
+    """Rows and their next observations.
+
+    Attributes:
+        packed: The rows `[n, words]`: by numpy, and behind them those of the next observations, or
+            both side by side in one tensor.
+        arrays: The large leaves, `[n, *shape]` each.
+        distance: What each row names, `[n]`.
+    """
+
+    packed: tuple[NDArray[np.int64], ...] | torch.Tensor
+    arrays: list[torch.Tensor]
+    distance: torch.Tensor | NDArray[np.int32]
 
 
 class Run(NamedTuple):
@@ -63,7 +73,7 @@ class Plan:
         large: The wanted leaves with own arrays.
         marks: Whether a mark for missing next observations is wanted.
         plain: The stored leaves wanted, where nothing else is, else None.
-        unpack: From gathered rows to a TensorDict; `unpack_contiguous` copies.
+        unpack: From gathered rows to a TensorDict.
 
     Args:
         layout: How the rows are stored.
@@ -100,16 +110,22 @@ class Plan:
         ]
         packed.sort(key=lambda field: field.offset or 0)
         total = width * (1 + self.wide)
-        self.unpack = unpacking([*packed, *large], total)
-        self.unpack_contiguous = unpacking([*packed, *large], total, contiguous=True)
+        found = [*packed, *large]
+        # by whether numpy copied the packed rows, and whether each leaf has memory of its own
+        self.unpack = {
+            (copied, contiguous): unpacking(
+                found, width if copied else total, contiguous=contiguous, copied=copied
+            )
+            for copied in (False, True)
+            for contiguous in (False, True)
+        }
 
 
 class Gather:
     """Copies rows and their next observations out of their places.
 
-    On the CPU a row and its likely neighbour come in one read of a view that overlaps itself;
-    only rows whose next observation lies elsewhere are mended. How far away neighbours mostly lie
-    is learned from what is read, so that interleaved environments are as quick as one.
+    The row that holds the next observation is read as a whole, and what it lacks is mended: the
+    few next observations that lie in the side table, and those that are nowhere.
 
     Args:
         layout: How the rows are stored.
@@ -125,19 +141,10 @@ class Gather:
         self._width = layout.stored.row_bytes // 8
         self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
-        # of a row and its neighbour side by side, and of a slot
-        self._columns = [
-            (
-                f"i{size}",
-                np.arange(row.start, row.stop) + layout.stored.row_bytes // size,
-                np.arange(slot.start, slot.stop),
-            )
-            for size, row, slot in self._runs
-        ]
         self._void = _void(layout, rows.packed.device)
-        # the last row's neighbour would lie outside: index_select refuses it and `_pairs` reads it
-        self._window = self._packed.as_strided((self._count - 1, 2 * self._width), (self._width, 1))
-        self._distance = 1
+        if rows.packed.is_cpu:
+            self._words = rows.packed.numpy()
+            self._sources = _as_items(self._runs, side.rows), _as_items(self._runs, self._void)
         self._arrays = {
             path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
         }
@@ -147,21 +154,19 @@ class Gather:
 
         Args:
             plan: The leaves wanted.
-            index: Positions `[n]`, int64.
+            index: Positions `[n]`, int64, none below 0.
             given: Where to look for the next observations, `[n]`; as the rows say unless given.
 
-        Returns:
-            int64 `[n, words]`, one `[n, *shape]` for each large leaf, and int32 `[n]`.
+        Raises:
+            IndexError: A position beyond the last row.
         """
-        found = self._neighbours(index) if plan.wide else self._packed.index_select(0, index)
-        words = found.numpy()
+        places = index.numpy()
+        words = take_known_rows(self._words, places)
         distance = words.view(np.int32)[:, self._place] if given is None else given
-        if plan.wide:
-            odd = (distance != self._distance).nonzero()[0]
-            if odd.size:
-                self._mend(words, index.numpy(), distance, odd)
         arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
-        return found, arrays, distance
+        if not plan.wide:
+            return Found((words,), arrays, distance)
+        return Found((words, self._following(places, distance)), arrays, distance)
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
@@ -195,60 +200,37 @@ class Gather:
                 array.index_copy_(0, beside, slot.index_select(0, slots))
                 array.index_copy_(0, nowhere, void.expand(len(nowhere), *void.shape[1:]))
             arrays.append(array.view(dtype))
-        return own, arrays, distance
+        return Found(own, arrays, distance)
 
-    def _neighbours(self, index: torch.Tensor) -> torch.Tensor:
-        if self._distance == 1 and self._count > 1:
-            try:
-                return self._window.index_select(0, index)
-            except IndexError:
-                pass  # the last row is among them, or a row that is none
-        return self._pairs(index.numpy())
-
-    def _pairs(self, index: NDArray[np.int64]) -> torch.Tensor:
-        pairs = np.empty((len(index), 2), dtype=np.int64)
-        pairs[:, 0] = index
-        # counted from the end, so that what lies beyond it is at the start again
-        np.add(index, self._distance - self._count, out=pairs[:, 1])
-        if len(index) and np.minimum.reduce(index) < 0:
-            raise IndexError(f"row {index.min()} is below 0")
-        words = self._packed.numpy().take(pairs, axis=0)
-        return torch.from_numpy(words.reshape(len(index), 2 * self._width))
+    def _following(
+        self, places: NDArray[np.int64], distance: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """Rows that hold the next observations of others in the leaves that are stored once."""
+        nexts = places + distance
+        if nexts.size * self._width < PARALLEL_ITEMS:
+            words = self._words.take(nexts, 0, None, "wrap")
+        else:
+            words = take_known_rows(self._words, nexts % self._count)
+        elsewhere = (distance <= 0).nonzero()[0]
+        if elsewhere.size:
+            away = distance[elsewhere]
+            self._mend(words, elsewhere[away < 0], ~away[away < 0], self._sources[0])
+            if not away.all():
+                nowhere = elsewhere[away == 0]
+                self._mend(words, nowhere, np.zeros_like(nowhere), self._sources[1])
+        return words
 
     def _mend(
         self,
         words: NDArray[np.int64],
-        index: NDArray[np.int64],
-        distance: NDArray[np.int32],
-        odd: NDArray[np.int64],
-    ) -> None:
-        away = distance[odd]
-        beside = away < 0
-        if np.count_nonzero(beside) < odd.size:
-            ahead = odd[away > 0]
-            rows = (index[ahead] + distance[ahead]) % self._count
-            words[ahead, self._width :] = self._packed.numpy().take(rows, axis=0)
-            if ahead.size * 2 > len(words) >= _ENOUGH_ROWS:
-                self._distance = int(np.median(distance[ahead]))
-            if ahead.size + np.count_nonzero(beside) < odd.size and self._void.packed is not None:
-                nowhere = odd[away == 0]
-                zeros = np.zeros(len(nowhere), dtype=np.int64)
-                self._fill_on_cpu(words, nowhere, self._void.packed.numpy(), zeros)
-            odd, away = odd[beside], away[beside]
-        packed = self._side.rows.packed
-        if odd.size and packed is not None:
-            self._fill_on_cpu(words, odd, packed.numpy(), ~away)
-
-    def _fill_on_cpu(
-        self,
-        words: NDArray[np.int64],
         places: NDArray[np.int64],
-        side: NDArray[np.int64],
         slots: NDArray[np.integer[Any]],
+        sources: list[Array],
     ) -> None:
-        rows = places[:, None]
-        for kind, columns, others in self._columns:
-            words.view(kind)[rows, columns] = side.view(kind)[slots[:, None], others]
+        for run, source in zip(self._runs, sources, strict=True):
+            place, strides = run.row.start * run.size, (self._width * 8,)
+            items: Array = np.ndarray((len(words),), source.dtype, words, place, strides)
+            items[places] = source[slots]
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
@@ -323,6 +305,15 @@ def _runs(layout: CompactLayout) -> tuple[Run, ...]:
         places = (slice(at // size, (at + nbytes) // size) for at in (row, slot))
         found.append(Run(size, *places))
     return tuple(found)
+
+
+def _as_items(runs: Sequence[Run], slots: Rows) -> list[Array]:
+    """The bytes of each run as one opaque item for each slot, `[slots]`."""
+    if slots.packed is None:
+        return []
+    rows = slots.packed.numpy().view(np.uint8)
+    pieces = [rows[:, run.slot.start * run.size : run.slot.stop * run.size] for run in runs]
+    return [piece.view(f"V{piece.shape[1]}")[:, 0] for piece in pieces]
 
 
 def _void(layout: CompactLayout, device: torch.device) -> Rows:

@@ -45,6 +45,10 @@ class RowStore(Protocol):
         """A copy of some rows."""
         ...
 
+    def gather(self, rows: torch.Tensor) -> TensorDict:
+        """A copy of rows `[n]` that are known to be there."""
+        ...
+
     def update(
         self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
     ) -> None:
@@ -79,7 +83,8 @@ class PlainRows:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.schema = rows.schema
-        self.read = rows.read  # the same call, one frame less for each sample
+        # the same calls, one frame less for each sample
+        self.read, self.gather = rows.read, rows.gather
 
     def __len__(self) -> int:
         return len(self.rows)

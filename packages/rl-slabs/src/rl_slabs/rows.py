@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.dtypes import carrier
+from rl_slabs.gathering import take_known_rows, take_rows, zeroed
 from rl_slabs.schema import Field, Key, RowSchema
 from rl_slabs.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.unpacking import unpacking
@@ -57,7 +58,9 @@ class Rows:
         self.packed = packed
         self.arrays = arrays
         self._count = next(len(t) for t in (packed, *arrays.values()) if t is not None)
+        self._words = packed.numpy() if packed is not None and packed.is_cpu else None
         self._whole = _Plan(schema, schema.fields)
+        self._unpack = self._whole.unpack[True, False]
         self._parts: dict[tuple[Key, ...], _Plan] = {}
         live = self.view()
         # leaf by leaf in the order of the schema's fields, in dtypes that can be moved
@@ -92,8 +95,9 @@ class Rows:
             3
         """
         count = positive(count, "count")
-        # calloc hands out pages that are taken at the first touch: zero_() touches them
-        words = torch.empty(count, schema.row_bytes // 8, dtype=torch.int64, device=device).zero_()
+        if torch.device(device or "cpu").type == "cpu":
+            return cls.over(schema, count, zeroed(max(1, cls.bytes_for(schema, count))))
+        words = torch.zeros(count, schema.row_bytes // 8, dtype=torch.int64, device=device)
         arrays = {
             field.path: torch.empty(count, *field.shape, dtype=field.dtype, device=device).zero_()
             for field in schema.large
@@ -179,18 +183,31 @@ class Rows:
         """
         plan = self._whole if keys is None else self._part(tuple(keys))
         index, shape = select(rows, self._count)
-        packed = None
-        if self.packed is not None and plan.packed:
-            packed = self._gather(self.packed, index, shape)
         # by the carrier, since index_select is not there for every dtype on every device
         arrays = [
             self._gather(self._views[path], index, shape).view(dtype) for path, dtype in plan.large
         ]
+        packed: Any = self._packed_rows(index, shape) if plan.packed else None
         if device is not None:
-            packed = None if packed is None else packed.to(device)
+            packed = None if packed is None else torch.as_tensor(packed).to(device)
             arrays = [array.to(device) for array in arrays]
-        unpack = plan.unpack if not contiguous else plan.unpack_contiguous
-        return unpack(packed, arrays, shape)
+        return plan.unpack[isinstance(packed, np.ndarray), contiguous](packed, arrays, shape)
+
+    def gather(self, rows: torch.Tensor) -> TensorDict:
+        """What `read` returns, of rows that are known to be there.
+
+        Args:
+            rows: int64 `[n]`. One out of range may give any row.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+            >>> rows.gather(torch.tensor([4, 0]))["reward"].shape
+            torch.Size([2, 1])
+        """
+        plan, words = self._whole, self._words
+        if words is None or plan.large:
+            return self.read(rows)
+        return self._unpack(take_known_rows(words, rows.numpy()), [], rows.shape)
 
     def write(
         self, rows: RowIndex, source: TensorDictBase, *, keys: Sequence[Key] | None = None
@@ -233,7 +250,7 @@ class Rows:
             >>> rows.read(1)["reward"]
             tensor([3.])
         """
-        return self._whole.unpack(
+        return self._whole.unpack[False, False](
             self.packed, list(self.arrays.values()), torch.Size([self._count])
         )
 
@@ -261,6 +278,16 @@ class Rows:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
             self._parts[keys] = _Plan(self.schema, self.schema.select(keys))
         return self._parts[keys]
+
+    def _packed_rows(
+        self, index: int | slice | torch.Tensor, shape: torch.Size
+    ) -> NDArray[np.int64] | torch.Tensor:
+        """A copy of packed rows, on the CPU by numpy."""
+        assert self.packed is not None  # the plan wants some of its leaves
+        if self._words is None:
+            return self._gather(self.packed, index, shape)
+        words = take_rows(self._words, index)
+        return words if len(shape) < 2 else words.reshape(*shape, words.shape[-1])
 
     def _gather(
         self, array: torch.Tensor, index: int | slice | torch.Tensor, shape: torch.Size
@@ -320,8 +347,14 @@ class _Plan:
         self.packed = any(field.offset is not None for field in fields)
         self.large = [(field.path, field.dtype) for field in fields if field.offset is None]
         self.moves = [(field.path, carrier(field.dtype)) for field in fields]
-        self.unpack = unpacking(fields, schema.row_bytes)
-        self.unpack_contiguous = unpacking(fields, schema.row_bytes, contiguous=True)
+        # by whether numpy copied the packed rows, and whether each leaf has memory of its own
+        self.unpack = {
+            (copied, contiguous): unpacking(
+                fields, schema.row_bytes, contiguous=contiguous, copied=copied
+            )
+            for copied in (False, True)
+            for contiguous in (False, True)
+        }
 
 
 def positive(count: SupportsIndex, name: str) -> int:

@@ -6,31 +6,38 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, cast
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 
+from rl_slabs.dtypes import carrier, name_of
 from rl_slabs.schema import Field
 from rl_slabs.tensordict_fast import finished
 
-Unpack = Callable[[torch.Tensor | None, list[torch.Tensor], torch.Size], TensorDict]
+Unpack = Callable[..., TensorDict]
 
 
-def unpacking(fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False) -> Unpack:
+def unpacking(
+    fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
+) -> Unpack:
     """A function from packed rows and own arrays to one TensorDict of the leaves in `fields`.
 
     It is compiled from straight source, because a loop over the leaves costs half as much again
-    as the tensor operations in it. One split per dtype makes the views. Each leaf has a version
-    counter of its own: an in-place write to a reward does not invalidate the observation that a
-    network has saved for its backward pass.
+    as the operations in it. Each leaf has a version counter of its own: an in-place write to a
+    reward does not invalidate the observation that a network has saved for its backward pass.
 
     Args:
         fields: The leaves to hand out, packed ones first, by rising offset.
         row_bytes: Bytes of a packed row.
         contiguous: Copy the packed leaves, so that each has memory of its own.
+        copied: Take packed rows as a numpy array, which belongs to nobody else. Views by numpy
+            take less time, and each leaf has a storage of its own, as `torch.save` needs it. A
+            leaf whose offset lies beyond the row lies in that of further packed rows.
 
     Returns:
         A function of the packed rows `[*B, row_bytes / 8]`, int64 (None where no packed leaf is
-        wanted), of the own arrays `[*B, *shape]` in the order of `fields`, and of B.
+        wanted), of the own arrays `[*B, *shape]` in the order of `fields`, of B, and of further
+        packed rows.
 
     Example:
         >>> from rl_slabs.schema import RowSchema
@@ -39,13 +46,16 @@ def unpacking(fields: Sequence[Field], row_bytes: int, *, contiguous: bool = Fal
         >>> unpack(torch.zeros(5, 2, dtype=torch.int64), [], torch.Size([5]))["reward"].shape
         torch.Size([5, 1])
     """
-    source = unpacking_source(fields, row_bytes, contiguous=contiguous)
-    scope: dict[str, Any] = {"torch": torch, "finished": finished}
+    source = unpacking_source(fields, row_bytes, contiguous=contiguous, copied=copied)
+    scope: dict[str, Any] = {"torch": torch, "finished": finished, "tensor": torch.from_numpy}
+    scope |= {name: np.dtype(name) for name in _carriers(fields)}
     exec(compile(source, "<unpacking of a row schema>", "exec"), scope)
     return cast("Unpack", scope["unpack"])
 
 
-def unpacking_source(fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False) -> str:
+def unpacking_source(
+    fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
+) -> str:
     r"""The source of the function that `unpacking` makes.
 
     Example:
@@ -56,22 +66,56 @@ def unpacking_source(fields: Sequence[Field], row_bytes: int, *, contiguous: boo
             leaf0 = packed.select(-1, 0).data
             _, leaf1, _ = packed.view(torch.float32).unsafe_split_with_sizes((2, 1, 1), -1)
             return finished({'id': leaf0, 'reward': leaf1}, batch)
+        >>> print(unpacking_source(schema.fields, schema.row_bytes, copied=True))
+        def unpack(packed, arrays, batch, *more):
+            items = packed.view(int64)
+            leaf0 = tensor(items[..., 0])
+            items = packed.view(float32)
+            leaf1 = tensor(items[..., 2:3])
+            return finished({'id': leaf0, 'reward': leaf1}, batch)
     """
     names = {field.path: f"leaf{number}" for number, field in enumerate(fields)}
     packed = [field for field in fields if field.offset is not None]
-    lines = ["def unpack(packed, arrays, batch):"]
-    for dtype in dict.fromkeys(field.dtype for field in packed):
-        lines += _cut([field for field in packed if field.dtype is dtype], row_bytes, names)
+    lines = [f"def unpack(packed, arrays, batch{', *more' * copied}):"]
+    if copied:
+        lines += _viewed(packed, row_bytes, names, contiguous=contiguous)
+    else:
+        for dtype in dict.fromkeys(field.dtype for field in packed):
+            lines += _cut([field for field in packed if field.dtype is dtype], row_bytes, names)
     for field in packed:
         name = names[field.path]
         if len(field.shape) > 1:
             lines.append(f"{name} = {name}.view(batch + {field.shape})")
-        if contiguous:
+        if contiguous and not copied:
             lines.append(f"{name} = {name}.clone(memory_format=torch.contiguous_format)")
     large = [names[field.path] for field in fields if field.offset is None]
     lines += [f"{', '.join(large)}, = arrays"] if large else []
     lines.append(f"return {_literal(names)}")
     return "\n    ".join(lines)
+
+
+def _viewed(
+    fields: Sequence[Field], row_bytes: int, names: dict[tuple[str, ...], str], *, contiguous: bool
+) -> list[str]:
+    """Views by numpy: the items of one dtype in one array, then each leaf."""
+    lines, before = [], None
+    for field in fields:
+        offset, carried = field.offset or 0, carrier(field.dtype)
+        part = offset // row_bytes if field.nbytes else 0
+        if (part, carried) != before:
+            packed = f"more[{part - 1}]" if part else "packed"
+            lines.append(f"items = {packed}.view({name_of(carried)})")
+            before = part, carried
+        item = (offset - part * row_bytes) // field.dtype.itemsize
+        place = f"{item}:{item + prod(field.shape)}" if field.shape else f"{item}"
+        view = f"items[..., {place}]" + ".copy()" * contiguous
+        cast = f".view({field.dtype})" * (carried is not field.dtype)
+        lines.append(f"{names[field.path]} = tensor({view}){cast}")
+    return lines
+
+
+def _carriers(fields: Sequence[Field]) -> set[str]:
+    return {name_of(carrier(field.dtype)) for field in fields}
 
 
 def _cut(fields: Sequence[Field], row_bytes: int, names: dict[tuple[str, ...], str]) -> list[str]:

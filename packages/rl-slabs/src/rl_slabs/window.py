@@ -73,10 +73,13 @@ class Window:
             >>> Window((3,), (5,)).draw(256).max() < 8
             tensor(True)
         """
-        total = len(self)
+        counts = self.counts
+        total = counts[0] if len(counts) == 1 else sum(counts)
         if total == 0:
             raise ValueError("no row is published yet: write and publish some before drawing.")
-        return self._numbers(torch.randint(total, (count,), generator=generator))
+        places = torch.randint(total, (count,), generator=generator)
+        # one lane from its first row on: what most buffers are, and a frame less for each sample
+        return places if self.first == _START else self._numbers(places)
 
     def _numbers(self, places: torch.Tensor) -> torch.Tensor:
         if len(self.first) == 1:
@@ -87,6 +90,9 @@ class Window:
         found = as_array(places)
         lane = np.array(ends).searchsorted(found, "right")
         return as_tensor(np.array(shifts).take(lane) + found, places)
+
+
+_START = (0,)
 
 
 def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:

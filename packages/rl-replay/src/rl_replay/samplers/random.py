@@ -25,6 +25,7 @@ class RandomSampler(Sampler):
     """
 
     without_replacement: ClassVar[type[Sampler] | None] = SamplerWithoutReplacement
+    proven: ClassVar[bool] = True
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Draw rows.

@@ -37,6 +37,7 @@ class Sampler(ABC, metaclass=_Dispatch):
         drop_last: Whether an epoch leaves out a last batch that is too short.
         id_keys: Columns that must be equal in rows of one trajectory, beside those of the contract.
         end_keys: Flags of last steps, beside those of the contract.
+        proven: Whether the rows that it chooses are there for certain; others are looked at again.
         truncated_key: Where the ends of slices are marked, by samplers of slices; None for nowhere.
 
     Example:
@@ -49,6 +50,7 @@ class Sampler(ABC, metaclass=_Dispatch):
     """
 
     without_replacement: ClassVar[type[Sampler] | None] = None
+    proven: ClassVar[bool] = False
 
     generator: torch.Generator | None = None
     ran_out: bool = False

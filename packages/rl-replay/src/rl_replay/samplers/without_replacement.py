@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -29,6 +29,8 @@ class SamplerWithoutReplacement(Sampler):
         >>> [batch.tolist() for batch in buffer]
         [[0, 1, 2], [3, 4]]
     """
+
+    proven: ClassVar[bool] = True
 
     def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
         self.drop_last = drop_last
