@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_collect import Collector
-from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import EpisodeStepEnv
 from rl_transforms import Compose, NextObservationDelta, RewardSum
 
@@ -17,12 +17,16 @@ def pendulum():
     return GymEnv("Pendulum-v1")
 
 
-@pytest.mark.parametrize("make", [scripted, pendulum, lambda: SerialEnv(2, scripted)])
+def carts():
+    return GymVectorEnv("CartPole-v1", 3, vectorization_mode="vector_entry_point")
+
+
+@pytest.mark.parametrize("make", [scripted, pendulum, lambda: SerialEnv(2, scripted), carts])
 def test_a_batch_begins_where_the_one_before_stopped_also_without_next_observations(make):
     def batches(env):
         torch.manual_seed(0)
         env.set_seed(0)
-        collector = Collector(env, None, frames_per_batch=10)
+        collector = Collector(env, None, frames_per_batch=12)
         return [batch for batch, _ in zip(collector, range(3), strict=False)]
 
     change = Compose(NextObservationDelta(delta_dtype=torch.float32), RewardSum())

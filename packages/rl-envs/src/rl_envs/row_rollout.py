@@ -103,11 +103,10 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
     batch = finish([one for one in finishing if not one.rows_only], batch, root, before)
     waiting = [one for one in finishing if one.rows_only]
     env.reached = batch[..., -1] if waiting else None
-    batch = finish(waiting, batch)
     if rollout.leftover is not None:
         last = batch[..., -1].clone()
         env.leftover = replace(rollout.leftover, last=last, is_whole=stepping is env)
-    return batch
+    return finish(waiting, batch)
 
 
 class RowRollout:
