@@ -70,6 +70,15 @@ class SharedRing:
         found = self._look()
         return [] if found is None else found.states()
 
+    def stand_on(self, slab: Slab) -> None:
+        """Know the rows that somebody made.
+
+        Args:
+            slab: The rows.
+        """
+        self.capacity = slab.capacity
+        self._found = self._found or Lanes(slab)  # which knows the claims of this process
+
     def claim(self) -> Lane:
         """The lane of the calling thread, claimed now where it has none.
 
@@ -195,12 +204,8 @@ class SharedRing:
         if self._found is None:
             slab = self._rows.get()
             if slab is not None:
-                self._stand_on(slab)
+                self.stand_on(slab)
         return self._found
-
-    def _stand_on(self, slab: Slab) -> None:
-        self.capacity = slab.capacity
-        self._found = Lanes(slab)
 
     def _made(self) -> Lanes:
         found = self._look()

@@ -76,6 +76,7 @@ class Sharing:
         slab = self.files.rows.get()
         if slab is None:
             return False
+        self.ring.stand_on(slab)
         lanes, capacity = slab.lanes, slab.capacity // slab.lanes
         arrays = self.files.arrays(capacity, lanes)
         tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}

@@ -8,17 +8,13 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_layout.keys import NestedKey
-from rl_replay.compact import CompactRows
-from rl_replay.compact_layout import CompactLayout
-from rl_replay.row_store import PlainRows, RowStore
-from rl_replay.side_table import SideTable
+from rl_replay.sharing.files import SharedFiles
 from rl_replay.storages.lazy import LazyTensorStorage
-from rl_slabs import RowSchema, Slab
+from rl_replay.structure import Structure
+from rl_slabs import RowSchema
 
 ROWS_FILE = "rows.slab"
 SIDE_FILE = "side.slab"
@@ -28,7 +24,8 @@ class LazyMemmapStorage(LazyTensorStorage):
     """Rows in a file that is made for `max_size` rows when the first are written.
 
     The disk space is taken in full then, so that a full disk is an error at once. Without a
-    folder the file is a temporary one that is gone with the process, however that ends.
+    folder the file is a temporary one that is gone with the last process that has it, however that
+    ends. A buffer over it can be passed to other processes; they take turns to write.
 
     Args:
         max_size: How many rows, those of all dimensions together; rounded up to whole columns.
@@ -51,7 +48,9 @@ class LazyMemmapStorage(LazyTensorStorage):
         ['rows.slab']
     """
 
-    def __init__(
+    _lost = False
+
+    def __init__(  # noqa: PLR0913 - the arguments that the seed names, and `lossless`, `lanes`
         self,
         max_size: int,
         *,
@@ -60,15 +59,16 @@ class LazyMemmapStorage(LazyTensorStorage):
         ndim: int = 1,
         existsok: bool = False,
         lossless: bool | Sequence[NestedKey] = False,
+        lanes: int | None = None,
     ) -> None:
         if torch.device(device).type != "cpu":
             raise ValueError(
                 f"files lie on the CPU, got device {device}: move samples with a transform."
             )
-        super().__init__(max_size, ndim=ndim, lossless=lossless)
+        super().__init__(max_size, ndim=ndim, lossless=lossless, lanes=lanes)
         self.scratch_dir = None if scratch_dir is None else Path(scratch_dir)
         self.existsok = existsok
-        self._slab: Slab | None = None
+        self._share(lanes or 1)
 
     def flush(self) -> None:
         """Wait until every row is on the disk.
@@ -76,33 +76,37 @@ class LazyMemmapStorage(LazyTensorStorage):
         Example:
             >>> LazyMemmapStorage(9).flush()
         """
-        if self._slab is not None:
-            self._slab.flush()
+        self.look()
+        if self._sharing is not None and self._sharing.slab is not None:
+            self._sharing.slab.flush()
 
-    def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:
-        if self.lossless is False:
-            return PlainRows(self._mapped(schema, capacity).rows)
-        layout = CompactLayout(schema, None if self.lossless is True else self.lossless)
-        rows = self._mapped(layout.stored, capacity).rows
-        memory = None
-        if self.scratch_dir is not None:
-            path = self._path(SIDE_FILE)
-            memory = SideTable.memory_for(layout.side, capacity, kind="mapped", path=path)
-        side = SideTable(layout.side, capacity, memory=memory)
-        return CompactRows(layout, rows, side, back=back)
+    def _files(self, lanes: int) -> SharedFiles:
+        folder = self.scratch_dir
+        if folder is None:
+            name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
+            files = SharedFiles.on_disk(name, None, lanes)
+            name.unlink()  # the open file lives on without its name
+            return files
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [folder / ROWS_FILE, folder / SIDE_FILE]
+        if self.existsok or self._sharing is not None:  # then they are this storage's own
+            for name in names:
+                name.unlink(missing_ok=True)
+        return SharedFiles.on_disk(names[0], names[1] if self.lossless else None, lanes)
 
-    def _mapped(self, schema: RowSchema, capacity: int) -> Slab:
-        path = self._path(ROWS_FILE)
-        self._slab = Slab.mapped(schema, capacity, path)
-        if self.scratch_dir is None:
-            path.unlink()  # the open file lives on without its name
-        return self._slab
+    def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
+        if self._lost:
+            self._share(self.lanes or 1)
+            self._lost = False
+        try:
+            super()._take_new(structure, schema, columns)
+        except OSError:
+            self._give_up()
+            raise
 
-    def _path(self, name: str) -> Path:
-        if self.scratch_dir is None:
-            return Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{name}")
-        self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        path = self.scratch_dir / name
-        if self.existsok or self._slab is not None:  # the file is this storage's own
-            path.unlink(missing_ok=True)
-        return path
+    def _give_up(self) -> None:
+        """Leave no empty file behind where there was no room; nobody else waits for it."""
+        if self.takes_turns and self.scratch_dir is not None:
+            for name in (ROWS_FILE, SIDE_FILE):
+                (self.scratch_dir / name).unlink(missing_ok=True)
+            self._lost = True
