@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -210,11 +212,39 @@ def soak(session: nox.Session) -> None:
 @each_example
 def examples(session: nox.Session, script: str) -> None:
     """Run one example with only what it declares."""
+    session.run("python", install_example(session, script), *session.posargs)
+
+
+def install_example(session: nox.Session, script: str) -> str:
+    """Install what an example declares, ours from source, and return its path."""
     path = f"examples/{script}.py"
     wanted = [Requirement(line) for line in nox.project.load_toml(path)["dependencies"]]
     ours = [r.name for r in wanted if r.name in PACKAGES]
     install(session, *editable(closure(*ours)), *(str(r) for r in wanted if r.name not in PACKAGES))
+    return path
+
+
+@nox.session(default=False)
+def demo(session: nox.Session) -> None:
+    """Train a recurrent agent until it balances a pole whose speed it cannot see."""
+    path = install_example(session, "ppo_recurrent_cartpole")
     session.run("python", path, *session.posargs)
+
+
+@nox.session(default=False)
+def seeds(session: nox.Session) -> None:
+    """Train the agent of `demo` from ten seeds drawn now; nine must solve the task."""
+    path = install_example(session, "ppo_recurrent_cartpole")
+    solved = 0
+    for seed in random.SystemRandom().sample(range(2**31), 10):
+        out = Path(session.create_tmp()) / str(seed)
+        options = ["--seed", str(seed), "--out", str(out), *session.posargs]
+        told = session.run("python", path, *options, silent=True, stderr=subprocess.DEVNULL)
+        verdict, steps = str(told).splitlines()[:2]
+        session.log(f"seed {seed}: {verdict}; {steps}")
+        solved += verdict.startswith("solved")
+    if solved < 9:
+        session.error(f"{solved} of 10 seeds solved the task, 9 are wanted")
 
 
 @nox.session
