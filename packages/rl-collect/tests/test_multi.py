@@ -381,7 +381,7 @@ def test_what_was_taken_before_an_error_is_not_lost():
     makers = [counting(10**6), lambda: FailsOnce(10**6)]
     with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
         collector._crew.begin(0)
-        collector._take(0)  # so that it is there for sure when the other one fails
+        collector._turns._take(0)  # so that it is there for sure when the other one fails
         with pytest.raises(ZeroDivisionError, match="once"):
             collector.next()
         batches = [collector.next() for _ in range(2)]
@@ -460,6 +460,76 @@ def test_a_buffer_with_columns_is_refused_where_workers_would_share_them():
     with make(MultiSyncCollector) as collector:
         collector.next()
     assert [batch.shape for batch in collector._buffer] == [(2, 4)]
+
+
+def test_policies_that_workers_make_begin_alike_and_take_new_weights():
+    class Begins(Weighted):
+        def __init__(self):
+            super().__init__()
+            with torch.no_grad():
+                self.weight.fill_(float(os.getpid()))
+
+    def make():
+        return TensorDictModule(Begins(), ["observation"], ["action", "weight"])
+
+    options = {"frames_per_batch": 4, "policy_factory": make, **FORK}
+    with MultiSyncCollector([counting(9)] * 2, **options) as collector:
+        pid = collector._crew.pool.pids[0]
+        assert (collector.next()["weight"] == pid).all()
+        collector.update_policy_weights_({"module.weight": torch.full((1,), 3.0)})
+        batch = collector.next()
+        assert (batch["weight"] == 3).all()
+        assert (batch["collector", "policy_version"] == 1).all()
+        state = collector.state_dict()
+    with MultiSyncCollector([counting(9)] * 2, **options) as other:
+        other.load_state_dict(state)
+        batch = other.next()
+        assert (batch["weight"] == 3).all()
+        assert (batch["collector", "policy_version"] == 1).all()
+
+
+def test_batches_of_workers_are_brought_to_the_storing_device():
+    options = {"frames_per_batch": 4, "storing_device": "meta", **FORK}
+    with MultiSyncCollector([counting(9)] * 2, **options) as collector:
+        for _ in range(2):  # the first by message, the second through shared memory
+            batch = collector.next()
+            assert batch.shape == (2, 2)
+            assert {leaf.device.type for leaf in batch.values(True, True)} == {"meta"}
+
+
+def test_what_is_asked_beside_the_background_leaves_no_batch_out():
+    buffer, options = Buffer(), {"frames_per_batch": 4, "total_frames": 160, **FORK}
+    with MultiAsyncCollector(
+        [counting(10**6)] * 2, policy(), replay_buffer=buffer, **options
+    ) as collector:
+        collector.start()
+        while collector.is_running:
+            assert collector.stats()["frames"] % 4 == 0
+            collector.update_policy_weights_()
+        collector.wait()
+    rows = torch.cat(list(buffer))
+    assert len(rows) == 160
+    for number in rows["collector", "traj_ids"].unique():
+        one = rows[rows["collector", "traj_ids"] == number]
+        assert one["observation"].flatten().tolist() == list(range(len(one)))
+
+
+def test_a_batch_that_is_only_half_there_is_not_left_out_of_a_state():
+    class FailsOnce(CountingEnv):
+        def _step(self, tensordict):
+            if not hasattr(self, "failed"):
+                self.failed = True
+                raise ZeroDivisionError("once")
+            return super()._step(tensordict)
+
+    makers = [counting(10**6), lambda: FailsOnce(10**6)]
+    with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
+        with pytest.raises(ZeroDivisionError, match="once"):
+            collector.next()
+        with pytest.raises(RuntimeError, match="take it by next"):
+            collector.state_dict()
+        collector.next()
+        assert collector.state_dict()["frames"] == 6
 
 
 def test_hooks_run_in_workers():

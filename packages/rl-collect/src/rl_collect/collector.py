@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
-from rl_collect.background import RunsInBackground
 from rl_collect.batches import Batches
+from rl_collect.collecting import Collecting, between_batches
 from rl_collect.devices import Devices, Moved, mover
 from rl_collect.environments import Makers, limited, make_env
 from rl_collect.playing import Player
 from rl_collect.policies import as_policy, check_keys
-from rl_collect.progress import Progress
 from rl_collect.random_state import generators, set_generators
 from rl_collect.settings import Settings
 from rl_collect.weights import load_weights, state_of
@@ -23,7 +22,7 @@ from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 
 
-class Collector(RunsInBackground):
+class Collector(Collecting):
     """Plays an environment with a policy, and hands out batches `[*B, T]` with all markers.
 
     What lies between two batches is kept, so the data of a trajectory does not depend on where
@@ -117,7 +116,7 @@ class Collector(RunsInBackground):
         progress: bool = False,
         profile: bool = False,
     ) -> None:
-        self._buffer = replay_buffer
+        super().__init__(total_frames, replay_buffer, progress=progress)
         self.settings = Settings(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
@@ -162,34 +161,10 @@ class Collector(RunsInBackground):
         player = Player(env, acting, exploration_type, is_profiled=profile)
         self._plan = player.plan
         self._batches = Batches(player, self.settings, producer, store)
-        self._progress = Progress(total_frames, is_on=progress)
 
     # batches
 
-    def __iter__(self) -> Iterator[TensorDictBase | None]:
-        while self._has_more():
-            batch = self._batch()
-            # the last steps may have completed no trajectory
-            if batch is not None or self.settings.replay_buffer is not None:
-                yield batch
-        self._progress.close()
-
-    def __len__(self) -> int:
-        if self.settings.total_frames == -1:
-            msg = "this collector has no end: give total_frames, or do not ask for its length."
-            raise TypeError(msg)
-        return -(-self.settings.total_frames // self._frames_of_batch)
-
-    def next(self) -> TensorDictBase | None:
-        """One more batch; None where there is none, or it went to the buffer.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> Collector(CountingEnv(), frames_per_batch=4).next().shape
-            torch.Size([4])
-        """
-        return self._batch() if self._has_more() else None
-
+    @between_batches
     def rollout(self) -> TensorDictBase:
         """Play one batch, without postproc and buffer.
 
@@ -205,7 +180,6 @@ class Collector(RunsInBackground):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        self._require_open()
         return self._batches.play()
 
     @property
@@ -220,7 +194,6 @@ class Collector(RunsInBackground):
 
     def _batch(self) -> TensorDictBase | None:
         """Play what is handed out next, and hand it out or store it."""
-        self._require_open()
         before, batch = self.frames, None
         if self.settings.trajs_per_batch is not None:
             batch = self._whole_batch(self.settings.trajs_per_batch)
@@ -269,6 +242,7 @@ class Collector(RunsInBackground):
 
     # what is changed from outside
 
+    @between_batches
     def reset(self) -> None:
         """Reset every environment before the next step; what follows are new trajectories.
 
@@ -280,9 +254,9 @@ class Collector(RunsInBackground):
             >>> collector.next()["collector", "traj_step"].tolist()
             [0, 1, 2]
         """
-        self._require_open()
         self._batches.reset()
 
+    @between_batches
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and reset them before the next step.
 
@@ -304,6 +278,7 @@ class Collector(RunsInBackground):
         self.reset()
         return following
 
+    @between_batches
     def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
         """Give the policy new weights; rows played from now on carry the next version.
 
@@ -330,6 +305,7 @@ class Collector(RunsInBackground):
             load_weights(self.policy if is_whole else self._given, policy_or_weights)
         self._batches.policy_version += 1
 
+    @between_batches
     def stats(self) -> dict[str, Any]:
         """Tell how far it is, and how.
 
@@ -355,6 +331,7 @@ class Collector(RunsInBackground):
 
     # state
 
+    @between_batches
     def state_dict(self) -> dict[str, Any]:
         """Save everything that the next batch depends on, the policy's weights included.
 
@@ -377,6 +354,7 @@ class Collector(RunsInBackground):
             "random": generators(),
         }
 
+    @between_batches
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the collector that was saved would have, bit for bit, ids included.
 
@@ -418,34 +396,19 @@ class Collector(RunsInBackground):
             self._progress.close()
             self.env.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.shutdown()
-
     def __repr__(self) -> str:
-        total = self.settings.total_frames
+        total = self._total
         return (
             f"{type(self).__name__}({self.env!r}, {self._frames_of_batch} frames a batch, "
             f"{self.frames} of {'any number' if total == -1 else total} played)"
         )
 
-    def _work(self) -> bool:
-        if self._has_frames_left():
-            self._batch()
-        return self._has_frames_left()
-
     @property
     def _frames_of_batch(self) -> int:
         return self._batches.num_steps * max(self.env.batch_size.numel(), 1)
 
-    def _has_frames_left(self) -> bool:
-        return self.settings.total_frames == -1 or self.frames < self.settings.total_frames
-
-    def _has_more(self) -> bool:
-        self._require_open()
-        return self._has_frames_left() or self._batches.waiting > 0
+    def _waits(self) -> bool:
+        return self._batches.waiting > 0
 
 
 SyncDataCollector = Collector

@@ -34,6 +34,7 @@ class Crew:
         pool: the processes.
         replaces: whether a new worker takes the place of one that died.
         told: the last delivery of each, or None.
+        frames: steps that were delivered.
         restarts: how many were replaced.
 
     Example:
@@ -64,7 +65,7 @@ class Crew:
             make, start_method=start_method, timeout_s=timeout_s, name="collector worker"
         )
         self.told: list[Delivery | None] = [None] * len(make)
-        self.restarts = 0
+        self.frames = self.restarts = 0
         self._slots: list[Slots | None] = [None] * len(make)
         self._begun, self._deaths = [0] * len(make), [0] * len(make)
         self._shared: tuple[WeightBoard | None, Any] = (None, None)
@@ -152,6 +153,7 @@ class Crew:
             self._replace(index, died)
             return None, None
         self.told[index], self._deaths[index] = told, 0
+        self.frames += told.frames
         slots, batch = self._slots[index], told.batch
         if batch is not None and self._shares:
             self._make_room(index, batch)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from rl_collect.background import RunsInBackground
+from rl_collect.collecting import Collecting, between_batches
 from rl_collect.crew import Crew
+from rl_collect.devices import mover
 from rl_collect.joining import join
 from rl_collect.multi_options import (
     Makers,
@@ -19,17 +20,15 @@ from rl_collect.multi_options import (
     check_options,
     makers_of,
     serve,
-    share_of,
+    worker_options,
 )
-from rl_collect.progress import Progress
-from rl_collect.servant import Outbox
-from rl_collect.slots import Delivery
+from rl_collect.turns import OneByOne, Together, Turns
 from rl_collect.weight_board import WeightBoard
+from rl_collect.weights import has_weights
 from rl_envs import WorkerDied
-from rl_slabs import RowSchema, Slab
 
 
-class MultiCollector(RunsInBackground):
+class MultiCollector(Collecting):
     """Plays environments in processes, and hands their batches out together or one by one.
 
     Each worker runs a `Collector` of its own. Batches come through shared memory; new weights go
@@ -58,7 +57,6 @@ class MultiCollector(RunsInBackground):
 
     Attributes:
         policy: the policy here; `update_policy_weights_()` hands its weights on.
-        frames: steps handed out so far.
 
     Raises:
         ValueError: options that exclude each other, or numbers that do not fit.
@@ -100,31 +98,27 @@ class MultiCollector(RunsInBackground):
     ) -> None:
         makers = makers_of(create_env_fn, num_workers)
         check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
-        self._sync, self._total = sync, total_frames
+        super().__init__(total_frames, replay_buffer, progress=progress)
         self._by_trajectory = options.get("trajs_per_batch") is not None
         self._how = (
             cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
         )
-        self._threshold = 1.0 if preemptive_threshold is None else preemptive_threshold
-        self._buffer = replay_buffer
         self._workers_write = bool(getattr(replay_buffer, "is_shared", False))
-        check_buffer(
+        has_columns = check_buffer(
             replay_buffer,
             len(makers),
             stacks=sync and self._how == "stack",
             workers_write=self._workers_write,
             set_truncated=bool(options.get("set_truncated")),
         )
-        self._joins = getattr(getattr(replay_buffer, "storage", None), "ndim", 1) > 1
-        self.policy, self.frames = policy, 0
+        self._joins = sync and (replay_buffer is None or has_columns)
+        self.policy = policy
         options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
-        shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
-        for name in (*shared, "init_random_frames"):
-            if options.get(name) and (name != "trajs_per_batch" or replay_buffer is None):
-                options[name] = share_of(options[name], len(makers), name)
-        options["replay_buffer"] = replay_buffer
-        if replay_buffer is not None and not self._workers_write:
-            options["replay_buffer"] = Outbox()
+        storing = options.get("storing_device") or options.get("device")
+        self._store = mover(torch.device("cpu" if storing is None else storing))
+        options = worker_options(
+            options, len(makers), sync, replay_buffer, workers_write=self._workers_write
+        )
         self._crew = Crew(
             [functools.partial(serve, make, policy, options) for make in makers],
             mp_start_method,
@@ -132,103 +126,36 @@ class MultiCollector(RunsInBackground):
             replaces=restart_workers,
             shares=not self._by_trajectory,
         )
-        has_weights = isinstance(policy, nn.Module) and bool(policy.state_dict())
-        self._board = WeightBoard.like(policy) if has_weights else None
-        self._stop = None
-        if preemptive_threshold is not None:
-            self._stop = Slab.shared(RowSchema({"stop": (torch.int64, ())}), 1)
-        self._crew.attach(self._board, self._stop)
         self._sizes: list[int] = self._crew.call_all("frames_of_batch")
-        self._turn = 0
-        self._progress = Progress(total_frames, is_on=progress)
-        self._round: dict[int, TensorDictBase | None] = {}  # of workers that are done already
+        self._turns: Turns = (
+            Together(self._crew, preemptive_threshold)
+            if sync
+            else OneByOne(self._crew, self._sizes, total_frames)
+        )
+        weights = self._crew.call(0, "weights") if policy is None else policy
+        self._board = WeightBoard.like(weights) if has_weights(weights) else None
+        self._crew.attach(self._board, self._turns.stop)
         self._ready: list[TensorDictBase] = []  # taken, not yet handed out
         self._shown = 0  # frames that the bar knows
-        self._is_drained = self._is_shut = False
+        self._is_drained = False
 
     # batches
 
-    def __iter__(self) -> Iterator[TensorDictBase | None]:
-        while self._has_more():
-            yield self._batch()
-        self._progress.close()
-
-    def next(self) -> TensorDictBase | None:
-        """One more batch; None where there is none, or it went to the buffer."""
-        return self._batch() if self._has_more() else None
+    @property
+    def frames(self) -> int:
+        """Steps delivered so far."""
+        return self._crew.frames
 
     def _batch(self) -> TensorDictBase | None:
-        if self._ready:
-            batch: TensorDictBase | None = self._ready.pop(0)
-        else:
-            batch = self._all() if self._sync else self._first()
+        if not self._ready:
+            found = self._turns.next()
+            self._ready = [join(found, self._how)] if self._joins and found else found
         self._show()
-        if self._buffer is None or batch is None:
-            return batch
-        self._buffer.extend(batch)
+        if self._buffer is None:
+            return self._store(self._ready.pop(0)) if self._ready else None
+        while self._ready:
+            self._buffer.extend(self._store(self._ready.pop(0)))
         return None
-
-    def _all(self) -> TensorDictBase | None:
-        """A batch of every worker; one that failed in between is asked again."""
-        while len(self._round) < len(self._crew):
-            for index in range(len(self._crew)):
-                if index not in self._round and not self._crew.is_busy(index):
-                    self._crew.begin(index)
-            for index in self._crew.pool.wait():
-                self._take(index)
-            if self._stop is not None and len(self._round) >= self._threshold * len(self._crew):
-                self._stop.columns()["stop"][0] = self._crew.newest
-        found = [self._round[index] for index in range(len(self._crew))]
-        self._round = {}
-        batches = [batch for batch in found if batch is not None]
-        if not batches:
-            return None
-        if self._buffer is not None and not self._joins:
-            for batch in batches[:-1]:
-                self._buffer.extend(batch)
-            return batches[-1]
-        return join(batches, self._how)
-
-    def _first(self) -> TensorDictBase | None:
-        """The batch of whoever is ready, in turn, while all go on."""
-        count = len(self._crew)
-        while True:
-            for index in range(count):
-                if not self._crew.is_busy(index) and self._may_begin(index):
-                    self._crew.begin(index)
-            ready = self._crew.pool.wait()
-            index = min(ready, key=lambda one: (one - self._turn) % count)
-            self._turn = (index + 1) % count
-            told, batch = self._take(index, go_on=True)
-            if told is not None:
-                return batch
-
-    def _may_begin(self, index: int) -> bool:
-        """Whether frames are left that no worker plays yet."""
-        playing = [
-            size
-            for other, size in enumerate(self._sizes)
-            if other != index and self._crew.is_busy(other)
-        ]
-        return self._total == -1 or self.frames + sum(playing) < self._total
-
-    def _take(
-        self, index: int, *, go_on: bool = False
-    ) -> tuple[Delivery | None, TensorDictBase | None]:
-        """What a worker has played, which is counted; with `go_on` it begins its next batch."""
-
-        def goes_on() -> bool:
-            self._count(index)
-            return go_on and self._may_begin(index)
-
-        told, batch = self._crew.take(index, goes_on)
-        if told is not None and self._sync:
-            self._round[index] = batch
-        return told, batch
-
-    def _count(self, index: int) -> None:
-        told = self._crew.told[index]
-        self.frames += 0 if told is None else told.frames
 
     def _show(self) -> None:
         told = [one for one in self._crew.told if one is not None]
@@ -265,6 +192,7 @@ class MultiCollector(RunsInBackground):
         """The newest version of the weights; each row carries the one that acted."""
         return 0 if self._board is None else self._board.newest
 
+    @between_batches
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed all workers, each from the one before, actions included; they reset.
 
@@ -283,11 +211,13 @@ class MultiCollector(RunsInBackground):
         """How many workers were replaced."""
         return self._crew.restarts
 
+    @between_batches
     def reset(self) -> None:
         """Begin new trajectories with the next batches."""
         self._settle()
         self._crew.call_all("reset")
 
+    @between_batches
     def stats(self) -> dict[str, Any]:
         """Tell how far it is, and how.
 
@@ -309,6 +239,7 @@ class MultiCollector(RunsInBackground):
         told = [one for one in self._crew.told if one is not None]
         return sum(self.policy_version - one.version for one in told) / max(len(told), 1)
 
+    @between_batches
     def state_dict(self) -> dict[str, Any]:
         """Save all workers and the newest weights.
 
@@ -318,15 +249,20 @@ class MultiCollector(RunsInBackground):
         Raises:
             NotImplementedError: an environment cannot save its state, or the workers go on by
                 themselves.
+            RuntimeError: some workers have delivered a batch, and others have failed to.
         """
         self._require_sync()
         self._settle()
+        if self._ready or self._turns.has_part:
+            msg = "a batch is under way that was not handed out: take it by next(), then save."
+            raise RuntimeError(msg)
         return {
             "frames": self.frames,
             "policy_version": self.policy_version,
             "workers": self._crew.call_all("state_dict"),
         }
 
+    @between_batches
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the collector that was saved would have, bit for bit, ids included.
 
@@ -343,15 +279,17 @@ class MultiCollector(RunsInBackground):
         if len(saved) != len(self._crew):
             msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."
             raise ValueError(msg)
-        self.frames = self._shown = state["frames"]
-        self._round, self._ready = {}, []
+        self._turns.left()
+        self._crew.frames = self._shown = state["frames"]
+        self._ready, self._is_drained = [], False
         for index, one in enumerate(saved):
             self._crew.call(index, "load_state_dict", one)
-        if isinstance(self.policy, nn.Module) and self._board is not None:
-            self.policy.load_state_dict(saved[0]["policy"])
-            old = self._board
-            self._board = WeightBoard.like(self.policy, state["policy_version"])
-            self._crew.attach(self._board, self._stop)
+        if self._board is not None:
+            weights, old = saved[0]["policy"], self._board
+            if isinstance(self.policy, nn.Module):
+                self.policy.load_state_dict(weights)
+            self._board = WeightBoard.like(weights, state["policy_version"])
+            self._crew.attach(self._board, self._turns.stop)
             old.close()
 
     # the end
@@ -379,7 +317,7 @@ class MultiCollector(RunsInBackground):
             try:
                 self._crew.close(timeout_s)
             finally:
-                for shared in (self._board, self._stop):
+                for shared in (self._board, self._turns.stop):
                     if shared is not None:
                         shared.close()
 
@@ -387,7 +325,7 @@ class MultiCollector(RunsInBackground):
         """Write what is there; what a worker held that is gone now is gone as well."""
         failure: Exception | None = None
         self._crew.replaces = False
-        found = [*self._ready, *self._round.values()]
+        found: list[Any] = [*self._ready, *self._turns.left()]
         for index in range(len(self._crew)):
             try:
                 if self._crew.is_busy(index):
@@ -403,51 +341,30 @@ class MultiCollector(RunsInBackground):
         if failure is not None:
             raise failure
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.shutdown()
-
-    def __len__(self) -> int:
-        if self._total == -1:
-            msg = "this collector has no end: give total_frames, or do not ask for its length."
-            raise TypeError(msg)
-        of_batch = sum(self._sizes) if self._sync else max(self._sizes)
-        return -(-self._total // of_batch)
+    @property
+    def _frames_of_batch(self) -> int:
+        return sum(self._sizes) if isinstance(self._turns, Together) else max(self._sizes)
 
     def __repr__(self) -> str:
         total = "any number" if self._total == -1 else self._total
-        kind = "together" if self._sync else "one by one"
+        kind = "together" if isinstance(self._turns, Together) else "one by one"
         return (
             f"{type(self).__name__}({len(self._crew)} workers {kind}, {self._sizes} frames a "
             f"batch, {self.frames} of {total} played)"
         )
 
-    def _work(self) -> bool:
-        if self._has_more():
-            self._batch()
-        return self._has_more()
-
-    def _has_more(self) -> bool:
-        self._require_open()
-        if self._total == -1 or self.frames < self._total or self._ready:
-            return True
-        return self._by_trajectory and self._buffer is None and self._drain()
-
-    def _drain(self) -> bool:
-        """Take the whole trajectories that no batch has handed out; say whether there are any."""
-        if not self._is_drained:
+    def _waits(self) -> bool:
+        """Take, once, the whole trajectories that no batch has handed out."""
+        can_drain = self._by_trajectory and self._buffer is None and not self._is_drained
+        if not self._ready and can_drain:
             self._is_drained = True
             self._settle()
-            found = [self._round.pop(index, None) for index in range(len(self._crew))]
-            found += self._crew.call_all("drain")
+            found = [*self._turns.left(), *self._crew.call_all("drain")]
             self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
         return bool(self._ready)
 
     def _require_sync(self) -> None:
-        self._require_open()
-        if not self._sync:
+        if not isinstance(self._turns, Together):
             msg = (
                 "workers that go on by themselves have no moment at which all stand still: save "
                 "the buffer and the policy, or collect with sync=True."
@@ -456,12 +373,7 @@ class MultiCollector(RunsInBackground):
 
     def _settle(self) -> None:
         """Wait until no worker has a batch under way; those batches are kept for later."""
-        self._require_open()
-        for index in range(len(self._crew)):
-            if self._crew.is_busy(index):
-                _, batch = self._take(index)
-                if batch is not None and not self._sync:
-                    self._ready.append(batch)
+        self._ready += self._turns.settle()
 
 
 class MultiSyncCollector(MultiCollector):

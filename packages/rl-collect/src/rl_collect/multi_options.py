@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rl_collect.collector import Collector
-from rl_collect.servant import Servant
+from rl_collect.servant import Outbox, Servant
 from rl_envs import EnvBase
 
 Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -121,7 +121,7 @@ def check_options(
 
 def check_buffer(
     buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
-) -> None:
+) -> bool:
     """Refuse a buffer in which the steps of several workers would lie in one column.
 
     Args:
@@ -131,11 +131,15 @@ def check_buffer(
         workers_write: whether the workers write to it themselves.
         set_truncated: whether every batch ends as a truncation.
 
+    Returns:
+        Whether its storage has columns, `ndim` above 1.
+
     Raises:
         ValueError: it has `ndim` above 1, and several write to it one after another.
 
     Example:
         >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
+        False
     """
     ndim = getattr(getattr(buffer, "storage", None), "ndim", 1)
     if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
@@ -145,6 +149,37 @@ def check_buffer(
             'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
         )
         raise ValueError(msg)
+    return bool(ndim > 1)
+
+
+def worker_options(
+    options: Mapping[str, Any], num_workers: int, sync: bool, buffer: Any, *, workers_write: bool
+) -> dict[str, Any]:
+    """Make the options of each worker's collector out of those of all.
+
+    Args:
+        options: of the whole.
+        num_workers: who share frames, and trajectories where they deliver together.
+        sync: whether they deliver together.
+        buffer: where batches go, or None.
+        workers_write: whether the workers write to it themselves.
+
+    Returns:
+        The options of one.
+
+    Example:
+        >>> worker_options({"frames_per_batch": 8}, 2, True, None, workers_write=False)
+        {'frames_per_batch': 4, 'replay_buffer': None, 'storing_device': 'cpu'}
+    """
+    made = {**options, "replay_buffer": buffer}
+    shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
+    for name in (*shared, "init_random_frames"):
+        if options.get(name) and (name != "trajs_per_batch" or buffer is None):
+            made[name] = share_of(options[name], num_workers, name)
+    if not workers_write:
+        made["storing_device"] = "cpu"  # what they hand over lies in shared memory
+        made["replay_buffer"] = None if buffer is None else Outbox()
+    return made
 
 
 def share_of(total: int, num_workers: int, name: str) -> int:

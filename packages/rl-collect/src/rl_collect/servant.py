@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_collect.collector import Collector
 from rl_collect.slots import Delivery, Slots
 from rl_collect.weight_board import WeightBoard
+from rl_collect.weights import has_weights
 
 
 class Outbox:
@@ -115,6 +117,11 @@ class Servant:
     def frames_of_batch(self) -> int:
         """How many steps a batch has."""
         return self._collector._frames_of_batch
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of the policy; none where it has none."""
+        acting = self._collector._given
+        return dict(acting.state_dict()) if has_weights(acting) else {}
 
     def drain(self) -> Any:
         """Hand out the whole trajectories that are there, without playing on.

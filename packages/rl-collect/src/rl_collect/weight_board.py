@@ -76,7 +76,7 @@ class WeightBoard:
             ValueError: a weight has another shape.
             TypeError: a weight has another dtype.
         """
-        found = {name: leaf.detach() for name, leaf in state_of(weights).items()}
+        found = {name: leaf.detach().cpu() for name, leaf in state_of(weights).items()}
         lane = self._lanes.claim()
         span = lane.reserve(1)
         self._slab.write(span.rows, TensorDict({k: v.unsqueeze(0) for k, v in found.items()}, [1]))

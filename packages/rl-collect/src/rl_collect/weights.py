@@ -63,3 +63,19 @@ def state_of(weights: Any) -> dict[str, Tensor]:
         f"{type(weights).__name__}."
     )
     raise TypeError(msg)
+
+
+def has_weights(policy: Any) -> bool:
+    """Tell whether there is something to replace.
+
+    Args:
+        policy: any policy, or its state dictionary.
+
+    Returns:
+        Whether it is a module, or a dictionary, that holds a tensor.
+
+    Example:
+        >>> has_weights(nn.Linear(3, 2)), has_weights(None), has_weights(nn.Tanh())
+        (True, False, False)
+    """
+    return isinstance(policy, nn.Module | Mapping) and bool(state_of(policy))
