@@ -1,15 +1,16 @@
 """LSTM and GRU on flat batches beside torchrl's modules and torch's own networks, in one process.
 
-Run with `nox -s "bench(rl-recurrent)"`. Forward and backward with gradients of the parameters and
-of the inputs. Medians of calls taken in turn; every ratio is peer over ours, and above 1 is faster.
-The bars of the package stand behind the ratios that they ask for.
+Run with `nox -s "bench(rl-recurrent)"`; with `-- lstm ragged` for some cells or tables alone.
+Forward and backward with gradients of the parameters and of the inputs. Medians of calls taken in
+turn; every ratio is peer over ours, and above 1 is faster. The bars of the package stand behind the
+ratios that they ask for. A table is printed as soon as it is there.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -129,7 +130,7 @@ def report(title: str, found: dict[str, float], bars: dict[str, float]) -> None:
     mine = found["ours, auto"]
     for name, ms in found.items():
         bar = f"  bar {bars[name]:g}" if name in bars else ""
-        print(f"  {name:28}{ms:10.2f} ms   {ms / mine:8.2f}x{bar}")
+        print(f"  {name:28}{ms:10.2f} ms   {ms / mine:8.2f}x{bar}", flush=True)
 
 
 def ragged(cell: str, peer: Any, mode: Any, repeats: int) -> None:
@@ -146,7 +147,7 @@ def ragged(cell: str, peer: Any, mode: Any, repeats: int) -> None:
     if peer is not None:
         calls["torchrl, pad"] = training_call(module_of(peer, cell, "pad"), batch, mode)
         slow["torchrl, scan"] = training_call(module_of(peer, cell, "scan"), batch, mode)
-    found = {**medians_ms(calls, repeats), **medians_ms(slow, 2, warmup=1)}
+    found = {**medians_ms(calls, repeats), **medians_ms(slow, 1, warmup=0)}  # it takes seconds
     bars = {"torchrl, pad": 3.0, "torchrl, scan": 100.0} if cell == "lstm" else {}
     bars = bars or {"torchrl, pad": 2.0, "torch, packed": 1.5}
     report(f"{cell}, flat [{ROWS}], episodes near {EPISODE}, H={SIZE}", found, bars)
@@ -156,7 +157,7 @@ def ragged(cell: str, peer: Any, mode: Any, repeats: int) -> None:
             f"  peak memory: ours {mine / 1e6:.1f} MB, torchrl's pad {theirs / 1e6:.1f} MB, ",
             end="",
         )
-        print(f"ratio {mine / theirs:.2f}  bar at most 0.5")
+        print(f"ratio {mine / theirs:.2f}  bar at most 0.5", flush=True)
 
 
 def grid(cell: str, peer: Any, mode: Any, repeats: int) -> None:
@@ -166,15 +167,18 @@ def grid(cell: str, peer: Any, mode: Any, repeats: int) -> None:
         f"ours, {name}": training_call(module_of(ours, cell, name), batch, set_recurrent_mode)
         for name in ("auto", "pad")
     }
+    slow: dict[str, Call] = {}
     if peer is not None:
-        for name in ("pad", "scan"):
-            calls[f"torchrl, {name}"] = training_call(module_of(peer, cell, name), batch, mode)
+        calls["torchrl, pad"] = training_call(module_of(peer, cell, "pad"), batch, mode)
+        slow["torchrl, scan"] = training_call(module_of(peer, cell, "scan"), batch, mode)
+    few = max(3, repeats // 5)
+    found = {**medians_ms(calls, repeats), **medians_ms(slow, few, warmup=1)}
     bar = 3.0 if cell == "lstm" else 2.0
     bars = {"torchrl, pad": bar, "torchrl, scan": bar}
-    report(f"{cell}, [32, 128], resets near every {EPISODE}", medians_ms(calls, repeats), bars)
+    report(f"{cell}, [32, 128], resets near every {EPISODE}", found, bars)
 
 
-def dense(cell: str, repeats: int) -> None:
+def dense(cell: str, peer: Any, mode: Any, repeats: int) -> None:
     """Sequences of one length without resets, in the shape of torch."""
     x = torch.randn(64, 64, SIZE)
     kind, own = (nn.LSTM, ours.LSTM) if cell == "lstm" else (nn.GRU, ours.GRU)
@@ -182,11 +186,11 @@ def dense(cell: str, repeats: int) -> None:
         "ours, auto": torch_call(own(SIZE, SIZE), x, None),
         "torch, dense": torch_call(kind(SIZE, SIZE, batch_first=True), x, None),
     }
-    report(f"{cell}, dense [64, 64]", medians_ms(calls, 2 * repeats), {"torch, dense": 0.95})
+    report(f"{cell}, dense [64, 64]", medians_ms(calls, 3 * repeats), {"torch, dense": 0.95})
 
 
 @torch.no_grad()
-def steps(cell: str, repeats: int) -> None:
+def steps(cell: str, peer: Any, mode: Any, repeats: int) -> None:
     """One step in sequential mode, as a plan calls it, beside the bare cell of torch."""
     bare: Any = (nn.LSTMCell if cell == "lstm" else nn.GRUCell)(SIZE, SIZE)
     module = module_of(ours, cell, "auto")
@@ -201,12 +205,14 @@ def steps(cell: str, repeats: int) -> None:
         }
         if importlib.util.find_spec("rl_envs") is not None:
             calls["ours, plan"] = plan_call(module, [x, *stored, flag])
-        found = medians_ms(calls, repeats, warmup=50)
+        found = medians_ms(calls, 100 * repeats, warmup=50)
         floor, bar = found["torch, cell"], 1.5 if rows == 1 else 1.2
         print(f"\n{cell}, one step of {rows}")
         for name, ms in found.items():
             print(
-                f"  {name:28}{ms * 1e3:10.1f} us   {ms / floor:8.2f} of the cell, bar at most {bar}"
+                f"  {name:28}{ms * 1e3:10.1f} us   {ms / floor:8.2f} of the cell, "
+                f"bar at most {bar}",
+                flush=True,
             )
 
 
@@ -221,22 +227,32 @@ def plan_call(module: Any, tensors: list[Tensor]) -> Call:
     return lambda: plan(values, size)
 
 
-def main(repeats: int = 25, threads: int = 2) -> None:
-    """Print every table."""
+TABLES = {"ragged": ragged, "grid": grid, "dense": dense, "steps": steps}
+CELLS = ("lstm", "gru")
+
+
+def main() -> None:
+    """Print the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"cells and tables: {[*CELLS, *TABLES]}; or all")
+    parser.add_argument("--repeats", type=int, default=12, help="calls behind a median")
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    unknown = set(given.names) - {*CELLS, *TABLES}
+    if unknown:
+        parser.error(f"expected some of {[*CELLS, *TABLES]}: got {sorted(unknown)}")
     torch.manual_seed(0)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(given.threads)
     peer, mode = None, None
     if importlib.util.find_spec("torchrl") is not None:
         import torchrl.modules
 
         peer, mode = torchrl.modules, torchrl.modules.set_recurrent_mode
-    for cell in ("lstm", "gru"):
-        ragged(cell, peer, mode, repeats)
-        grid(cell, peer, mode, repeats)
-        dense(cell, repeats)
-        steps(cell, 2000)
+    for cell in [name for name in CELLS if name in given.names] or CELLS:
+        for table in [name for name in TABLES if name in given.names] or TABLES:
+            TABLES[table](cell, peer, mode, given.repeats)
     print("\nCUDA: not measured here; python benchmarks/gpu_*.py prints the table G1 to G6.")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -98,8 +98,15 @@ def test_nan_in_one_segment_stays_there(layer, backend):
     assert dirty[0][5:7].isnan().all()
 
 
-@pytest.mark.parametrize("backend", ["pack", "scan"])
-def test_only_states_and_inputs_are_kept_for_backward(layer, backend):
+@pytest.mark.parametrize(
+    ("backend", "save", "width"),
+    [
+        ("pack", "state", 3 + 2 * 4),  # x, h and c
+        ("pack", "auto", 3 + 6 * 4),  # and the gates
+        ("scan", "auto", 3 + 2 * 4),
+    ],
+)
+def test_what_is_kept_for_backward(layer, backend, save, width):
     case = layer("lstm", [30, 50], inputs=3, size=4)
     given = [t.clone().requires_grad_() for t in case.tensors]
     kept: dict[int, int] = {}
@@ -110,11 +117,27 @@ def test_only_states_and_inputs_are_kept_for_backward(layer, backend):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda t: t):
-        made = case._made(backend, given, case.segments, {})
+        made = case._made(backend, given, case.segments, {"save": save})
     rows = 8 * sum(case.segments.lengths.tolist())
     weights = sum(t.numel() * 8 for t in given[1:])
-    assert sum(kept.values()) <= rows * (3 + 2 * 4) + weights  # x, h and c
+    assert rows * width < sum(kept.values()) <= rows * width + weights
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("save", ["state", "gates"])
+def test_gates_kept_or_found_again_give_the_same(layer, save, monkeypatch):
+    case = layer("lstm", [5, 1, 9, 3, 9])
+    monkeypatch.setattr(pack, "CELLS", 1)
+    monkeypatch.setattr(pack, "MIN_ROWS", 7)  # several pieces
+    assert_close(case.run("pack", save=save), case.run("reference"), rtol=1e-9, atol=1e-11)
+
+
+def test_a_graph_that_is_kept_gives_its_gradient_twice(layer):
+    case = layer("lstm", [3, 5])
+    given = [t.clone().requires_grad_() for t in case.tensors]
+    hidden, *_ = case._made("pack", given, case.segments, {"save": "gates"})
+    first = torch.autograd.grad(hidden.sum(), given, retain_graph=True)
+    assert_close(torch.autograd.grad(hidden.sum(), given), first, rtol=0, atol=0)
 
 
 @both_cells

@@ -20,6 +20,9 @@ CUDA = torch.device("cuda")
         (Work("lstm", 128, every_state=True), DENSE, "pack"),
         (Work("gru", 128), RAGGED, "pack"),
         (Work("gru", 128, every_state=True), DENSE, "pad"),
+        (Work("gru", 64), DENSE, "pack"),  # 64 segments of 64: narrow
+        (Work("gru", 65), DENSE, "pad"),
+        (Work("lstm", 2), DENSE, "pad"),
         (Work("lstm", 128, CUDA), DENSE, "pad"),
         (Work("lstm", 160, CUDA), DENSE, "triton"),
         (Work("lstm", 160, CUDA), Segments.from_lengths(torch.full((32,), 5)), "pad"),

@@ -179,8 +179,8 @@ def test_padding_takes_no_part(make):
     padded["observation"][3:5] = torch.nan
     with sequences:
         found, wanted = module(padded)["features"], module(whole)["features"]
-    assert torch.equal(found[:3], wanted[:3])
-    assert torch.equal(found[5:], wanted[5:])
+    for real in (slice(3), slice(5, 9)):  # products of another number of rows round otherwise
+        assert_close(found[real], wanted[real], rtol=1e-12, atol=1e-14)
     assert not found[3:5].any()
 
 

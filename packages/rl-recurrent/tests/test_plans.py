@@ -21,7 +21,10 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 def test_pieces_hold_every_row_once_and_each_behind_its_own(lengths, min_rows):
     plan = StepPlan(Segments.from_lengths(torch.tensor(lengths)))
     pieces = plan.pieces(min_rows)
-    assert [piece.is_first for piece in pieces] == [True] + [False] * (len(pieces) - 1)
+    assert [piece.begin for piece in pieces] == [
+        sum(len(before.rows) for before in pieces[:number]) for number in range(len(pieces))
+    ]
+    assert all(torch.equal(piece.of(plan.rows), piece.rows) for piece in pieces)
     assert all(len(piece.rows) >= min_rows for piece in pieces[:-1])
     assert all(sum(piece.counts) == len(piece.rows) for piece in pieces)
     rows = torch.cat([piece.rows for piece in pieces])

@@ -14,7 +14,8 @@ def test_lstm_factors_are_the_derivatives():
     h = o.sigmoid() * c.tanh()
     dh, dc = torch.randn_like(h), torch.randn_like(c)
     wanted = torch.autograd.grad((h, c), (sums, before), (dh, dc))
-    gates = pointwise.lstm_gates_(sums.detach().clone())
+    gates = sums.detach().clone()
+    pointwise.lstm_gates_(pointwise.LSTMGates.of(gates))
     made = pointwise.lstm_factors_(gates, before.detach().clone(), c.detach().clone())
     factors, towards_cell, forget = made
     whole = dc + dh * towards_cell
@@ -33,7 +34,7 @@ def test_gru_factors_are_the_derivatives():
     dh = torch.randn_like(h)
     of_sums, of_inner, of_before = torch.autograd.grad(h, (sums, inner, before), dh)
     gates, q = sums.detach().clone(), inner.detach().clone()
-    pointwise.gru_gates_(gates, q)
+    pointwise.gru_gates_(pointwise.GRUGates.of(gates), q)
     factors, towards_new, update = pointwise.gru_factors_(gates, q, before.detach())
     assert_close((factors[:, :2] * dh[:, None]).flatten(1), of_sums[:, :6])
     assert_close(factors[:, 2] * dh, of_inner)

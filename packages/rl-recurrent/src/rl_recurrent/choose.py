@@ -3,13 +3,14 @@
 | where | what | backend |
 |---|---|---|
 | under `torch.compile` | anything | ``scan`` |
-| CPU | segments all of one length, but an LSTM in float64 | ``pad``: one call of torch |
+| CPU | segments all of one length, but an LSTM in float64 or a narrow GRU | ``pad``, one call |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
 | CUDA | anything else, without triton | ``pad`` in blocks of time |
 
-Where every cell state of an LSTM is wanted, ``pad`` is left out: ``pack`` or ``triton`` runs.
+A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
+there. Where every cell state of an LSTM is wanted, ``pad`` is left out: ``pack`` or ``triton`` run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rl_recurrent.settings import Settings
 Cell: TypeAlias = Literal["lstm", "gru"]
 WIDE = 32  # columns from which cuDNN is slow at these sizes:
 SLOW_SIZES = range(129, 193)
+NARROW = 4096  # numbers of a step up to which torch's GRU on a CPU is bound by what lies between
 CPU = torch.device("cpu")
 
 
@@ -202,6 +204,8 @@ def _on_cpu(work: Work, segments: Segments) -> Choice:
         return Choice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
     if work.cell == "lstm" and work.dtype == torch.float64:
         return Choice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
+    if work.cell == "gru" and len(segments) * work.hidden_size <= NARROW:
+        return Choice("pack", "GRU on a CPU, few segments at once: fewer operations than torch's")
     return Choice("pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch")
 
 

@@ -163,7 +163,7 @@ def choice_for(
         >>> segments, network = Segments.from_lengths(torch.tensor([6])), torch.nn.GRU(3, 5)
         >>> given = torch.randn(6, 3), segments, Network.of(network), DEFAULT
         >>> choice_for(*given, every_state=False).backend
-        'pad'
+        'pack'
     """
     work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
     return explain_backend(work, segments, settings)

@@ -47,6 +47,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         burn_in: rows of a segment that only warm its state up.
         learned_initial_state: whether a state of zeros stands for a parameter.
         recurrent_matmul_precision: of ``triton``.
+        recurrent_save: what is kept for backward.
         max_length: the longest segment that ``scan`` is made ready for.
     """
 
@@ -72,13 +73,14 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         burn_in: int = 0,
         learned_initial_state: bool = False,
         recurrent_matmul_precision: str = "auto",
+        recurrent_save: str = "auto",
         max_length: int | None = None,
     ) -> None:
         super().__init__()
         self.in_keys = read_keys(in_key, in_keys, self.default_states)
         self.out_keys = written_keys(out_key, out_keys, self.in_keys[1:-1])
         self.settings = Settings(
-            recurrent_backend, precision=recurrent_matmul_precision, max_length=max_length
+            recurrent_backend, recurrent_matmul_precision, recurrent_save, max_length
         )
         if given is None:
             given = _made(make, sizes, {**shape, "device": device, "dtype": dtype})

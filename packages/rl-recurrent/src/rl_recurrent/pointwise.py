@@ -6,50 +6,86 @@ pass is a product of these factors with what arrives, and can compute them for a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 
-def lstm_gates_(gates: Tensor) -> Tensor:
+class LSTMGates(NamedTuple):
+    """Views of the gates of some rows; taken for many rows at once, they can be cut into steps.
+
+    Attributes:
+        i_f: i and f side by side, ``[n, 2H]``.
+        i: ``[n, H]``.
+        f: ``[n, H]``.
+        g: ``[n, H]``.
+        o: ``[n, H]``.
+
+    Example:
+        >>> LSTMGates.of(torch.arange(4.0)[None]).g
+        tensor([[2.]])
+    """
+
+    i_f: Tensor
+    i: Tensor
+    f: Tensor
+    g: Tensor
+    o: Tensor
+
+    @classmethod
+    def of(cls, gates: Tensor) -> LSTMGates:
+        """Take the views.
+
+        Args:
+            gates: ``[n, 4H]``, gates i, f, g, o.
+
+        Returns:
+            The views.
+        """
+        i_f, g, o = gates.tensor_split((gates.shape[1] // 2, 3 * gates.shape[1] // 4), 1)
+        i, f = i_f.chunk(2, 1)
+        return cls(i_f, i, f, g, o)
+
+
+def lstm_gates_(gates: LSTMGates) -> None:
     """Apply sigmoid to i, f and o and tanh to g, in place.
 
     Args:
-        gates: sums of inputs, states and biases, ``[n, 4H]``, gates i, f, g, o.
-
-    Returns:
-        The same tensor.
+        gates: sums of inputs, states and biases.
 
     Example:
-        >>> lstm_gates_(torch.zeros(1, 4))
+        >>> gates = torch.zeros(1, 4)
+        >>> lstm_gates_(LSTMGates.of(gates))
+        >>> gates
         tensor([[0.5000, 0.5000, 0.0000, 0.5000]])
     """
-    size = gates.shape[1] // 4
-    gates[:, : 2 * size].sigmoid_()
-    gates[:, 2 * size : 3 * size].tanh_()
-    gates[:, 3 * size :].sigmoid_()
-    return gates
+    gates.i_f.sigmoid_()
+    gates.g.tanh_()
+    gates.o.sigmoid_()
 
 
-def lstm_states(gates: Tensor, before: Tensor, out: tuple[Tensor, Tensor], scratch: Tensor) -> None:
+def lstm_states(
+    gates: LSTMGates, before: Tensor, out: tuple[Tensor, Tensor], scratch: Tensor
+) -> None:
     """Step the states: c = f * c' + i * g, h = o * tanh(c).
 
     Args:
-        gates: the open gates ``[n, 4H]``.
+        gates: open.
         before: c', ``[n, H]``.
         out: where h and c go, ``[n, H]`` each.
         scratch: memory ``[n, H]``.
 
     Example:
         >>> h, c = torch.empty(1, 1), torch.empty(1, 1)
-        >>> gates = torch.tensor([[0.5, 0.5, 1.0, 0.5]])
+        >>> gates = LSTMGates.of(torch.tensor([[0.5, 0.5, 1.0, 0.5]]))
         >>> lstm_states(gates, torch.ones(1, 1), (h, c), torch.empty(1, 1))
         >>> c
         tensor([[1.]])
     """
-    i, f, g, o = gates.chunk(4, 1)
     hidden, cell = out
-    torch.mul(f, before, out=cell).addcmul_(i, g)
-    torch.mul(o, torch.tanh(cell, out=scratch), out=hidden)
+    torch.mul(gates.f, before, out=cell).addcmul_(gates.i, gates.g)
+    torch.mul(gates.o, torch.tanh(cell, out=scratch), out=hidden)
 
 
 def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,44 +122,72 @@ def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, 
     return factors, towards_cell, forget
 
 
-def gru_state(gates: Tensor, inner: Tensor, before: Tensor, out: Tensor) -> None:
-    """Step the state: n = tanh(n_x + r * q), h = n + z * (h' - n); the gates open in place.
+class GRUGates(NamedTuple):
+    """Views of the gates of some rows; taken for many rows at once, they can be cut into steps.
+
+    Attributes:
+        r_z: r and z side by side, ``[n, 2H]``.
+        r: ``[n, H]``.
+        z: ``[n, H]``.
+        n: ``[n, H]``.
+
+    Example:
+        >>> GRUGates.of(torch.arange(3.0)[None]).z
+        tensor([[1.]])
+    """
+
+    r_z: Tensor
+    r: Tensor
+    z: Tensor
+    n: Tensor
+
+    @classmethod
+    def of(cls, gates: Tensor) -> GRUGates:
+        """Take the views.
+
+        Args:
+            gates: ``[n, 3H]``, gates r, z, n.
+
+        Returns:
+            The views.
+        """
+        r_z, new = gates.tensor_split((2 * gates.shape[1] // 3,), 1)
+        r, z = r_z.chunk(2, 1)
+        return cls(r_z, r, z, new)
+
+
+def gru_gates_(gates: GRUGates, inner: Tensor) -> None:
+    """Open the gates of a GRU, n = tanh(n_x + r * q), in place.
 
     Args:
-        gates: sums for r and z, and the part of n that comes from the input, ``[n, 3H]``.
+        gates: sums for r and z, and the part of n that comes from the input.
         inner: q, the part of n that comes from the state, ``[n, H]``.
+
+    Example:
+        >>> gates = torch.zeros(1, 3)
+        >>> gru_gates_(GRUGates.of(gates), torch.ones(1, 1))
+        >>> gates
+        tensor([[0.5000, 0.5000, 0.4621]])
+    """
+    gates.r_z.sigmoid_()
+    gates.n.addcmul_(gates.r, inner).tanh_()
+
+
+def gru_state(gates: GRUGates, before: Tensor, out: Tensor) -> None:
+    """Step the state: h = n + z * (h' - n).
+
+    Args:
+        gates: open.
         before: h', ``[n, H]``.
         out: where h goes, ``[n, H]``.
 
     Example:
         >>> out = torch.empty(1, 1)
-        >>> gru_state(torch.zeros(1, 3), torch.zeros(1, 1), torch.ones(1, 1), out)
+        >>> gru_state(GRUGates.of(torch.tensor([[0.5, 0.5, 0.0]])), torch.ones(1, 1), out)
         >>> out
         tensor([[0.5000]])
     """
-    _, update, new = gru_gates_(gates, inner)
-    torch.lerp(new, before, update, out=out)
-
-
-def gru_gates_(gates: Tensor, inner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Open the gates of a GRU, in place.
-
-    Args:
-        gates: as in `gru_state`, ``[n, 3H]``.
-        inner: q, ``[n, H]``.
-
-    Returns:
-        r, z and n, ``[n, H]`` each, views of the gates.
-
-    Example:
-        >>> gru_gates_(torch.zeros(1, 3), torch.zeros(1, 1))
-        (tensor([[0.5000]]), tensor([[0.5000]]), tensor([[0.]]))
-    """
-    size = inner.shape[1]
-    gates[:, : 2 * size].sigmoid_()
-    reset, update, new = gates.split(size, 1)
-    new.addcmul_(reset, inner).tanh_()
-    return reset, update, new
+    torch.lerp(gates.n, before, gates.z, out=out)
 
 
 def gru_factors_(gates: Tensor, inner: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,9 @@ class Settings:
         backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.
         precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
             ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
-        save: what ``triton`` keeps for backward: ``"state"``, or ``"gates"`` to compute less.
+        save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to compute
+            less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
+            GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.
         max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
             depend on the data; None to look at the data.
 
@@ -29,14 +31,14 @@ class Settings:
 
     backend: str = "auto"
     precision: str = "auto"
-    save: str = "state"
+    save: str = "auto"
     max_length: int | None = None
 
     def __post_init__(self) -> None:
         known = {
             "backend": ("auto", "pad", "pack", "scan", "triton"),
             "precision": PRECISIONS,
-            "save": ("state", "gates"),
+            "save": ("auto", "state", "gates"),
         }
         for name, values in known.items():
             if getattr(self, name) not in values:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,16 +22,47 @@ class Piece:
     Attributes:
         rows: row of each cell, step after step, int64 ``[R]``, counted over real rows.
         counts: how many segments take part in each step, descending.
-        is_first: whether the first step is that of the segments themselves.
+        begin: how many cells lie before it.
 
     Example:
-        >>> Piece(torch.tensor([0, 2]), [2], True).counts
+        >>> Piece(torch.tensor([0, 2]), [2], 0).counts
         [2]
     """
 
     rows: Tensor
     counts: list[int]
-    is_first: bool
+    begin: int
+
+    def steps(self, *parts: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Cut tensors into steps, all at once: a view takes longer to make alone.
+
+        Args:
+            parts: ``[R, ...]`` each.
+
+        Returns:
+            For each step, its count and its views of the parts, in order of time.
+
+        Example:
+            >>> piece = Piece(torch.tensor([0, 2, 1]), [2, 1], 0)
+            >>> [(count, step.tolist()) for count, step in piece.steps(piece.rows)]
+            [(2, [0, 2]), (1, [1])]
+        """
+        return zip(self.counts, *(part.split(self.counts) for part in parts), strict=True)
+
+    def of(self, cells: Tensor) -> Tensor:
+        """Take this piece of what has all cells of the batch.
+
+        Args:
+            cells: ``[M, ...]``, in order of time.
+
+        Returns:
+            ``[R, ...]``, a view.
+
+        Example:
+            >>> Piece(torch.tensor([1]), [1], 2).of(torch.arange(4))
+            tensor([2])
+        """
+        return cells[self.begin : self.begin + len(self.rows)]
 
 
 class StepPlan:
@@ -100,7 +133,7 @@ class StepPlan:
             counts.append(count)
             end += count
             if end - begin >= min_rows or step + 1 == len(self.counts):
-                found.append(Piece(self.rows[begin:end], counts, not found))
+                found.append(Piece(self.rows[begin:end], counts, begin))
                 counts, begin = [], end
         return found
 

@@ -1,9 +1,9 @@
 """Every step over all segments that are long enough, without padding: the sequences packed.
 
 Time is walked in pieces of a few hundred rows that stay in the cache. A piece gathers its inputs,
-multiplies them at once, steps, and scatters its states to their rows. Only the states are kept:
-backward finds the gates of a piece again with one matrix product, and adds its share of the
-weights' gradients.
+multiplies them at once, steps, and scatters its states to their rows. Only the states are kept,
+and the open gates of an LSTM unless memory is to be saved: backward finds the gates of a piece
+again with one matrix product, and adds its share of the weights' gradients.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent import pointwise
+from rl_recurrent.pointwise import GRUGates, LSTMGates
 from rl_recurrent.settings import Settings
 from rl_recurrent.step_plan import Piece, StepPlan, step_plan
 from rl_recurrent.weights import RowWeights
@@ -39,7 +40,7 @@ def lstm_layer(
         weights: of the layer.
         states: h and c that each segment starts from, ``[S, H]`` each.
         segments: where the rows begin and end.
-        settings: nothing here depends on them.
+        settings: whether gates are kept for backward, as they are unless it says ``"state"``.
 
     Returns:
         h and c after every row, ``[M, H]`` each.
@@ -52,7 +53,11 @@ def lstm_layer(
         tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
     """
     w_ih, w_hh, bias, _ = weights
-    inputs = x, w_ih, w_hh, bias, *states, step_plan(segments)
+    trained = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (x, *states, w_ih, w_hh, bias)
+    )
+    keep = trained and settings.save != "state"
+    inputs = x, w_ih, w_hh, bias, *states, step_plan(segments), keep
     made: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
     return made
 
@@ -83,12 +88,15 @@ def gru_layer(
     return made
 
 
+_INPUTS, _MADE, _GATES = slice(6), slice(6, 8), slice(8, None)  # of what an LSTM saves
+
+
 class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        *tensors, plan = inputs
-        hidden, cell = _lstm_forward(tensors, plan)
-        ctx.save_for_backward(*tensors, hidden, cell)
+        *tensors, plan, keep = inputs
+        hidden, cell, gates = _lstm_forward(tensors, plan, keep=keep)
+        ctx.save_for_backward(*tensors, hidden, cell, *([gates] if keep else []))
         ctx.plan = plan
         ctx.set_materialize_grads(False)
         return hidden, cell
@@ -96,35 +104,43 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        *tensors, hidden, cell = ctx.saved_tensors
-        done = _LSTMBackward(tensors, (hidden, cell), grads, ctx.plan, ctx.needs_input_grad)
-        return (*done.run(), None)
+        tensors, made, gates = (ctx.saved_tensors[part] for part in (_INPUTS, _MADE, _GATES))
+        done = _LSTMBackward(tensors, made, grads, ctx.plan, ctx.needs_input_grad)
+        return (*done.run(*gates), None, None)
 
 
-def _lstm_forward(tensors: Sequence[Tensor], plan: StepPlan) -> tuple[Tensor, Tensor]:
+def _lstm_forward(
+    tensors: Sequence[Tensor], plan: StepPlan, *, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States after every row, and memory for gates: all of them if they are kept."""
     x, w_ih, w_hh, bias, h0, c0 = tensors
     size = w_hh.shape[1]
     out = x.new_empty(len(x), size), x.new_empty(len(x), size)
     pieces = plan.pieces(_piece_rows(4 * size))
     rows = max((len(piece.rows) for piece in pieces), default=0)
-    gates, scratch = x.new_empty(rows, 4 * size), x.new_empty(plan.num_segments, size)
+    gates = x.new_empty(len(x) if keep else rows, 4 * size)
+    scratch = x.new_empty(plan.num_segments, size)
     # two of each, since a piece begins with the states that the one before ended with
     memory = x.new_empty(2, 2, rows, size)
-    states = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
+    inward = w_hh.t().contiguous()  # products of few rows are faster by it
+    h, c = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
+    running = plan.num_segments
     for number, piece in enumerate(pieces):
-        hidden, cell = memory[number % 2].unbind(0)
-        opened = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
-        end = 0
-        for count in piece.counts:
-            begin, end = end, end + count
-            made = hidden[begin:end], cell[begin:end]
-            step = opened[begin:end].addmm_(states[0][:count], w_hh.t())
-            pointwise.lstm_gates_(step)
-            pointwise.lstm_states(step, states[1][:count], made, scratch[:count])
-            states = made
+        hidden, cell = (_top(part, piece) for part in memory[number % 2].unbind(0))
+        place = piece.of(gates) if keep else _top(gates, piece)
+        sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
+        steps = piece.steps(sums, *LSTMGates.of(sums), hidden, cell)
+        for count, step, *opened, h_after, c_after in steps:
+            if count != running:
+                h, c, scratch, running = h[:count], c[:count], scratch[:count], count
+            step.addmm_(h, inward)
+            now = LSTMGates(*opened)
+            pointwise.lstm_gates_(now)
+            pointwise.lstm_states(now, c, (h_after, c_after), scratch)
+            h, c = h_after, c_after
         for whole, part in zip(out, (hidden, cell), strict=True):
-            whole.index_copy_(0, piece.rows, _top(part, piece))
-    return out
+            whole.index_copy_(0, piece.rows, part)
+    return (*out, gates)
 
 
 class _Backward:
@@ -150,15 +166,16 @@ class _Backward:
         rows = max((len(piece.rows) for piece in self.pieces), default=0)
         self.memory = self.x.new_empty(rows, self.gates * self.size)
         self.ones = self.x.new_ones(rows)
-        # x, w_ih, w_hh and the biases; sums of the pieces' shares
+        # w_ih, w_hh and the biases: sums of the pieces' shares
         self.sums = [
-            torch.zeros_like(t) if n else None for t, n in zip(inputs, needs, strict=False)
+            torch.zeros_like(t) if n else None for t, n in zip(inputs[1:], needs[1:], strict=False)
         ]
+        self.of_x = torch.empty_like(self.x) if needs[0] else None
 
     def before(self, which: int, piece: Piece) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
         made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
-        if not piece.is_first:
+        if piece.begin:
             return made.index_select(0, piece.rows - 1)
         inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
         return torch.cat([first.index_select(0, self.plan.order), inside])
@@ -175,9 +192,9 @@ class _Backward:
 
     def add_inputs(self, piece: Piece, x: Tensor, towards: Tensor) -> None:
         """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
-        of_x, of_w_ih, _, of_bias, *_ = self.sums
-        if of_x is not None:
-            of_x.index_copy_(0, piece.rows, towards @ self.w_ih)
+        of_w_ih, _, of_bias, *_ = self.sums
+        if self.of_x is not None:
+            self.of_x.index_copy_(0, piece.rows, towards @ self.w_ih)
         if of_w_ih is not None:
             of_w_ih.addmm_(towards.t(), x)
         if of_bias is not None:
@@ -187,39 +204,47 @@ class _Backward:
 class _LSTMBackward(_Backward):
     gates = 4
 
-    def run(self) -> tuple[Tensor | None, ...]:
+    def run(self, kept: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradients of x, w_ih, w_hh, the bias, h0 and c0."""
         dc = self.x.new_zeros(self.plan.num_segments, self.size)
         later = self.memory[:0]  # gradients of the gates, one step later
         for piece in reversed(self.pieces):
             x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
-            gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
-            pointwise.lstm_gates_(gates.addmm_(hidden, self.w_hh.t()))
+            gates = _top(self.memory, piece)
+            if kept is not None:
+                gates.copy_(piece.of(kept))
+            else:
+                torch.addmm(self.inputs[3], x, self.w_ih.t(), out=gates)
+                pointwise.lstm_gates_(LSTMGates.of(gates.addmm_(hidden, self.w_hh.t())))
             later = self._steps(piece, gates, dc, later).clone()
             self.add_inputs(piece, x, gates)
-            if self.sums[2] is not None:
-                self.sums[2].addmm_(gates.t(), hidden)
+            if self.sums[1] is not None:
+                self.sums[1].addmm_(gates.t(), hidden)
         back = self.plan.inverse
         of_states = (later @ self.w_hh).index_select(0, back), dc.index_select(0, back)
-        return (*self.sums[:4], *of_states)
+        return (self.of_x, *self.sums[:3], *of_states)
 
     def _steps(self, piece: Piece, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
         """Turn the gates of a piece into their gradients, in place; return the first step's."""
         cell = self.made[1].index_select(0, piece.rows)
         factors, towards_cell, forget = pointwise.lstm_factors_(gates, self.before(1, piece), cell)
         dh, of_cell = self.arriving_hidden(piece), self.arriving(1, piece)
-        end = len(piece.rows)
-        for count in reversed(piece.counts):
-            begin, end, now = end - count, end - count, slice(end - count, end)
-            here, dc_now = dh[now], dc[:count]
-            here[: len(later)].addmm_(later, self.w_hh)
-            if of_cell is not None:
-                dc_now.add_(of_cell[now])
-            dc_now.addcmul_(here, towards_cell[now])
-            factors[now, :3].mul_(dc_now.unsqueeze(1))
-            factors[now, 3].mul_(here)
-            dc_now.mul_(forget[now])
-            later = gates[begin : begin + count]
+        more = () if of_cell is None else (of_cell,)
+        steps = piece.steps(dh, towards_cell, factors[:, :3], factors[:, 3], forget, gates, *more)
+        running = len(later)
+        dc_now = dc[:running]
+        for count, here, towards, of_cells, of_o, kept, da, *more in reversed(list(steps)):
+            if running:
+                here[:running].addmm_(later, self.w_hh)
+            if count != running:
+                dc_now, running = dc[:count], count
+            if more:
+                dc_now.add_(*more)
+            dc_now.addcmul_(here, towards)
+            of_cells.mul_(dc_now.unsqueeze(1))
+            of_o.mul_(here)
+            dc_now.mul_(kept)
+            later = da
         return later
 
 
@@ -248,19 +273,20 @@ def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
     rows = max((len(piece.rows) for piece in pieces), default=0)
     gates, scratch = x.new_empty(rows, 3 * size), x.new_empty(plan.num_segments, size)
     memory = x.new_empty(2, rows, size)
-    w_rz, w_n = w_hh.split([2 * size, size])
-    state = h0.index_select(0, plan.order)
+    w_rz, w_n = (part.t().contiguous() for part in w_hh.split([2 * size, size]))
+    h, running = h0.index_select(0, plan.order), plan.num_segments
     for number, piece in enumerate(pieces):
-        hidden = memory[number % 2]
-        opened = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
-        end = 0
-        for count in piece.counts:
-            begin, end = end, end + count
-            step, before = opened[begin:end], state[:count]
-            step[:, : 2 * size].addmm_(before, w_rz.t())
-            inner = torch.addmm(b_hn, before, w_n.t(), out=scratch[:count])
-            pointwise.gru_state(step, inner, before, state := hidden[begin:end])
-        out.index_copy_(0, piece.rows, _top(hidden, piece))
+        hidden = _top(memory[number % 2], piece)
+        sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
+        for count, *opened, after in piece.steps(*GRUGates.of(sums), hidden):
+            if count != running:
+                h, scratch, running = h[:count], scratch[:count], count
+            now = GRUGates(*opened)
+            now.r_z.addmm_(h, w_rz)
+            pointwise.gru_gates_(now, torch.addmm(b_hn, h, w_n, out=scratch))
+            pointwise.gru_state(now, h, after)
+            h = after
+        out.index_copy_(0, piece.rows, hidden)
     return out
 
 
@@ -282,14 +308,14 @@ class _GRUBackward(_Backward):
             torch.mul(towards_new, dh, out=gates[:, 2 * self.size :])
             self.add_inputs(piece, x, gates)
         of_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
-        return (*self.sums[:5], of_state)
+        return (self.of_x, *self.sums[:4], of_state)
 
     def _open(self, piece: Piece, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
         gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
         gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
         inner = torch.addmm(self.inputs[4], hidden, w_n.t())
-        pointwise.gru_gates_(gates, inner)
+        pointwise.gru_gates_(GRUGates.of(gates), inner)
         return gates, inner
 
     def _steps(
@@ -304,17 +330,17 @@ class _GRUBackward(_Backward):
         """
         factors, update, dh = of_piece
         later, direct = carried
-        end = len(piece.rows)
-        for count in reversed(piece.counts):
-            now, end = slice(end - count, end), end - count
-            here = dh[now]
-            here[: len(later)].add_(direct).addmm_(later, self.w_hh)
-            factors[now].mul_(here.unsqueeze(1))
-            later, direct = factors[now].flatten(1), update[now].mul_(here)
+        running = len(later)
+        steps = piece.steps(dh, factors, update, factors.flatten(1))
+        for count, here, da, kept, towards in reversed(list(steps)):
+            if running:
+                here[:running].add_(direct).addmm_(later, self.w_hh)
+            da.mul_(here.unsqueeze(1))
+            later, direct, running = towards, kept.mul_(here), count
 
     def _add_states(self, towards: Tensor, hidden: Tensor) -> None:
         """Add a piece's share to the gradients of w_hh and b_hn."""
-        _, _, of_w_hh, _, of_b_hn = self.sums[:5]
+        _, of_w_hh, _, of_b_hn = self.sums[:4]
         if of_w_hh is not None:
             of_w_hh.addmm_(towards.t(), hidden)
         if of_b_hn is not None:

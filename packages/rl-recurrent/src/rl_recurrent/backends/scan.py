@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_layout import Segments
 from rl_recurrent import pointwise
+from rl_recurrent.pointwise import GRUGates, LSTMGates
 from rl_recurrent.settings import Settings
 from rl_recurrent.weights import RowWeights
 from rl_recurrent.windows import Windows
@@ -163,7 +164,8 @@ def lstm_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers onl
         which, first = source.index_select(0, rows), windows.is_first[t]
         h = torch.where(first, h0.index_select(0, which), h)
         c = torch.where(first, c0.index_select(0, which), c)
-        step = pointwise.lstm_gates_(gates.index_select(0, rows).addmm_(h, w_hh.t()))
+        step = LSTMGates.of(gates.index_select(0, rows).addmm_(h, w_hh.t()))
+        pointwise.lstm_gates_(step)
         pointwise.lstm_states(step, c, (hidden[t], cells[t]), scratch)
         h, c = hidden[t], cells[t]
     return _rows_of(hidden, windows), _rows_of(cells, windows)
@@ -183,9 +185,8 @@ def _lstm_backward(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     windows = Windows.of(start, length, steps)
     h_before, c_before = _before(hidden, h0, start, source), _before(cell, c0, start, source)
     gates = torch.addmm(bias, x, w_ih.t()).addmm_(h_before, w_hh.t())
-    factors, towards_cell, forget = pointwise.lstm_factors_(
-        pointwise.lstm_gates_(gates), c_before, cell.clone()
-    )
+    pointwise.lstm_gates_(LSTMGates.of(gates))
+    factors, towards_cell, forget = pointwise.lstm_factors_(gates, c_before, cell.clone())
     towards = x.new_empty(len(x) + 1, 4 * w_hh.shape[1])  # one more row for what nobody owns
     dh0, dc0 = _with_spare(h0), _with_spare(c0)
     dh = dc = x.new_zeros(windows.rows.shape[1], w_hh.shape[1])
@@ -250,9 +251,10 @@ def gru_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers only
     h = x.new_zeros(columns, size)
     for t, rows in enumerate(windows.rows):
         h = torch.where(windows.is_first[t], h0.index_select(0, source.index_select(0, rows)), h)
-        step = gates.index_select(0, rows)
-        step[:, : 2 * size].addmm_(h, w_rz.t())
-        pointwise.gru_state(step, torch.addmm(b_hn, h, w_n.t()), h, hidden[t])
+        step = GRUGates.of(gates.index_select(0, rows))
+        step.r_z.addmm_(h, w_rz.t())
+        pointwise.gru_gates_(step, torch.addmm(b_hn, h, w_n.t()))
+        pointwise.gru_state(step, h, hidden[t])
         h = hidden[t]
     return _rows_of(hidden, windows)
 
@@ -267,7 +269,7 @@ def _gru_backward(
     w_rz, w_n = w_hh.split([2 * size, size])
     gates, inner = torch.addmm(bias, x, w_ih.t()), torch.addmm(b_hn, before, w_n.t())
     gates[:, : 2 * size].addmm_(before, w_rz.t())
-    pointwise.gru_gates_(gates, inner)
+    pointwise.gru_gates_(GRUGates.of(gates), inner)
     factors, towards_new, update = pointwise.gru_factors_(gates, inner, before)
     towards = x.new_empty(len(x) + 1, 3 * size)  # one more row for what nobody owns
     whole, dh0 = x.new_empty(len(x) + 1, size), _with_spare(h0)

@@ -37,7 +37,7 @@ def lstm_layer(
         weights.w_hh,
         *states,
         segments,
-        save=settings.save,
+        save="gates" if settings.save == "gates" else "state",
         precision=settings.precision,
         projection=(x, weights.w_ih, weights.bias),
     )
@@ -68,7 +68,7 @@ def gru_layer(
         weights.inner_bias,
         state,
         segments,
-        save=settings.save,
+        save="gates" if settings.save == "gates" else "state",
         precision=settings.precision,
         projection=(x, weights.w_ih, weights.bias),
     )
