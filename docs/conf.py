@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rl_layout import draw_layout
+
 project = "rl packages"
 author = "The rl-packages developers"
 copyright = "2026, the rl-packages developers"
@@ -46,7 +48,17 @@ def section(of: str) -> str:
     return MODULE.format(module=of, imported=f"\n   {option}")
 
 
+def draw(page: Path, into: Path) -> None:
+    """Save the drawings of a page: run its first block of code, and draw the batches it names."""
+    made: dict[str, object] = {"print": lambda *_, **__: None}
+    exec(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], made)
+    into.mkdir(exist_ok=True)
+    for name in ("collected", "sample"):
+        draw_layout(made[name]).save(into / f"{name}.png")
+
+
 here = Path(__file__).parent
+draw(here / "conventions.md", here / "_drawn")
 (here / "api").mkdir(exist_ok=True)
 for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     name = declared.parent.name
