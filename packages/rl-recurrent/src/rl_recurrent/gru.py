@@ -122,7 +122,8 @@ class GRUModule(RecurrentModule):
             unless ``traj_step`` says that the segment begins at a reset.
         learned_initial_state: whether a state that is zero throughout, as a primer leaves it at a
             reset, stands for a parameter. It starts at zero.
-        recurrent_matmul_precision: of ``triton``: ``"auto"``, ``"ieee"``, ``"tf32"``, ``"bf16"``.
+        recurrent_matmul_precision: of ``triton``: ``"auto"``, ``"ieee"``, ``"tf32"``, ``"tf32x3"``,
+            ``"bf16"``.
         recurrent_save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to
             compute less, ``"auto"``; see `Settings`.
         max_length: the longest segment that ``scan`` is made ready for; None for the longest one.

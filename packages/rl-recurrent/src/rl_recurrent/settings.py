@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PRECISIONS = ("auto", "ieee", "tf32", "bf16")
+PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Settings:
     Attributes:
         backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.
         precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
-            ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
+            ``"tf32x3"``, ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
         save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to compute
             less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
             GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.

@@ -8,7 +8,7 @@ import sys
 SHARED = 227 * 1024  # bytes of shared memory that one program may have
 CASES = [
     ("lstm_kernels", "backward_resident", 128, 100, "bf16"),
-    ("lstm_kernels", "forward_streamed", 128, 100, "tf32"),
+    ("lstm_kernels", "forward_streamed", 128, 100, "tf32x3"),
 ]
 PROGRAM = """
 import importlib, json, sys

@@ -45,3 +45,5 @@ def test_auto_follows_the_setting_of_torchs_own_recurrent_networks():
         torch.backends.cudnn.allow_tf32 = before
     assert resolve("auto", torch.bfloat16) == (torch.bfloat16, "ieee")
     assert resolve("tf32", torch.bfloat16) == (torch.float32, "tf32")
+    assert resolve("tf32x3", torch.bfloat16) == (torch.float32, "tf32x3")
+    assert resolve("ieee", torch.bfloat16) == (torch.float32, "ieee")

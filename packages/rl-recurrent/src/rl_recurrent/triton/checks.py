@@ -7,8 +7,8 @@ import triton
 from torch import Tensor
 
 from rl_layout import Segments
+from rl_recurrent.settings import PRECISIONS
 from rl_recurrent.triton import tiles
-from rl_recurrent.triton.plan import PRECISIONS
 
 DTYPES = (torch.float32, torch.bfloat16)
 Projection = tuple[Tensor, Tensor, Tensor | None]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,35 @@ class Frame:
         blocks = -(-hidden_size // self.plan.block_j)
         for t in range(self.segments.max_length):  # asks the device once per batch
             yield (self.tiles, blocks), t, t + 1
+
+    def launch(
+        self,
+        kernels: tuple[Any, Any],
+        tensors: Sequence[Tensor],
+        w_hh: Tensor,
+        *,
+        backwards: bool = False,
+        **flags: bool,
+    ) -> None:
+        """Run the resident or the streamed one of two kernels over all segments.
+
+        Args:
+            kernels: the resident one, the streamed one.
+            tensors: their tensors, up to those that tell the segments.
+            w_hh: ``[G * H, H]``, for its width.
+            backwards: whether steps are taken from the last to the first.
+            flags: their compile-time switches.
+        """
+        if not self.tiles:
+            return
+        resident, streamed = kernels
+        options = {"H": w_hh.shape[1], **flags, **self.options()}
+        if self.plan.regime == "resident":
+            resident[(self.tiles,)](*tensors, *self.tables, **options)
+            return
+        launches = list(self.launches(w_hh.shape[1]))
+        for grid, begin, end in reversed(launches) if backwards else launches:
+            streamed[grid](*tensors, *self.tables, begin, end, **options)
 
     def before(self, states: Tensor, initial: Tensor) -> Tensor:
         """State ``[M, H]`` that each row starts from: its predecessor's, or the initial one."""

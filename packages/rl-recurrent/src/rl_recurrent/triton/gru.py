@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent.triton import gru_kernels as kernels
-from rl_recurrent.triton.checks import Projection, check_options, check_projection, check_scan
+from rl_recurrent.triton.checks import Projection
 from rl_recurrent.triton.frame import Frame
-from rl_recurrent.triton.plan import Plan, make_plan
+from rl_recurrent.triton.launch import apply_scan, checked_plan, in_dtypes
 
 
 def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend takes them
@@ -51,7 +51,8 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
         segments: S segments with M real rows, on the same device.
         save: what backward keeps: ``"gates"`` the pre-activations too (4H more per row),
             ``"state"`` only the states, the rest is one product over all rows in backward.
-        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"bf16"``, or ``"auto"``: bfloat16 for
+        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"tf32x3"`` (three tf32 products for
+            one, nearly float32), ``"bf16"``, or ``"auto"``: bfloat16 for
             bfloat16 gates, otherwise what `torch.nn.GRU` uses on the device.
         projection: ``(x, w_ih, bias)`` with ``gates = x w_ihᵀ + bias``. With it, ``"state"`` makes
             the gates again in backward and keeps none of them; without it, it keeps ``gates``.
@@ -75,42 +76,10 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
 
         .. skip: end
     """
-    hidden_size = w_hh.shape[-1]
-    check_options(save, precision)
-    check_scan(
-        {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0},
-        {
-            "gates": (segments.num_real, 3 * hidden_size),
-            "w_hh": (3 * hidden_size, hidden_size),
-            "b_hn": (hidden_size,),
-            "h0": (len(segments), hidden_size),
-        },
-        segments,
-    )
-    check_projection(projection, gates)
-    if precision == "auto" and not gates.is_cuda:
-        precision = "ieee"  # interpreted: a CPU has no tf32
-    plan = make_plan(hidden_size, len(segments), precision, gates.dtype)
-    return scan_by(plan, (gates, w_hh, b_hn, h0), segments, save=save, projection=projection)
-
-
-def scan_by(
-    plan: Plan,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    segments: Segments,
-    *,
-    save: str = "state",
-    projection: Projection | None = None,
-) -> Tensor:
-    """`gru_scan` by a given plan, its arguments unchecked: (gates, w_hh, b_hn, h0)."""
-    if not len(segments):
-        return tensors[0].new_empty(0, tensors[1].shape[-1])
-    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    keep = trained and save == "gates"
-    frame = Frame.of(segments, plan)
-    made: Tensor
-    with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
-        made = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
+    tensors = {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0}
+    options: Any = {"save": save, "projection": projection}
+    plan = checked_plan(tensors, 3, segments, precision=precision, **options)
+    made: Tensor = apply_scan(Scan, plan, [*tensors.values()], segments, **options)
     return made
 
 
@@ -161,11 +130,7 @@ class Scan(torch.autograd.Function):
             d_scaled.sum(0) if wanted[2] else None,
             initial_gradient(frame, d_pre, w_hh.float(), carry) if wanted[3] else None,
         )
-        cast = (
-            made.to(dtype) if want and made is not None else None
-            for made, want, dtype in zip(gradients, wanted, ctx.dtypes, strict=True)
-        )
-        return None, None, None, *cast
+        return None, None, None, *in_dtypes(gradients, wanted, ctx.dtypes)
 
 
 def pre_activations(gates: Tensor, before: Tensor, w_hh: Tensor, b_hn: Tensor) -> Tensor:
@@ -195,13 +160,8 @@ def run_forward(
     rows, size = gates.shape[0], w_hh.shape[1]
     hidden = gates.new_empty((rows, size), dtype=torch.float32)
     pre = gates.new_empty((rows, 4 * size), dtype=torch.float32) if keep else hidden
-    tensors = (gates, w_hh, b_hn, h0, hidden, pre, *frame.tables)
-    options = frame.options()
-    if frame.plan.regime == "resident":
-        kernels.forward_resident[(frame.tiles,)](*tensors, H=size, KEEP=keep, **options)
-        return hidden, pre
-    for grid, begin, end in frame.launches(size):
-        kernels.forward_streamed[grid](*tensors, begin, end, H=size, KEEP=keep, **options)
+    tensors = gates, w_hh, b_hn, h0, hidden, pre
+    frame.launch((kernels.forward_resident, kernels.forward_streamed), tensors, w_hh, KEEP=keep)
     return hidden, pre
 
 
@@ -216,11 +176,7 @@ def run_backward(
     hidden, pre = saved
     d_hidden, d_pre = gradients
     carry = h0.new_zeros(h0.shape)
-    given = (w_hh, h0.contiguous(), hidden, pre, d_hidden.contiguous(), d_pre, carry)
-    options, size = frame.options(), w_hh.shape[1]
-    if frame.plan.regime == "resident":
-        kernels.backward_resident[(frame.tiles,)](*given, *frame.tables, H=size, **options)
-        return carry
-    for grid, begin, end in reversed(list(frame.launches(size))):
-        kernels.backward_streamed[grid](*given, *frame.tables, begin, end, H=size, **options)
+    tensors = w_hh, h0.contiguous(), hidden, pre, d_hidden.contiguous(), d_pre, carry
+    both = kernels.backward_resident, kernels.backward_streamed
+    frame.launch(both, tensors, w_hh, backwards=True)
     return carry

@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent.triton import lstm_kernels as kernels
-from rl_recurrent.triton.checks import Projection, check_options, check_projection, check_scan
+from rl_recurrent.triton.checks import Projection
 from rl_recurrent.triton.frame import Frame
-from rl_recurrent.triton.plan import Plan, make_plan
+from rl_recurrent.triton.launch import apply_scan, checked_plan, in_dtypes
 
 
 def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend takes them
@@ -49,7 +49,8 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
         segments: S segments with M real rows, on the same device.
         save: what backward keeps: ``"gates"`` the pre-activations too (4H more per row),
             ``"state"`` only the states, the rest is one product over all rows in backward.
-        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"bf16"``, or ``"auto"``: bfloat16 for
+        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"tf32x3"`` (three tf32 products for
+            one, nearly float32), ``"bf16"``, or ``"auto"``: bfloat16 for
             bfloat16 gates, otherwise what `torch.nn.LSTM` uses on the device.
         projection: ``(x, w_ih, bias)`` with ``gates = x w_ihᵀ + bias``. With it, ``"state"`` makes
             the gates again in backward and keeps none of them; without it, it keeps ``gates``.
@@ -73,44 +74,10 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
 
         .. skip: end
     """
-    hidden_size = w_hh.shape[-1]
-    state = (len(segments), hidden_size)
-    check_options(save, precision)
-    check_scan(
-        {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0},
-        {
-            "gates": (segments.num_real, 4 * hidden_size),
-            "w_hh": (4 * hidden_size, hidden_size),
-            "h0": state,
-            "c0": state,
-        },
-        segments,
-    )
-    check_projection(projection, gates)
-    if precision == "auto" and not gates.is_cuda:
-        precision = "ieee"  # interpreted: a CPU has no tf32
-    plan = make_plan(hidden_size, len(segments), precision, gates.dtype)
-    return scan_by(plan, (gates, w_hh, h0, c0), segments, save=save, projection=projection)
-
-
-def scan_by(
-    plan: Plan,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    segments: Segments,
-    *,
-    save: str = "state",
-    projection: Projection | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`lstm_scan` by a given plan, its arguments unchecked: (gates, w_hh, h0, c0)."""
-    if not len(segments):
-        empty = tensors[0].new_empty(0, tensors[1].shape[-1])
-        return empty, empty.clone()
-    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    keep = trained and save == "gates"
-    frame = Frame.of(segments, plan)
-    made: tuple[Tensor, Tensor]
-    with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
-        made = Scan.apply(frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
+    tensors = {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0}
+    options: Any = {"save": save, "projection": projection}
+    plan = checked_plan(tensors, 4, segments, precision=precision, **options)
+    made: tuple[Tensor, Tensor] = apply_scan(Scan, plan, [*tensors.values()], segments, **options)
     return made
 
 
@@ -164,11 +131,7 @@ class Scan(torch.autograd.Function):
             d_pre[frame.first] @ weights if wanted[2] else None,
             d_c0,
         )
-        cast = (
-            made.to(dtype) if want and made is not None else None
-            for made, want, dtype in zip(gradients, wanted, ctx.dtypes, strict=True)
-        )
-        return None, None, None, *cast
+        return None, None, None, *in_dtypes(gradients, wanted, ctx.dtypes)
 
 
 def run_forward(
@@ -179,13 +142,8 @@ def run_forward(
     hidden = gates.new_empty((rows, hidden_size), dtype=torch.float32)
     cell = torch.empty_like(hidden)
     pre = gates.new_empty((rows, 4 * hidden_size), dtype=torch.float32) if keep else hidden
-    tensors = (gates, w_hh, *initial, hidden, cell, pre, *frame.tables)
-    options = frame.options()
-    if frame.plan.regime == "resident":
-        kernels.forward_resident[(frame.tiles,)](*tensors, H=hidden_size, KEEP=keep, **options)
-        return hidden, cell, pre
-    for grid, begin, end in frame.launches(hidden_size):
-        kernels.forward_streamed[grid](*tensors, begin, end, H=hidden_size, KEEP=keep, **options)
+    tensors = gates, w_hh, *initial, hidden, cell, pre
+    frame.launch((kernels.forward_resident, kernels.forward_streamed), tensors, w_hh, KEEP=keep)
     return hidden, cell, pre
 
 
@@ -203,12 +161,7 @@ def run_backward(
     d_hidden = d_hidden.contiguous()
     d_cell = d_cell.contiguous() if d_cell is not None else d_hidden
     carry = c0.new_zeros(c0.shape)
-    tensors = (w_hh, c0.contiguous(), cell, pre, d_hidden, d_cell, d_pre, carry, *frame.tables)
-    options = frame.options()
-    size = w_hh.shape[1]
-    if frame.plan.regime == "resident":
-        kernels.backward_resident[(frame.tiles,)](*tensors, H=size, CELL_USED=used, **options)
-        return carry
-    for grid, begin, end in reversed(list(frame.launches(size))):
-        kernels.backward_streamed[grid](*tensors, begin, end, H=size, CELL_USED=used, **options)
+    tensors = w_hh, c0.contiguous(), cell, pre, d_hidden, d_cell, d_pre, carry
+    both = kernels.backward_resident, kernels.backward_streamed
+    frame.launch(both, tensors, w_hh, backwards=True, CELL_USED=used)
     return carry

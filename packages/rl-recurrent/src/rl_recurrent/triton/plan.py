@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-PRECISIONS = ("auto", "ieee", "tf32", "bf16")
+Product = Literal["ieee", "tf32", "tf32x3"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Plan:
 
     regime: Literal["resident", "walk", "steps"]
     operands: torch.dtype
-    input_precision: Literal["ieee", "tf32"]
+    input_precision: Product
     block_s: int
     block_j: int
     block_k: int
@@ -46,7 +46,8 @@ def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.
     Args:
         hidden_size: H.
         num_segments: S.
-        precision: operands of the products. ``"auto"`` is bfloat16 for bfloat16 gates, otherwise
+        precision: operands of the products; ``"tf32x3"`` takes three tf32 products for one, and has
+            nearly the digits of float32. ``"auto"`` is bfloat16 for bfloat16 gates, otherwise
             what `torch.nn.LSTM` uses on the device: tf32 where cuDNN may use it.
         dtype: of the gates.
 
@@ -76,11 +77,12 @@ def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.
     return Plan(regime, operands, how, block_s, block_j, 32, warps, 3)
 
 
-def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Literal["ieee", "tf32"]]:
+def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Product]:
     """Operand dtype and float32 mode that a precision stands for."""
     if precision == "bf16" or (precision == "auto" and dtype == torch.bfloat16):
         return torch.bfloat16, "ieee"
     if precision == "auto":
         how = torch.backends.cudnn.rnn.fp32_precision  # type: ignore[attr-defined]
         precision = "tf32" if how == "tf32" else "ieee"
-    return torch.float32, "tf32" if precision == "tf32" else "ieee"
+    modes: dict[str, Product] = {"tf32": "tf32", "tf32x3": "tf32x3"}
+    return torch.float32, modes.get(precision, "ieee")
