@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_layout.markers import FIELDS, Markers
+from rl_layout.views import array_of
 
-PIECE = 16_384
+PIECE = 32_768
 
 
 def cut_rows(markers: Markers) -> Tensor:
@@ -32,46 +34,71 @@ def cut_rows(markers: Markers) -> Tensor:
         >>> cut_rows(Markers(torch.Size([3]), is_init=flag)).tolist()
         [False, True, True]
     """
-    cut = _boundary(markers)
-    inner, scratch = cut[:-1], torch.empty_like(cut[:-1])  # one piece of new memory for all
-    if markers.is_init is not None:
-        inner |= markers.is_init[1:]
-    if markers.traj_ids is not None:
-        inner |= _differs(markers.traj_ids, 0, scratch)
-    if markers.traj_step is not None:
-        inner |= _differs(markers.traj_step, 1, scratch)
-    if markers.mask is not None:
-        inner |= torch.ne(markers.mask[1:], markers.mask[:-1], out=scratch)
+    first = _any_of(markers)
+    if first.device.type == "cpu":
+        cut = torch.from_numpy(_cut_in_pieces(markers, len(first)))
+    else:
+        cut = _cut_whole(markers, first)
     cut.view(-1, markers.batch_shape[-1])[:, -1] = True
     return cut
 
 
-def _boundary(markers: Markers) -> Tensor:
-    """The boundary flags, or none, in memory of their own: bool ``[N]``."""
+def _any_of(markers: Markers) -> Tensor:
+    """Some marker ``[N]`` that tells trajectories apart."""
+    kinds = (markers.done, markers.terminated, markers.truncated)
+    others = (markers.is_init, markers.traj_ids, markers.traj_step)
+    some = next((marker for marker in (*kinds, *others) if marker is not None), None)
+    if some is None:
+        names = [str(key) for key, _, _ in FIELDS.values()]
+        msg = f"no marker tells the trajectories apart: expected one of {', '.join(names[:6])}."
+        raise KeyError(msg)
+    return some
+
+
+def _cut_whole(markers: Markers, like: Tensor) -> Tensor:
+    """The cuts by operations on whole arrays, bool ``[N]`` in memory of their own."""
     boundary = markers.boundary()
-    if boundary is None:
-        others = (markers.is_init, markers.traj_ids, markers.traj_step)
-        some = next((marker for marker in others if marker is not None), None)
-        if some is None:
-            names = [str(key) for key, _, _ in FIELDS.values()]
-            msg = f"no marker tells the trajectories apart: expected one of {', '.join(names[:6])}."
-            raise KeyError(msg)
-        return torch.zeros_like(some, dtype=torch.bool)
-    return boundary
+    cut = torch.zeros_like(like, dtype=torch.bool) if boundary is None else boundary
+    inner = cut[:-1]
+    if markers.is_init is not None:
+        inner |= markers.is_init[1:]
+    if markers.traj_ids is not None:
+        inner |= markers.traj_ids[1:] != markers.traj_ids[:-1]
+    if markers.traj_step is not None:
+        inner |= markers.traj_step[1:] != markers.traj_step[:-1] + 1
+    if markers.mask is not None:
+        inner |= markers.mask[1:] != markers.mask[:-1]
+    return cut
 
 
-def _differs(values: Tensor, step: int, out: Tensor) -> Tensor:
-    """Whether a value is not ``step`` more than the one before it, bool ``[N - 1]``."""
-    if values.device.type != "cpu":
-        return torch.ne(values[1:], values[:-1] + step, out=out)
-    array, found = (
-        np.from_dlpack(values),
-        np.from_dlpack(out),
-    )  # numpy compares integers several times faster
-    for first in range(0, len(found), PIECE):  # sums that stay in the cache cost no page faults
-        stop = min(first + PIECE, len(found))
-        np.not_equal(array[first + 1 : stop + 1], array[first:stop] + step, out=found[first:stop])
-    return out
+def _cut_in_pieces(markers: Markers, size: int) -> NDArray[np.bool_]:
+    """The same on the CPU, every marker read once: what is in between stays in the cache."""
+    found = {name: getattr(markers, name) for name in FIELDS}
+    have = {name: array_of(value) for name, value in found.items() if value is not None}
+    flags = [have[name] for name in ("done", "terminated", "truncated") if name in have]
+    steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
+    alike = [have[name] for name in ("traj_ids", "mask") if name in have]
+    cut, step = np.empty(size, bool), have.get("traj_step")
+    differs, sums = np.empty(PIECE, bool), np.empty(PIECE, np.int64)
+    for first in range(0, size, PIECE):
+        here = slice(first, min(first + PIECE, size))
+        ends = cut[here]
+        ends[...] = flags[0][here] if flags else False
+        for flag in flags[1:]:
+            ends |= flag[here]
+        if flags and steps is not None:
+            ends &= steps[here] == 1
+        stop = min(here.stop, size - 1)  # the last row has no row behind it
+        inner, after = ends[: stop - first], slice(first + 1, stop + 1)
+        other = differs[: stop - first]
+        if is_init is not None:
+            inner |= is_init[after]
+        for marker in alike:
+            inner |= np.not_equal(marker[after], marker[first:stop], out=other)
+        if step is not None:
+            expected = np.add(step[first:stop], 1, out=sums[: stop - first])
+            inner |= np.not_equal(step[after], expected, out=other)
+    return cut
 
 
 def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -100,7 +127,7 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _nonzero(flag: Tensor) -> Tensor:
     if flag.device.type == "cpu":  # numpy finds sparse flags several times faster
-        return torch.from_numpy(np.flatnonzero(np.from_dlpack(flag)))
+        return torch.from_numpy(np.flatnonzero(array_of(flag)))
     return flag.nonzero()[:, 0]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
+from rl_layout.views import array_of
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -128,7 +129,7 @@ class Markers:
 
 def _is_one(values: Tensor) -> Tensor:
     if values.device.type == "cpu":  # numpy compares integers several times faster
-        return torch.from_numpy(np.equal(np.from_dlpack(values), 1))
+        return torch.from_numpy(np.equal(array_of(values), 1))
     return values == 1
 
 
