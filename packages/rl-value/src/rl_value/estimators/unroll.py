@@ -15,6 +15,7 @@ from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import build, nest
 from rl_layout.views import flatten
+from rl_value.direct_call import output_of
 from rl_value.estimators.slots import Slots
 
 
@@ -303,5 +304,4 @@ def evaluate(
     """
     swapped: Any = nullcontext() if params is None else params.to_module(network)
     with swapped, set_recurrent_mode(True):
-        found: Tensor = require(network(inputs.copy()), wanted)
-    return found
+        return output_of(network, inputs, wanted)

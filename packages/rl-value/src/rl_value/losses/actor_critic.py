@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 
 from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, next_key, require
+from rl_value.direct_call import distribution_of, output_of
 from rl_value.estimators.unroll import observation_keys
 from rl_value.losses.actions import entropies, log_probability, stored_log_probability
 from rl_value.losses.distance import DISTANCES, distance
@@ -148,7 +149,7 @@ class ActorCriticLoss(LossModule):
     def _acts(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
         """Distributions and log-probabilities of the stored actions, now."""
         with set_recurrent_mode(True):
-            dist = self.actor_network.get_dist(batch.copy())
+            dist = distribution_of(self.actor_network, batch)
         return dist, log_probability(dist, batch, self.entries["action"])
 
     def _log_weight(
@@ -227,8 +228,7 @@ class ActorCriticLoss(LossModule):
             )
             swapped = params.to_module(critic)
         with swapped, set_recurrent_mode(True):
-            value: Tensor = require(critic(batch.copy()), self.entries["value"])
-        return value
+            return output_of(critic, batch, self.entries["value"])
 
 
 def _one_of(name: str, network: Any, other: Any) -> Any:

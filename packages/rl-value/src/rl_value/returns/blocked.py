@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_layout.views import array_of
+
 Floats = NDArray[Any]
 Flags = NDArray[np.bool_]
 PIECE = 65_536  # rows at a time: what three arrays of it hold stays in the cache
@@ -28,10 +30,10 @@ def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
         >>> blocked_scan(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([1.0, 2.0, 4.0]))
         tensor([2., 2., 4.])
     """
-    weights: Floats = np.from_dlpack(a.detach())
-    terms: Floats = np.from_dlpack(b.detach())
+    weights: Floats = array_of(a.detach())
+    terms: Floats = array_of(b.detach())
     out = torch.empty_like(b, memory_format=torch.contiguous_format)
-    rows: Floats = np.from_dlpack(out)
+    rows: Floats = out.numpy()
     scan = PieceScan(rows)
     for here in scan.pieces:
         scan.take(weights[here], terms[here], rows[here])

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_layout.views import array_of
 from rl_value.returns.blocked import PIECE, Flags, Floats, PieceScan
 from rl_value.returns.steps import time_of
 
@@ -52,7 +53,7 @@ def rows_of(dim: int, *values: Tensor) -> list[Floats]:
         >>> rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist()
         [1, 3, 2, 4]
     """
-    return [value.detach().movedim(dim, -1).reshape(-1).numpy() for value in values]
+    return [array_of(value.detach().movedim(dim, -1).reshape(-1)) for value in values]
 
 
 def discounted_scan(

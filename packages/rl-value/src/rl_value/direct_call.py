@@ -1,0 +1,149 @@
+"""What a tensordict module computes, without a tensordict written for each of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
+from tensordict.nn.utils import skip_existing as skipping
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from rl_layout.keys import NestedKey, as_tuple, require
+from rl_layout.tensordict_fast import build, nest
+
+Key = tuple[str, ...]
+SETTINGS = ("_kwargs", "method", "method_kwargs", "_get_kwargs")  # of a module that is no plain one
+PASSED_ON = ("partial_tolerant", "_select_before_return")
+
+
+def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
+    """Evaluate a network on a batch that it does not write to.
+
+    A stock `TensorDictModule`, or a sequence of them, is called as ``module.module(*tensors)``:
+    a write to a tensordict costs more than a small network. Anything else is called as it is.
+
+    Args:
+        network: a tensordict module.
+        batch: what it reads.
+        wanted: key of the output.
+
+    Returns:
+        The output.
+
+    Raises:
+        KeyError: the network does not write it, or an input is missing.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
+        >>> output_of(net, TensorDict({"x": torch.ones(2, 1)}, [2]), "y").flatten()
+        tensor([2., 2.])
+    """
+    parts = _parts(network)
+    found = None if parts is None else _run(parts, batch)
+    made = None if found is None else found.get(as_tuple(wanted))
+    if isinstance(made, Tensor):
+        return made
+    result: Tensor = require(network(batch.copy()), wanted)
+    return result
+
+
+def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
+    """Ask an actor for its distribution over the actions of a batch.
+
+    Args:
+        actor: has ``get_dist``.
+        batch: what it reads; it is not changed.
+
+    Returns:
+        The distribution.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> actor = ProbabilisticTensorDictSequential(
+        ...     TensorDictModule(lambda x: x, ["x"], ["logits"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ...     ),
+        ... )
+        >>> distribution_of(actor, TensorDict({"x": torch.zeros(1, 2)}, [1])).probs
+        tensor([[0.5000, 0.5000]])
+    """
+    dist: Distribution
+    parts = _parts_before_choice(actor)
+    found = (None if parts is None else _run(parts, batch)) or {}
+    names = [as_tuple(key) for key in actor.module[-1].in_keys] if found else []
+    if found and all(name in found for name in names):
+        parameters = {name: found[name] for name in names}
+        dist = actor.module[-1].get_dist(build(nest(parameters), batch.batch_size))
+    else:
+        dist = actor.get_dist(batch.copy())
+    return dist
+
+
+def _parts_before_choice(actor: Any) -> list[TensorDictModule] | None:
+    """The parts of an actor that give the parameters of its one distribution."""
+    kind, choice = ProbabilisticTensorDictSequential, ProbabilisticTensorDictModule
+    if not (isinstance(actor, kind) and type(actor).get_dist is kind.get_dist):
+        return None
+    *first, last = actor.module
+    plain = type(last) is choice and not actor.return_composite and not _has_hooks(actor)
+    return _stock(first) if plain else None
+
+
+def _parts(network: Any) -> list[TensorDictModule] | None:
+    """The stock modules that a network is made of; None where it is more than those."""
+    kind = TensorDictSequential
+    if isinstance(network, kind) and isinstance(network.module, nn.ModuleList):
+        as_they_are = type(network).forward is kind.forward and not _has_hooks(network)
+        settings = any(network.__dict__.get(name) for name in PASSED_ON)
+        return _stock(list(network.module)) if as_they_are and not settings else None
+    return _stock([network])
+
+
+def _stock(parts: list[Any]) -> list[TensorDictModule] | None:
+    return parts if not skipping() and all(map(_is_stock, parts)) else None
+
+
+def _is_stock(part: Any) -> bool:
+    kind = TensorDictModule
+    return (
+        isinstance(part, kind)
+        and type(part).forward is kind.forward
+        and type(part).__call__ is kind.__call__
+        and not any(part.__dict__.get(name) for name in SETTINGS)
+        and not _has_hooks(part)
+    )
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def _run(parts: list[TensorDictModule], batch: TensorDictBase) -> dict[Key, Any] | None:
+    """What the parts write, by key; None where one of them needs more than that."""
+    scope: dict[Key, Any] = {}
+    for part in parts:
+        names = [as_tuple(key) for key in part.in_keys]
+        given = [scope[name] if name in scope else batch.get(name, None) for name in names]
+        if any(value is None for value in given):
+            return None
+        made = part.module(*given)
+        if isinstance(made, Mapping | TensorDictBase):
+            return None
+        values = made if isinstance(made, tuple) else (made,)
+        if len(values) != len(part.out_keys):
+            return None
+        scope.update(zip(map(as_tuple, part.out_keys), values, strict=True))
+    return scope
