@@ -196,7 +196,7 @@ class CompactRows:
         if not self._on_cpu or self.misses:
             return self.read(rows)
         plan = self._whole
-        packed, arrays, _ = self._gather.on_cpu(plan, rows, None)
+        packed, arrays, _ = self._gather.on_cpu(plan, rows, whole=True)
         return plan.unpack[True, False](packed[0], arrays, rows.shape, *packed[1:])
 
     def read_beside_writers(

@@ -124,8 +124,9 @@ class Plan:
 class Gather:
     """Copies rows and their next observations out of their places.
 
-    The row that holds the next observation is read as a whole, and what it lacks is mended: the
-    few next observations that lie in the side table, and those that are nowhere.
+    On the CPU a row comes with the one behind it, by a view that overlaps itself, where that one
+    mostly is its successor; else the successors are read by themselves, which is as quick for many
+    interleaved environments as for two. The few that are neither are mended.
 
     Args:
         layout: How the rows are stored.
@@ -142,31 +143,63 @@ class Gather:
         self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
         self._void = _void(layout, rows.packed.device)
+        self._adjacent = True
         if rows.packed.is_cpu:
             self._words = rows.packed.numpy()
             self._sources = _as_items(self._runs, side.rows), _as_items(self._runs, self._void)
+            self._pairs = _overlapping(self._words)
         self._arrays = {
             path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
         }
 
-    def on_cpu(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None) -> Found:
+    def on_cpu(
+        self,
+        plan: Plan,
+        index: torch.Tensor,
+        given: NDArray[np.int32] | None = None,
+        *,
+        whole: bool = False,
+    ) -> Found:
         """The packed rows, the large leaves, and where each next observation was found.
 
         Args:
             plan: The leaves wanted.
             index: Positions `[n]`, int64, none below 0.
             given: Where to look for the next observations, `[n]`; as the rows say unless given.
+            whole: Whether every row is known to have a next observation.
 
         Raises:
             IndexError: A position beyond the last row.
         """
         places = index.numpy()
-        words = take_known_rows(self._words, places)
+        pairs = self._with_neighbours(places) if plan.wide and self._adjacent else None
+        if pairs is None:
+            words = take_known_rows(self._words, places)
+        else:
+            words, nexts = pairs[:, : self._width], pairs[:, self._width :]
         distance = words.view(np.int32)[:, self._place] if given is None else given
         arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
         if not plan.wide:
             return Found((words,), arrays, distance)
-        return Found((words, self._following(places, distance)), arrays, distance)
+        if pairs is None:
+            nexts = pairs = self._successors(places, distance)
+            odd = (distance <= 0).nonzero()[0]
+            # so many steps lie together that one row tells which way is the quicker next time
+            self._adjacent = places.size > 0 and bool(distance[0] == 1)
+        else:
+            odd = (distance != 1).nonzero()[0]
+            self._adjacent = 2 * odd.size <= places.size
+        if odd.size:
+            away = distance[odd]
+            beside = away < 0
+            if np.count_nonzero(beside) < odd.size:
+                ahead, nowhere = odd[away > 0], odd[away == 0]
+                nexts[ahead] = self._successors(places[ahead], distance[ahead])
+                if not whole and nowhere.size:
+                    self._fill_on_cpu(pairs, nowhere, np.zeros_like(nowhere), self._sources[1])
+                odd, away = odd[beside], away[beside]
+            self._fill_on_cpu(pairs, odd, ~away, self._sources[0])
+        return Found((words, nexts), arrays, distance)
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
@@ -202,34 +235,37 @@ class Gather:
             arrays.append(array.view(dtype))
         return Found(own, arrays, distance)
 
-    def _following(
+    def _with_neighbours(self, places: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Rows `[n, words]` and those behind them in one read; None where that cannot be."""
+        if places.size * self._width >= PARALLEL_ITEMS:
+            return None
+        try:
+            found = self._pairs[places]
+        except IndexError:  # the last row is among them, or a row that is none
+            return None
+        return found.view(np.int64).reshape(len(places), 2 * self._width)
+
+    def _successors(
         self, places: NDArray[np.int64], distance: NDArray[np.int32]
     ) -> NDArray[np.int64]:
-        """Rows that hold the next observations of others in the leaves that are stored once."""
+        """The rows so far round the ring; any row where `distance` is below 0."""
         nexts = places + distance
         if nexts.size * self._width < PARALLEL_ITEMS:
-            words = self._words.take(nexts, 0, None, "wrap")
-        else:
-            words = take_known_rows(self._words, nexts % self._count)
-        elsewhere = (distance <= 0).nonzero()[0]
-        if elsewhere.size:
-            away = distance[elsewhere]
-            self._mend(words, elsewhere[away < 0], ~away[away < 0], self._sources[0])
-            if not away.all():
-                nowhere = elsewhere[away == 0]
-                self._mend(words, nowhere, np.zeros_like(nowhere), self._sources[1])
-        return words
+            return self._words.take(nexts, 0, None, "wrap")
+        return take_known_rows(self._words, nexts % self._count)
 
-    def _mend(
+    def _fill_on_cpu(
         self,
         words: NDArray[np.int64],
         places: NDArray[np.int64],
         slots: NDArray[np.integer[Any]],
         sources: list[Array],
     ) -> None:
+        """Fill in next observations that no row holds, in the last columns of `words`."""
+        begin = words.strides[0] - 8 * self._width
         for run, source in zip(self._runs, sources, strict=True):
-            place, strides = run.row.start * run.size, (self._width * 8,)
-            items: Array = np.ndarray((len(words),), source.dtype, words, place, strides)
+            place = begin + run.row.start * run.size
+            items: Array = np.ndarray((len(words),), source.dtype, words, place, words.strides[:1])
             items[places] = source[slots]
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
@@ -305,6 +341,13 @@ def _runs(layout: CompactLayout) -> tuple[Run, ...]:
         places = (slice(at // size, (at + nbytes) // size) for at in (row, slot))
         found.append(Run(size, *places))
     return tuple(found)
+
+
+def _overlapping(words: NDArray[np.int64]) -> Array:
+    """Each row but the last and the one behind it as one opaque item, `[rows - 1]`, live."""
+    count, width = words.shape
+    kind = np.dtype(f"V{16 * width}")
+    return np.ndarray((count - 1,), kind, words, strides=(8 * width,))
 
 
 def _as_items(runs: Sequence[Run], slots: Rows) -> list[Array]:
