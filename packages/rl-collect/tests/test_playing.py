@@ -6,7 +6,7 @@ import torch
 from rl_collect import Collector
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import EpisodeStepEnv
-from rl_transforms import Compose, NextObservationDelta, RewardSum
+from rl_transforms import Compose, NextObservationDelta, RewardScaling, RewardSum
 
 
 def scripted():
@@ -35,3 +35,17 @@ def test_a_batch_begins_where_the_one_before_stopped_also_without_next_observati
         assert ("next", "observation") not in found.keys(True, True)
         assert ("delta", "observation") not in found.keys(True, True)
         assert torch.equal(found["observation"], wanted["observation"])
+
+
+def test_rewards_are_scaled_once_in_batches_that_go_on():
+    plain = Collector(GymEnv("CartPole-v1"), None, frames_per_batch=7, producer=1)
+    change = Compose(RewardScaling(1.0, -3.0), RewardSum())
+    scaled = TransformedEnv(GymEnv("CartPole-v1"), change)
+    changed = Collector(scaled, None, frames_per_batch=7, producer=1)
+    for collector in (plain, changed):
+        torch.manual_seed(0)
+        collector.set_seed(0)
+    for _ in range(4):
+        rows, wanted = changed.next(), plain.next()
+        assert torch.equal(rows["next", "reward"], wanted["next", "reward"] * -3 + 1)
+        assert torch.equal(rows["episode_reward"], -2.0 * rows["collector", "traj_step"][:, None])

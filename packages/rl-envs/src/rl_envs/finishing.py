@@ -54,10 +54,16 @@ def can_go_on(finishing: Iterable[Transform]) -> bool:
         False where one needs the last finished row itself.
 
     Example:
-        >>> can_go_on([StepCounter()]), can_go_on([Transform()])
+        >>> class RunsOn(Transform):
+        ...     def rows(self, batch, last=None):
+        ...         return batch
+        >>> can_go_on([StepCounter(), Transform()]), can_go_on([RunsOn()])
         (True, False)
     """
-    return all(type(one) in TRACKERS or one.rows_only for one in finishing)
+    alone = Transform.rows  # what transforms each row for itself
+    return all(
+        type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in finishing
+    )
 
 
 def finish(

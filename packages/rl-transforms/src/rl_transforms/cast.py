@@ -162,6 +162,34 @@ class DTypeCastTransform(Transform):
         return with_specs(spec, changes), set(found)
 
 
+class DoubleToFloat(DTypeCastTransform):
+    """Casts double precision to single on the way out, and back on the way in.
+
+    Args:
+        in_keys: leaves to cast on the way out; None for every one of float64.
+        out_keys: what to call them; the same by default.
+        in_keys_inv: leaves to cast on the way in, by their inner names; None as in
+            `DTypeCastTransform`.
+        out_keys_inv: their names outside; the same by default.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"observation": torch.zeros(3, dtype=torch.float64)}, [3])
+        >>> DoubleToFloat()(batch)["observation"].dtype
+        torch.float32
+    """
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+    ) -> None:
+        inverse = (in_keys_inv, out_keys_inv)
+        super().__init__(torch.float64, torch.float32, in_keys, out_keys, *inverse)
+
+
 def _cast(value: Tensor, source: torch.dtype, target: torch.dtype) -> Tensor:
     if value.dtype not in (source, target):
         msg = f"expected a leaf of {source} to cast to {target}: got {value.dtype}. Name another."

@@ -1,0 +1,258 @@
+"""Images: channels first, smaller, grey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from rl_layout.keys import NestedKey
+from rl_specs import TensorSpec
+from rl_transforms.described import described, without_bounds
+from rl_transforms.transform import Transform
+
+PIXELS = ["pixels"]
+MOST_CHANNELS = 4
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+
+class ImageTransform(Transform):
+    """A change of images ``[*B, C, H, W]``.
+
+    Args:
+        in_keys: images; ``["pixels"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Example:
+        >>> ImageTransform().in_keys
+        ['pixels']
+    """
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(PIXELS if in_keys is None else in_keys, out_keys)
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a changed image."""
+        return described(spec, self.apply_leaf)
+
+
+class ToTensorImage(ImageTransform):
+    """Puts channels first, and scales integers to [0, 1]: ``[*B, H, W, C]`` to ``[*B, C, H, W]``.
+
+    Args:
+        from_int: divide by 255; None for integers only.
+        unsqueeze: add a dimension of size 1 in front of the channels.
+        dtype: of the result; torch's default float by default, or that of an image of floats.
+        in_keys: images; ``["pixels"]`` by default.
+        out_keys: what to call them; the same by default.
+        shape_tolerant: leave the dimensions of an image that has its channels first already.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> pixels = torch.full((3, 5, 7, 3), 255, dtype=torch.uint8)
+        >>> image = ToTensorImage()(TensorDict({"pixels": pixels}, [3]))["pixels"]
+        >>> image.shape, float(image.max())
+        (torch.Size([3, 3, 5, 7]), 1.0)
+    """
+
+    def __init__(
+        self,
+        from_int: bool | None = None,
+        unsqueeze: bool = False,
+        dtype: torch.dtype | None = None,
+        *,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        shape_tolerant: bool = False,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.from_int, self.unsqueeze, self.dtype = from_int, unsqueeze, dtype
+        self.shape_tolerant = shape_tolerant
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Change one image.
+
+        Raises:
+            ValueError: it has no height, width and channels, or has its channels first.
+        """
+        if value.ndim < 3:
+            msg = f"expected an image [..., height, width, channels]: got {list(value.shape)}."
+            raise ValueError(msg)
+        is_first = value.shape[-1] > MOST_CHANNELS >= value.shape[-3]
+        if is_first and not self.shape_tolerant:
+            msg = (
+                f"expected an image [..., height, width, channels], got {list(value.shape)}, which "
+                "has its channels first. Pass shape_tolerant=True to leave it so."
+            )
+            raise ValueError(msg)
+        # bytes are moved before they become floats, which are four times as many
+        image = (value if is_first else value.movedim(-1, -3)).contiguous()
+        whole = not value.is_floating_point()
+        if whole if self.from_int is None else self.from_int:
+            image = image.div(255)
+        image = image.to(self.dtype or (torch.get_default_dtype() if whole else value.dtype))
+        return image.unsqueeze(-4) if self.unsqueeze else image
+
+
+class GrayScale(ImageTransform):
+    """Makes images grey: 0.2989 red + 0.587 green + 0.114 blue, one channel.
+
+    Args:
+        in_keys: images ``[*B, 3, H, W]``; ``["pixels"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> grey = GrayScale()(TensorDict({"pixels": torch.ones(2, 3, 5, 7)}, [2]))["pixels"]
+        >>> grey.shape, round(float(grey.max()), 4)
+        (torch.Size([2, 1, 5, 7]), 0.9999)
+    """
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Change one image.
+
+        Raises:
+            ValueError: it has not three channels.
+        """
+        if value.ndim < 3 or value.shape[-3] != 3:
+            msg = (
+                f"expected an image [..., 3, height, width]: got {list(value.shape)}. Put "
+                "ToTensorImage in front where channels come last."
+            )
+            raise ValueError(msg)
+        red, green, blue = (
+            channel * weight for channel, weight in zip(value.unbind(-3), LUMINANCE, strict=True)
+        )
+        return (red + green + blue).to(value.dtype).unsqueeze(-3)
+
+
+class Resize(ImageTransform):
+    """Scales images to a size, smoothed before they shrink.
+
+    Args:
+        w: width, or height and width where `h` is not given.
+        h: height.
+        interpolation: ``"nearest"``, ``"bilinear"`` or ``"bicubic"``.
+        in_keys: images ``[*B, C, H, W]``; ``["pixels"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Raises:
+        ValueError: a size below 1, or another interpolation.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"pixels": torch.ones(2, 3, 8, 8)}, [2])
+        >>> Resize(4, 5)(batch)["pixels"].shape
+        torch.Size([2, 3, 5, 4])
+    """
+
+    def __init__(
+        self,
+        w: int,
+        h: int | None = None,
+        interpolation: Interpolation = "bilinear",
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.w, self.h = _sizes(w, h)
+        if interpolation not in ("nearest", "bilinear", "bicubic"):
+            msg = f"interpolation: expected nearest, bilinear or bicubic, got {interpolation!r}."
+            raise ValueError(msg)
+        self.interpolation = interpolation
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Change one image."""
+        _image_sizes(value)
+        if value.shape[-2:] == (self.h, self.w):
+            return value
+        smooth = self.interpolation != "nearest"
+        images = value.reshape(-1, *value.shape[-3:])
+        native = images.is_floating_point() or (images.dtype == torch.uint8 and images.is_cpu)
+        found = interpolate(
+            images if native else images.float(),
+            (self.h, self.w),
+            mode=self.interpolation,
+            antialias=smooth,
+            **({"align_corners": False} if smooth else {}),
+        )
+        return _back(found, value.dtype).reshape(*value.shape[:-2], self.h, self.w)
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a scaled image; bicubic ones may pass the bounds of floats."""
+        passes = self.interpolation == "bicubic" and spec.dtype in FLOATS
+        return (without_bounds if passes else described)(spec, self.apply_leaf)
+
+
+class CenterCrop(ImageTransform):
+    """Keeps the middle of images.
+
+    Args:
+        w: width, or height and width where `h` is not given.
+        h: height.
+        in_keys: images ``[*B, C, H, W]``; ``["pixels"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"pixels": torch.arange(25.0).reshape(1, 1, 5, 5)}, [1])
+        >>> CenterCrop(1, 3)(batch)["pixels"].flatten()
+        tensor([ 7., 12., 17.])
+    """
+
+    def __init__(
+        self,
+        w: int,
+        h: int | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.w, self.h = _sizes(w, h)
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Change one image.
+
+        Raises:
+            ValueError: it is smaller than what is to be kept.
+        """
+        height, width = _image_sizes(value)
+        if height < self.h or width < self.w:
+            msg = f"cannot keep {self.h} x {self.w} of an image of {height} x {width}."
+            raise ValueError(msg)
+        top, left = (height - self.h) // 2, (width - self.w) // 2
+        return value[..., top : top + self.h, left : left + self.w]
+
+
+def _sizes(w: int, h: int | None) -> tuple[int, int]:
+    height = w if h is None else h
+    if min(w, height) < 1:
+        msg = f"expected a width and a height of at least 1: got {w} and {height}."
+        raise ValueError(msg)
+    return w, height
+
+
+def _image_sizes(value: Tensor) -> tuple[int, int]:
+    if value.ndim < 3:
+        msg = f"expected an image [..., channels, height, width]: got {list(value.shape)}."
+        raise ValueError(msg)
+    return value.shape[-2], value.shape[-1]
+
+
+def _back(value: Tensor, dtype: torch.dtype) -> Tensor:
+    if value.dtype == dtype:
+        return value
+    limits = torch.iinfo(dtype)
+    return value.round().clamp(limits.min, limits.max).to(dtype)

@@ -1,0 +1,141 @@
+"""Observations of mean 0 and deviation 1, by statistics of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_specs import TensorSpec
+from rl_transforms.described import described, without_bounds
+from rl_transforms.entries import missing
+from rl_transforms.transform import Transform
+
+
+class ObservationNorm(Transform):
+    """Scales and shifts observations: observation * scale + loc, and back on the way in.
+
+    Args:
+        loc: the shift, a number or what broadcasts against a leaf; None until `init_stats`.
+        scale: the factor, likewise.
+        in_keys: observations; ``["observation"]`` by default.
+        out_keys: what to call them; the same by default.
+        in_keys_inv: leaves to scale back on the way in, by their inner names.
+        out_keys_inv: their names outside; the same by default.
+        standard_normal: compute (observation - loc) / scale instead.
+        eps: the least scale to divide by.
+
+    Raises:
+        ValueError: one of `loc` and `scale` is given without the other.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> batch = trajectories([30, 40])
+        >>> norm = ObservationNorm(standard_normal=True)
+        >>> norm.init_stats(batch)
+        >>> seen = norm(batch)["observation"]
+        >>> bool(seen.mean(0).abs().max() < 1e-5), bool((seen.std(0) - 1).abs().max() < 1e-5)
+        (True, True)
+    """
+
+    loc: Tensor | None
+    scale: Tensor | None
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        loc: float | Tensor | None = None,
+        scale: float | Tensor | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        standard_normal: bool = False,
+        eps: float = 1e-6,
+    ) -> None:
+        default = ["observation"] if in_keys is None and in_keys_inv is None else in_keys
+        super().__init__(default, out_keys, in_keys_inv, out_keys_inv)
+        if (loc is None) != (scale is None):
+            msg = f"pass both of loc and scale, or neither: got {loc} and {scale}."
+            raise ValueError(msg)
+        self.standard_normal, self.eps = standard_normal, eps
+        for name, given in (("loc", loc), ("scale", scale)):
+            self.register_buffer(name, None if given is None else torch.as_tensor(given))
+
+    def init_stats(self, batch: TensorDictBase, key: NestedKey | None = None) -> None:
+        """Take shift and factor from rows, as those of ``env.rollout(1000)``.
+
+        Args:
+            batch: rows ``[*B]``, padding marked by ``("collector", "mask")``.
+            key: the leaf; needed where there are several.
+
+        Raises:
+            KeyError: it is missing.
+            ValueError: there are several leaves and no key, fewer than two rows, or NaN and
+                infinite numbers in them.
+            RuntimeError: there are statistics already.
+        """
+        if self.loc is not None:
+            msg = "there are statistics already: make another ObservationNorm."
+            raise RuntimeError(msg)
+        if key is None and len(self.in_keys) != 1:
+            msg = f"statistics of which leaf? There are {self.in_keys}: pass key=."
+            raise ValueError(msg)
+        named = self.in_keys[0] if key is None else key
+        leaf = batch.get(named, None)
+        if leaf is None:
+            raise missing(self, named, batch)
+        mask = batch.get(keys.MASK, None)
+        rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
+        if len(rows) < 2 or not bool(rows.isfinite().all()):
+            msg = f"{named!r}: statistics need two rows, all finite: got {len(rows)}."
+            raise ValueError(msg)
+        mean, std = rows.mean(0), rows.std(0).clamp_min(self.eps)
+        self.loc, self.scale = (mean, std) if self.standard_normal else (-mean / std, 1 / std)
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Scale one leaf."""
+        loc, scale = self._statistics()
+        if self.standard_normal:
+            return (value - loc) / scale.clamp_min(self.eps)
+        return value * scale + loc
+
+    def invert_leaf(self, value: Tensor) -> Tensor:
+        """Scale one leaf back."""
+        loc, scale = self._statistics()
+        if self.standard_normal:
+            return value * scale.clamp_min(self.eps) + loc
+        return (value - loc) / scale
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a scaled leaf; before there are statistics, by its shape alone."""
+        if self.loc is None:
+            return without_bounds(spec, lambda value: value)
+        return described(spec, self.apply_leaf)
+
+    def inverse_leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a leaf that is scaled back to fit."""
+        return described(spec, self.apply_leaf)
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        if self.loc is None or self.scale is None:
+            msg = (
+                "ObservationNorm has no statistics yet: call init_stats(env.rollout(1000)) before "
+                "it is used, or pass loc and scale."
+            )
+            raise RuntimeError(msg)
+        return self.loc, self.scale
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # room for statistics that another one had and this one has not
+        for name in ("loc", "scale"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and getattr(self, name) is None:
+                setattr(self, name, torch.empty_like(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

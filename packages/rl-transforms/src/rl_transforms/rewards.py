@@ -1,0 +1,143 @@
+"""Rewards of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rl_layout.keys import REWARD, NestedKey
+from rl_specs import TensorSpec
+from rl_transforms.described import described
+from rl_transforms.transform import Transform
+
+
+class RewardScaling(Transform):
+    """Scales and shifts rewards: reward * scale + loc.
+
+    Args:
+        loc: the shift, a number or what broadcasts against a reward.
+        scale: the factor, likewise; not 0.
+        in_keys: rewards; ``["reward"]`` by default.
+        out_keys: what to call them; the same by default.
+        standard_normal: compute (reward - loc) / scale instead.
+
+    Raises:
+        ValueError: the factor is 0.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> batch = trajectories([3])
+        >>> scaled = RewardScaling(loc=1.0, scale=2.0)(batch)["next", "reward"]
+        >>> bool((scaled == batch["next", "reward"] * 2 + 1).all())
+        True
+    """
+
+    online = False
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        loc: float | Tensor,
+        scale: float | Tensor,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        standard_normal: bool = False,
+    ) -> None:
+        super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
+        for name, given in (("loc", loc), ("scale", scale)):
+            # a double of no dimension changes no dtype
+            wide = given if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
+            self.register_buffer(name, wide)
+        if bool((self.scale == 0).any()):
+            msg = f"scale must not be 0, which loses every reward: got {scale}."
+            raise ValueError(msg)
+        self.standard_normal = standard_normal
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Scale one reward."""
+        if self.standard_normal:
+            return (value - self.loc) / self.scale
+        return value * self.scale + self.loc
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a scaled reward."""
+        return described(spec, self.apply_leaf)
+
+
+class RewardClipping(Transform):
+    """Holds rewards between two numbers.
+
+    Args:
+        clamp_min: the least; None for no bound.
+        clamp_max: the most; None for no bound.
+        in_keys: rewards; ``["reward"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Raises:
+        ValueError: there is no bound, or they are crossed.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> float(RewardClipping(-0.5, 0.5)(trajectories([3]))["next", "reward"].max())
+        0.5
+    """
+
+    online = False
+
+    def __init__(
+        self,
+        clamp_min: float | None = None,
+        clamp_max: float | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
+        crossed = clamp_min is not None and clamp_max is not None and clamp_min > clamp_max
+        if (clamp_min is None and clamp_max is None) or crossed:
+            msg = (
+                f"expected clamp_min <= clamp_max, one of them at least: {clamp_min}, {clamp_max}."
+            )
+            raise ValueError(msg)
+        self.clamp_min, self.clamp_max = clamp_min, clamp_max
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Clip one reward."""
+        return value.clamp(self.clamp_min, self.clamp_max)
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a clipped reward; bounded only where its spec was."""
+        return described(spec, self.apply_leaf)
+
+
+class SignTransform(Transform):
+    """Replaces rewards by their signs: -1, 0 or 1.
+
+    Args:
+        in_keys: rewards; ``["reward"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> SignTransform()(trajectories([3]))["next", "reward"].flatten()
+        tensor([1., 1., 1.])
+    """
+
+    online = False
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Take the sign of one reward."""
+        return value.sign()
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a sign."""
+        return described(spec, self.apply_leaf)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_specs import Bounded, Composite, Unbounded
+from rl_transforms import RewardClipping, RewardScaling, SignTransform
+
+REWARD = torch.tensor([[-3.0], [0.0], [0.25], [8.0]])
+
+
+def rewards(change, value=REWARD):
+    return change(TensorDict({"next": {"reward": value}}, [4]))["next", "reward"].flatten().tolist()
+
+
+def test_rewards_are_scaled_clipped_and_signed():
+    assert rewards(RewardScaling(1.0, 4.0)) == [-11, 1, 2, 33]
+    assert rewards(RewardScaling(1.0, 4.0, standard_normal=True)) == [-1, -0.25, -0.1875, 1.75]
+    assert rewards(RewardClipping(-1, 1)) == [-1, 0, 0.25, 1]
+    assert rewards(RewardClipping(clamp_max=0.25)) == [-3, 0, 0.25, 0.25]
+    assert rewards(SignTransform()) == [-1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_numbers_change_no_dtype(dtype):
+    batch = TensorDict({"next": {"reward": REWARD.to(dtype)}}, [4])
+    assert RewardScaling(0.5, 2.0)(batch)["next", "reward"].dtype == dtype
+
+
+def test_columns_have_scales_of_their_own():
+    scaled = RewardScaling(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
+    batch = TensorDict({"next": {"reward": REWARD.expand(4, 2)}}, [4])
+    assert scaled(batch)["next", "reward"][-1].tolist() == [8, 17]
+    assert set(scaled.state_dict()) == {"loc", "scale"}
+
+
+def test_a_step_is_changed_like_its_row():
+    after = TensorDict({"reward": REWARD}, [4])
+    for change in (RewardScaling(1.0, -2.0), RewardClipping(0, 1), SignTransform()):
+        step = change.step(TensorDict({}, [4]), after)["reward"]
+        assert step.flatten().tolist() == rewards(change)
+
+
+def test_specs_follow():
+    spec = Composite(reward=Bounded(-1, 3, (4, 1)), other=Unbounded((4, 1)), shape=(4,))
+    scaled = RewardScaling(1.0, -2.0).transform_reward_spec(spec)["reward"]
+    assert (scaled.space.low.unique(), scaled.space.high.unique()) == (-5, 3)
+    clipped = RewardClipping(0, 9).transform_reward_spec(spec)["reward"]
+    assert (clipped.space.low.unique(), clipped.space.high.unique()) == (0, 3)
+    other = SignTransform(["other"]).transform_reward_spec(spec)
+    assert isinstance(other["other"], Unbounded)
+    assert other["reward"] == spec["reward"]
+
+
+def test_what_would_lose_or_cross():
+    with pytest.raises(ValueError, match="scale must not be 0"):
+        RewardScaling(0.0, torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match="clamp_min <= clamp_max"):
+        RewardClipping()
+    with pytest.raises(ValueError, match="least: 2, 1"):
+        RewardClipping(2, 1)
