@@ -408,6 +408,7 @@ def test_the_wrong_mode_is_refused():
         ({"recurrent_backend": "hoptorch"}, "backend must be one of"),
         ({"recurrent_matmul_precision": "high"}, "precision must be one of"),
         ({"burn_in": -1}, "burn_in must be 0 or more"),
+        ({"burn_in": 1, "bidirectional": True}, "burn_in warms up .* leave bidirectional False"),
         ({"max_length": 0}, "max_length must be at least 1"),
         ({"gru": nn.GRU(2, 5, batch_first=True)}, "got both"),
     ],

@@ -8,26 +8,32 @@ from tensordict import TensorDict
 from torch import nn
 from torch.testing import assert_close
 
-from rl_layout import Segments, set_recurrent_mode
+from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.end_kind import EndKind
-from rl_layout.synthetic import environments, trajectories
+from rl_layout.synthetic import environments
 from rl_layout.testing import batches
-from rl_recurrent import GRUModule, LSTMModule, Network
+from rl_recurrent import GRUModule, LSTMModule, Network, Settings
 from rl_recurrent.functional import unroll
 from rl_recurrent.markers import recurrent_segments
 from rl_recurrent.static import unroll_static
 
-KINDS = [nn.LSTM, nn.GRU]
+NETWORKS = [
+    (nn.LSTM, {"num_layers": 2}),
+    (nn.GRU, {"num_layers": 2}),
+    (nn.LSTM, {"num_layers": 2, "proj_size": 3}),
+    (nn.GRU, {"num_layers": 2, "bidirectional": True}),
+    (nn.LSTM, {"proj_size": 3, "bidirectional": True}),
+]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(batch=batches(), more=st.integers(0, 5))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "options"), NETWORKS, ids=str)
 @pytest.mark.parametrize("every_state", [True, False])
-def test_static_shapes_give_what_segments_give(kind, every_state, batch, more):
+def test_static_shapes_give_what_segments_give(kind, options, every_state, batch, more):
     if batch.get("is_init", None) is None:
         return
-    network = Network.of(kind(2, 5, num_layers=2, dtype=torch.float64))
+    network = Network.of(kind(2, 5, dtype=torch.float64, **options))
     segments = recurrent_segments(batch)
     if not len(segments):
         return
@@ -36,8 +42,8 @@ def test_static_shapes_give_what_segments_give(kind, every_state, batch, more):
         torch.randn(*batch.batch_size, *shape, dtype=torch.float64)
         for shape in network.state_shapes
     )
-    length = segments.max_length + more
-    out, after = unroll_static(batch, x, states, network, length, every_state=every_state)
+    ready = Settings("scan", max_length=segments.max_length + more)
+    out, after = unroll_static(batch, x, states, network, ready, every_state=every_state)
     firsts = tuple(segments.first(state) for state in states)
     wanted, ends = unroll(x, segments, firsts, network, every_state=every_state)
     assert_close(out, wanted)
@@ -52,9 +58,10 @@ def test_static_shapes_give_what_segments_give(kind, every_state, batch, more):
 
 def module_and_batch(make, **options):
     module = make(2, 5, in_key="observation", out_key="y", recurrent_backend="scan", **options)
-    batch = environments(3, 6, [2, 5], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    # two of the rows begin in mid-trajectory
+    batch = environments(3, 9, [2, 5], [EndKind.TERMINATED, EndKind.TRUNCATED])[:, 3:]
     for key in module.state_keys:
-        batch[key] = torch.randn(3, 6, 1, 5)
+        batch[key] = torch.randn(3, 6, *module._shapes[module.state_keys.index(key)])
     batch.names = None
     return module, batch
 
@@ -76,10 +83,40 @@ def test_a_module_with_max_length_never_looks_at_segments(make, monkeypatch):
         assert_close(found[key], wanted[key])
 
 
-@pytest.mark.parametrize(("make", "backend"), [(LSTMModule, "scan"), (GRUModule, "auto")])
-def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend):
-    module, batch = module_and_batch(make)
-    plain = make(2, 5, in_key="observation", out_key="y", recurrent_backend="pack")
+@pytest.mark.parametrize("make", [LSTMModule, GRUModule])
+@pytest.mark.parametrize("every_state", [True, False])
+def test_burn_in_in_static_shapes_is_that_of_segments(make, every_state):
+    static, batch = module_and_batch(make, max_length=6, burn_in=2, every_state=every_state)
+    plain, _ = module_and_batch(make, burn_in=2, every_state=every_state)
+    plain.load_state_dict(static.state_dict())
+    seen, found = torch.randn(3, 6, 5), []
+    for module in (static, plain):
+        rows = batch.clone()
+        leaves = [rows[k].requires_grad_() for k in ("observation", *module.state_keys)]
+        with set_recurrent_mode(True):
+            out = module(rows)
+        grads = torch.autograd.grad(out["y"], [*leaves, *module.parameters()], seen)
+        found.append([*(out[key] for key in module.out_keys), *grads])
+    assert_close(found[0], found[1])
+    burnt = plain.burn_in_mask(batch)
+    assert 0 < burnt.sum() < burnt.numel()
+    assert not found[0][len(plain.out_keys)][burnt].any()  # the gradient of the inputs
+
+
+@pytest.mark.parametrize(
+    ("make", "backend", "options"),
+    [
+        (LSTMModule, "scan", {}),
+        (GRUModule, "auto", {}),
+        (GRUModule, "auto", {"burn_in": 2}),
+        (LSTMModule, "auto", {"proj_size": 3}),
+        (GRUModule, "scan", {"bidirectional": True}),
+    ],
+    ids=str,
+)
+def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend, options):
+    module, batch = module_and_batch(make, **options)
+    plain = make(2, 5, in_key="observation", out_key="y", recurrent_backend="pack", **options)
     plain.load_state_dict(module.state_dict())
     module.settings = type(module.settings)(backend=backend)
 
@@ -89,15 +126,16 @@ def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend):
                 "observation": leaves[0],
                 "is_init": leaves[1],
                 ("next", "done"): leaves[2],
-                **dict(zip(module.state_keys, leaves[3:], strict=True)),
+                keys.TRAJ_STEP: leaves[3],
+                **dict(zip(module.state_keys, leaves[4:], strict=True)),
             },
             [3, 6],
         )
         with set_recurrent_mode(True):
             return module(rows)["y"].square().sum()
 
-    keys = ("observation", "is_init", ("next", "done"), *module.state_keys)
-    leaves = [batch[key].clone() for key in keys]
+    names = ("observation", "is_init", ("next", "done"), keys.TRAJ_STEP, *module.state_keys)
+    leaves = [batch[key].clone() for key in names]
     leaves[0].requires_grad_()
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     compiled(*leaves).backward()
@@ -111,21 +149,9 @@ def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend):
 
 
 def test_a_trajectory_beyond_max_length_is_refused():
-    module, batch = module_and_batch(GRUModule, max_length=4)
+    module, batch = module_and_batch(GRUModule, max_length=3)
     with set_recurrent_mode(True), pytest.raises(RuntimeError, match="longer than max_length"):
         module(batch)
-
-
-def test_two_directions_and_projections_are_refused_by_name():
-    batch = trajectories([3])
-    for network, shapes in (
-        (nn.GRU(2, 5, bidirectional=True), [(2, 5)]),
-        (nn.LSTM(2, 5, proj_size=3), [(1, 3), (1, 5)]),
-    ):
-        states = tuple(torch.zeros(3, *shape) for shape in shapes)
-        given = batch, batch["observation"], states, Network.of(network), 3
-        with pytest.raises(ValueError, match="one direction without projection"):
-            unroll_static(*given)
 
 
 @pytest.mark.gpu

@@ -89,6 +89,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         if burn_in < 0:
             msg = f"burn_in must be 0 or more rows: got {burn_in}."
             raise ValueError(msg)
+        if burn_in and given.bidirectional:
+            msg = "burn_in warms up a state that goes forward in time: leave bidirectional False."
+            raise ValueError(msg)
         self.network = given
         self.default_recurrent_mode = default_recurrent_mode
         self.every_state, self.burn_in = every_state, burn_in
@@ -248,15 +251,12 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         require_sequence(batch)
         require_is_init(batch)
         network = Network.of(self.network)
-        if runs_static(self.settings) and not self.burn_in:
-            x, states = (
-                keys.require(batch, self.in_keys[0]),
-                self._with_initial(self._states(batch)),
-            )
+        if runs_static(self.settings):
+            x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
             check_input(x, batch.batch_size, network)
             check_states(states, tuple(batch.batch_size), network)
-            length = self.settings.max_length
-            return unroll_static(batch, x, states, network, length, every_state=self.every_state)
+            given = batch, x, self._with_initial(states), network, self.settings
+            return unroll_static(*given, every_state=self.every_state, burn_in=self.burn_in)
         segments = recurrent_segments(batch)
         x, states = self._inputs(batch, segments)
         if self.burn_in:

@@ -12,7 +12,7 @@ from rl_layout import Segments
 from rl_recurrent.choose import backend_module
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
-from rl_recurrent.weights import LayerWeights, gru_row_weights, lstm_row_weights
+from rl_recurrent.weights import LayerWeights, gru_row_weights, lstm_row_weights, unprojected
 
 States = tuple[Tensor, ...]
 
@@ -92,8 +92,11 @@ class Run:
             hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *given)
             out = hidden
         else:
-            x, whole, h = _unprojected(x, layer, layer.w_hr, h, self.segments)
-            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), (h, c), *given)
+            starts = self.segments.offsets[:-1]
+            first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
+            x, whole = unprojected(x, first, layer, layer.w_hr)
+            states = torch.zeros_like(c), c
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *given)
             out = hidden @ layer.w_hr.t()
         at_ends = self.settings.backend == "pad"
         return out, (self._wanted(out), cell if at_ends else self._wanted(cell))
@@ -102,20 +105,6 @@ class Run:
         if self.every_state:
             return states
         return states.index_select(0, self.segments.offsets[1:] - 1)
-
-
-def _unprojected(
-    x: Tensor, layer: LayerWeights, w_hr: Tensor, h0: Tensor, segments: Segments
-) -> tuple[Tensor, LayerWeights, Tensor]:
-    """Write an LSTM with a projection as one without.
-
-    With h = W_hr m, W_hh h = (W_hh W_hr) m: the recurrence runs over m. The state that a segment
-    starts from need not be a projection of any m; it enters as one more input of its first row.
-    """
-    first = x.new_zeros(len(x), h0.shape[1]).index_copy(0, segments.offsets[:-1], h0)
-    w_ih, w_hh = torch.cat([layer.w_ih, layer.w_hh], 1), layer.w_hh @ w_hr
-    whole = layer._replace(w_ih=w_ih, w_hh=w_hh)
-    return torch.cat([x, first], 1), whole, h0.new_zeros(len(h0), whole.w_hh.shape[1])
 
 
 def chosen(settings: Settings, backend: str) -> Settings:

@@ -6,6 +6,8 @@ segments is made; flags say where they start, and every row offers its states.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -16,7 +18,7 @@ from rl_recurrent.backends.scan import gru_scan_rows, lstm_scan_rows, window_ste
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
 from rl_recurrent.stack import States
-from rl_recurrent.weights import LayerWeights, gru_row_weights, lstm_row_weights
+from rl_recurrent.weights import gru_row_weights, lstm_row_weights, unprojected
 
 
 def runs_static(settings: Settings) -> bool:
@@ -36,14 +38,15 @@ def runs_static(settings: Settings) -> bool:
     return fixed or (settings.backend in ("scan", "auto") and torch.compiler.is_compiling())
 
 
-def unroll_static(
+def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     batch: TensorDictBase,
     x: Tensor,
     states: States,
     network: Network,
-    max_length: int | None,
+    settings: Settings,
     *,
     every_state: bool = False,
+    burn_in: int = 0,
 ) -> tuple[Tensor, States]:
     """Run a network over a batch without looking at its data on the host.
 
@@ -52,14 +55,15 @@ def unroll_static(
         x: inputs ``[*B, T, I]``.
         states: ``[*B, T, L, H]`` each, of every row.
         network: the parameters.
-        max_length: the longest segment to be ready for; T if None.
+        settings: `max_length` is the longest segment to be ready for; T if None.
         every_state: give the states after every row, not at segment ends alone.
+        burn_in: first rows of a segment that run without gradient; see `burn_in_rows`. All rows
+            then run twice.
 
     Returns:
         Outputs ``[*B, T, O]``, and states ``[*B, T, L, H]``, zero but at segment ends.
 
     Raises:
-        ValueError: the network has two directions or a projection, which needs another backend.
         RuntimeError: markers contradict each other, or a segment is longer than `max_length`. On
             CUDA the device reports it later.
 
@@ -67,32 +71,127 @@ def unroll_static(
         >>> from rl_layout.synthetic import trajectories
         >>> batch, network = trajectories([2, 3]), Network.of(torch.nn.GRU(2, 4))
         >>> h = (torch.zeros(5, 1, 4),)
-        >>> out, _ = unroll_static(batch, batch["observation"], h, network, 3)
+        >>> out, _ = unroll_static(batch, batch["observation"], h, network, Settings(max_length=3))
         >>> out.shape
         torch.Size([5, 4])
     """
-    if network.bidirectional or network.layers[0].w_hr is not None:
-        msg = "static shapes are for one direction without projection: take pack or auto, eager."
-        raise ValueError(msg)
-    shape, length = batch.batch_size, max_length or batch.batch_size[-1]
+    shape = batch.batch_size
     starts, real = start_flags(batch)
-    last = torch.cat([starts[1:], starts.new_ones(1)])
-    size = starts.shape[0]
-    steps = shape[-1] if length >= shape[-1] and len(shape) > 1 else window_steps(length, size)
-    length = min(length, shape[-1])
-    layout = starts, torch.arange(size, device=x.device), length, steps
-    rows, found = x.reshape(size, -1), []
-    for number, layer in enumerate(network.layers):
-        if number and network.dropout:
-            rows = dropout(rows, network.dropout)
-        before = tuple(state.reshape(size, *state.shape[-2:])[:, number] for state in states)
-        after = _scan(rows, layer, before, layout)
-        rows = after[0]
-        found.append(after)
-    shown = real if every_state else real & last
-    after = tuple(torch.stack(each, 1) * shown[:, None, None] for each in zip(*found, strict=True))
-    out = rows * real[:, None]
+    run = StaticRun(network, starts, *_window(shape, settings.max_length))
+    rows = x.reshape(starts.shape[0], -1)
+    given = tuple(state.flatten(0, len(shape) - 1) for state in states)
+    if burn_in:
+        burnt = _burnt(batch, starts, burn_in)
+        out, after = run.behind_burn_in(rows, given, burnt)
+    else:
+        out, after = run.rows(rows, given, every_state=every_state)
+    shown = real if every_state else real & run.lasts
+    after = tuple(state * shown[:, None, None] for state in after)
+    out = out * real[:, None]
     return out.view(*shape, -1), tuple(each.view(*shape, *each.shape[1:]) for each in after)
+
+
+@dataclass(frozen=True)
+class StaticRun:
+    """A network on rows whose segments are known by flags alone.
+
+    Attributes:
+        network: the parameters.
+        starts: first rows of segments, bool ``[N]``.
+        length: rows of a window.
+        steps: rows of a column.
+
+    Example:
+        >>> starts = torch.tensor([True, False, True])
+        >>> StaticRun(Network.of(torch.nn.GRU(2, 4)), starts, 2, 3).lasts
+        tensor([False,  True,  True])
+    """
+
+    network: Network
+    starts: Tensor
+    length: int
+    steps: int
+
+    @property
+    def lasts(self) -> Tensor:
+        """Last rows of segments, bool ``[N]``."""
+        return torch.cat([self.starts[1:], self.starts.new_ones(1)])
+
+    def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
+        """Run every layer.
+
+        Args:
+            x: ``[N, I]``.
+            states: ``[N, L, H]`` each, of every row; those of first rows count.
+            every_state: whether states are wanted in every row, not in last rows alone.
+
+        Returns:
+            Outputs ``[N, O]``, and states ``[N, L, H]``.
+        """
+        directions, found = self.network.num_directions, []
+        for number in range(0, len(self.network.layers), directions):
+            if number and self.network.dropout:
+                x = dropout(x, self.network.dropout)
+            ahead = self._layer(x, states, number)
+            found.append(ahead)
+            if directions == 1:
+                x = ahead[0]
+                continue
+            mirror = self._mirror()
+            back = self._layer(x.index_select(0, mirror), states, number + 1)
+            turned = tuple(state.index_select(0, mirror) for state in back)
+            found.append(turned if every_state else back)
+            x = torch.cat([ahead[0], turned[0]], 1)
+        return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+    def behind_burn_in(self, x: Tensor, states: States, burnt: Tensor) -> tuple[Tensor, States]:
+        """Run all rows without gradient, and once more from where the burnt ones end.
+
+        Args:
+            x: ``[N, I]``.
+            states: ``[N, L, H]`` each.
+            burnt: the rows that only warm a state up, bool ``[N]``.
+
+        Returns:
+            Outputs ``[N, O]``, and states ``[N, L, H]``, of every row.
+        """
+        with torch.no_grad():
+            warm, warmed = self.rows(x, states, every_state=True)
+        goes_on = _behind(burnt) & ~self.starts
+        states = tuple(
+            torch.where(goes_on[:, None, None], after.roll(1, 0), before)
+            for after, before in zip(warmed, states, strict=True)
+        )
+        again = replace(self, starts=self.starts | goes_on)
+        out, after = again.rows(x, states, every_state=True)
+        after = tuple(
+            torch.where(burnt[:, None, None], old, new)
+            for old, new in zip(warmed, after, strict=True)
+        )
+        return torch.where(burnt[:, None], warm, out), after
+
+    def _layer(self, x: Tensor, states: States, which: int) -> States:
+        """One layer in one direction: h, which is the output, and c of an LSTM."""
+        layer, before = self.network.layers[which], tuple(state[:, which] for state in states)
+        layout = self.starts, torch.arange(len(x), device=x.device), self.length, self.steps
+        if self.network.cell == "gru":
+            return (gru_scan_rows(x, *gru_row_weights(layer), *before, *layout),)
+        h, c = before
+        if layer.w_hr is None:
+            w_ih, w_hh, bias, _ = lstm_row_weights(layer)
+            made: States = lstm_scan_rows(x, w_ih, w_hh, bias, h, c, *layout)
+            return made
+        x, whole = unprojected(x, h * self.starts[:, None], layer, layer.w_hr)
+        w_ih, w_hh, bias, _ = lstm_row_weights(whole)
+        hidden, cell = lstm_scan_rows(x, w_ih, w_hh, bias, torch.zeros_like(c), c, *layout)
+        return hidden @ layer.w_hr.t(), cell
+
+    def _mirror(self) -> Tensor:
+        """For each row, the one at its place when its segment is read backwards, int64 ``[N]``."""
+        numbers = torch.arange(len(self.starts), device=self.starts.device)
+        firsts = torch.where(self.starts, numbers, 0).cummax(0).values
+        ends = torch.where(self.lasts, numbers, len(numbers)).flip(0).cummin(0).values.flip(0)
+        return firsts + ends - numbers
 
 
 def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -150,11 +249,19 @@ def _behind(flag: Tensor) -> Tensor:
     return torch.cat([flag.new_zeros(1), flag[:-1]])
 
 
-def _scan(
-    rows: Tensor, layer: LayerWeights, before: States, layout: tuple[Tensor, Tensor, int, int]
-) -> States:
-    if len(before) == 1:
-        return (gru_scan_rows(rows, *gru_row_weights(layer), *before, *layout),)
-    w_ih, w_hh, bias, _ = lstm_row_weights(layer)
-    made: States = lstm_scan_rows(rows, w_ih, w_hh, bias, *before, *layout)
-    return made
+def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
+    """Rows of a window, and of a column."""
+    longest = shape[-1]
+    length = max_length or longest
+    one_each = length >= longest and len(shape) > 1  # a column is a row of the batch
+    steps = longest if one_each else window_steps(length, shape.numel())
+    return min(length, longest), steps
+
+
+def _burnt(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:
+    """The first rows of segments whose stored state may be stale, bool ``[N]``."""
+    numbers = torch.arange(len(starts), device=starts.device)
+    firsts = torch.where(starts, numbers, 0).cummax(0).values
+    found = numbers - firsts < burn_in
+    steps = batch.get(keys.TRAJ_STEP, None)
+    return found if steps is None else found & (steps.flatten()[firsts] != 0)

@@ -113,3 +113,30 @@ def gru_row_weights(layer: LayerWeights) -> RowWeights:
         reset_update, b_hn = layer.b_hh.split([2 * size, size])
         bias = layer.b_ih + torch.nn.functional.pad(reset_update, (0, size))
     return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
+
+
+def unprojected(
+    x: Tensor, first: Tensor, layer: LayerWeights, w_hr: Tensor
+) -> tuple[Tensor, LayerWeights]:
+    """Write an LSTM with a projection as one without.
+
+    With h = W_hr m, W_hh h = (W_hh W_hr) m: the recurrence runs over m. The state that a segment
+    starts from need not be a projection of any m; it enters as one more input of its first row.
+
+    Args:
+        x: ``[M, I]``.
+        first: h that a segment starts from in its first row, zeros elsewhere, ``[M, P]``.
+        layer: the parameters of the layer.
+        w_hr: its projection ``[P, H]``.
+
+    Returns:
+        Inputs ``[M, I + P]`` and the parameters of the LSTM over m, which starts from m = 0.
+
+    Example:
+        >>> layer = LayerWeights(torch.zeros(12, 5), torch.zeros(12, 2))
+        >>> x, made = unprojected(torch.zeros(4, 5), torch.zeros(4, 2), layer, torch.zeros(2, 3))
+        >>> x.shape, made.w_hh.shape
+        (torch.Size([4, 7]), torch.Size([12, 3]))
+    """
+    w_ih, w_hh = torch.cat([layer.w_ih, layer.w_hh], 1), layer.w_hh @ w_hr
+    return torch.cat([x, first], 1), layer._replace(w_ih=w_ih, w_hh=w_hh)
