@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import CompositeDistribution
 from torch import Tensor
-from torch.distributions import Distribution, kl_divergence
+from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_layout.keys import NestedKey, as_tuple, require, sibling
 
@@ -60,7 +60,7 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
         if taken.requires_grad:
             msg = f"{key!r} requires gradients: a stored action is a constant. Call .detach()."
             raise RuntimeError(msg)
-        found.append(head.log_prob(taken))
+        found.append(_log_prob(head, taken))
     return _total(found, batch)
 
 
@@ -125,7 +125,7 @@ def entropies(
     several = isinstance(dist, CompositeDistribution)
     for key, head in heads(dist, action).items():
         try:
-            value = head.entropy()
+            value = _entropy(head)
         except NotImplementedError:
             drawn = head.rsample if head.has_rsample else head.sample
             value = -head.log_prob(drawn(torch.Size([samples]))).mean(0)
@@ -162,6 +162,21 @@ def divergence(
             drawn = head.sample(torch.Size([samples]))
             found.append((head.log_prob(drawn) - ours[key].log_prob(drawn)).mean(0))
     return _total(found, batch)
+
+
+def _log_prob(head: Distribution, taken: Tensor) -> Tensor:
+    """Log-probability of actions; of a plain choice read where it lies, without further checks."""
+    if type(head) is not Categorical or taken.shape != head.batch_shape:
+        return head.log_prob(taken)
+    return head.logits.gather(-1, taken.long().unsqueeze(-1)).squeeze(-1)  # normalised already
+
+
+def _entropy(head: Distribution) -> Tensor:
+    """Entropy of a distribution; of a plain choice from its logits alone."""
+    if type(head) is not Categorical:
+        return head.entropy()
+    logits = head.logits.clamp(min=torch.finfo(head.logits.dtype).min)  # 0 log 0 is 0
+    return -(head.logits.exp() * logits).sum(-1)
 
 
 def _total(found: list[Tensor], batch: TensorDictBase) -> Tensor:

@@ -181,20 +181,19 @@ class ActorCriticLoss(LossModule):
         if not self.entropy_bonus:
             return {}
         by_head = entropies(dist, batch, self.entries["action"], self.samples_mc_entropy)
-        whole = kept(torch.stack(list(by_head.values())).sum(0), counted).unsqueeze(-1)
+        whole = kept(_sum(list(by_head.values())), counted).unsqueeze(-1)
+        mean = reduce(whole, counted)
         if isinstance(self.entropy_coeff, Mapping):
             absent = [key for key in by_head if key not in self.entropy_coeff]
             if absent:
                 msg = f"entropy_coeff has no number for {absent[0]!r}: there are {list(by_head)}."
                 raise KeyError(msg)
             parts = [self.entropy_coeff[key] * value for key, value in by_head.items()]
-            bonus = kept(torch.stack(parts).sum(0), counted).unsqueeze(-1)
+            bonus = self._reduce(kept(_sum(parts), counted).unsqueeze(-1), counted)
         else:
-            bonus = self.entropy_coeff * whole
-        return {
-            "loss_entropy": -self._reduce(bonus, counted),
-            "entropy": reduce(whole, counted).detach(),
-        }
+            reduced = mean if self.reduction == "mean" else self._reduce(whole, counted)
+            bonus = self.entropy_coeff * reduced
+        return {"loss_entropy": -bonus, "entropy": mean.detach()}
 
     def _critic(self, batch: TensorDictBase, counted: Tensor | None) -> dict[str, Tensor]:
         """``loss_critic`` and what is reported beside it; nothing without a critic."""
@@ -229,6 +228,10 @@ class ActorCriticLoss(LossModule):
             swapped = params.to_module(critic)
         with swapped, set_recurrent_mode(True):
             return output_of(critic, batch, self.entries["value"])
+
+
+def _sum(values: list[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.stack(values).sum(0)
 
 
 def _one_of(name: str, network: Any, other: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import build
 from rl_value.estimators import (
     GAE,
     TD0Estimator,
@@ -243,7 +244,7 @@ def scalars(found: dict[str, Tensor], detached: tuple[str, ...] = ()) -> TensorD
         tensor(1.)
     """
     cut = {name: value.detach() if name in detached else value for name, value in found.items()}
-    return TensorDict(cut, batch_size=torch.Size([]))
+    return build(cut, torch.Size([]))
 
 
 def _kind(given: Any) -> ValueEstimators:

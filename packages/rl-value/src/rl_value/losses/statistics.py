@@ -27,8 +27,9 @@ def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
     where = spread(counted, log_weight)
     shown = log_weight if where is None else log_weight.masked_fill(~where, -torch.inf)
     flat = shown.reshape(-1)
-    number = flat.new_tensor(flat.numel()) if where is None else where.sum().clamp(min=1)
-    share = (2 * flat.logsumexp(0) - (2 * flat).logsumexp(0)).exp() / number
+    number = flat.numel() if where is None else where.sum().clamp(min=1)
+    weight = (flat - flat.max()).exp()  # the largest is 1: neither sum leaves the range
+    share = weight.sum().square() / (weight.dot(weight) * number)
     return share.nan_to_num(0.0)  # no step at all
 
 
@@ -67,4 +68,6 @@ def variance(values: Tensor, counted: Tensor | None) -> Tensor:
         >>> variance(torch.tensor([1.0, 3.0]), None)
         tensor(1.)
     """
+    if counted is None:
+        return values.var(correction=0)
     return reduce((kept(values, counted) - reduce(values, counted)).square(), counted)
