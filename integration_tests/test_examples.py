@@ -1,0 +1,134 @@
+"""The examples that look at data: shortened runs, and the numbers that their pages repeat."""
+
+# ruff: noqa: D103 - the name of a test is its promise
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_layout import check_layout
+
+ROOT = Path(__file__).parent.parent
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def inspecting():
+    yield load("inspect_layout")
+    del sys.modules["inspect_layout"]
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    yield load("memory_recipes")
+    del sys.modules["memory_recipes"]
+
+
+@pytest.fixture(autouse=True)
+def _as_many_threads_as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(module, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+    module.main()
+
+
+def page(name):
+    return (ROOT / "docs" / "examples" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def printed_on(name):
+    """The block of a page that repeats what its example prints."""
+    return re.search(r"^```text\n(.*?)^```", page(name), flags=re.S | re.M)[1]
+
+
+def test_a_batch_is_inspected_as_its_page_says(inspecting, monkeypatch, capsys, tmp_path):
+    run(inspecting, monkeypatch, "--out", tmp_path)
+    printed = capsys.readouterr().out.replace(str(tmp_path), "runs/inspect_layout")
+    assert printed == printed_on("inspect-layout")
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == [*(f"fault_{n}.png" for n in (1, 2, 3, 4)), "right.png"]
+
+
+def test_faults_are_made_on_copies(inspecting):
+    batch = inspecting.collect(num_envs=2, num_steps=50, seed=3)
+    before = batch.clone()
+    for fault in inspecting.FAULTS:
+        fault.make(batch)
+    assert (batch == before).all()
+    assert not check_layout(batch).findings
+
+
+def test_a_fault_that_goes_unnoticed_ends_the_example(inspecting, monkeypatch, tmp_path):
+    harmless = inspecting.Fault("nothing", "none", lambda batch: batch)
+    monkeypatch.setattr(inspecting, "FAULTS", [harmless])
+    with pytest.raises(RuntimeError, match="nothing went unnoticed"):
+        run(inspecting, monkeypatch, "--out", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def on_cartpole(recipes):
+    found = recipes.compare(lambda: recipes.GymEnv("CartPole-v1"), steps=4000, rounds=1)
+    return {one.name: one for one in found}
+
+
+def test_lossless_is_exact(on_cartpole):
+    for name in ("stored twice", "lossless"):
+        assert on_cartpole[name].equal == 1
+        assert on_cartpole[name].missing == 0
+
+
+def test_what_compact_batches_lost_is_marked_and_the_rest_exact(on_cartpole):
+    transformed, linked = on_cartpole["compact_obs"], on_cartpole["compact, linked"]
+    assert 0 < transformed.missing < 0.1
+    assert transformed.equal == pytest.approx(1 - transformed.missing)
+    assert (linked.equal, linked.missing) == (transformed.equal, transformed.missing)
+    assert transformed.bytes_per_step < linked.bytes_per_step < 76
+
+
+def test_differences_are_close_everywhere(on_cartpole):
+    assert on_cartpole["delta"].missing == 0
+    assert 0 < on_cartpole["delta"].error < 1e-3
+
+
+def test_frames_are_stored_once_at_half_the_bytes(recipes):
+    found = {one.name: one for one in recipes.compare(recipes.Frames, steps=800, rounds=1)}
+    assert "delta" not in found
+    assert found["lossless"].equal == 1
+    assert found["compact, linked"].bytes_per_step < 0.51 * found["stored twice"].bytes_per_step
+
+
+def test_recipes_are_laid_out_and_drawn(recipes, monkeypatch, capsys, tmp_path):
+    run(recipes, monkeypatch, "--steps", 800, "--frames", 400, "--rounds", 1, "--out", tmp_path)
+    printed = capsys.readouterr().out
+    assert printed.count("stored twice") == printed.count("lossless") == 2
+    assert (tmp_path / "bytes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recipes_that_saw_other_steps_are_refused(recipes):
+    def stored(seed):
+        torch.manual_seed(seed)
+        batches = [recipes.Collector(recipes.GymEnv("CartPole-v1"), frames_per_batch=400).next()]
+        one = recipes.Stored(recipes.RECIPES[0], batches)
+        one.write(0)
+        one.sample()
+        return one
+
+    with pytest.raises(RuntimeError, match="other steps"):
+        recipes.result_of(stored(1), stored(2).buffer[:])
