@@ -153,9 +153,9 @@ def killed_at(shared, call, seed):
         for owner, name in (
             (rows.side, "take"),
             (rows.side, "release"),
-            (rows.side.rows, "write"),
-            (rows.side, "put"),
-            (rows.rows, "write"),
+            (rows.side, "secure"),
+            (writer, "_fill"),
+            (rows.rows, "put"),
             (writer, "_name"),
             (writer, "settle"),
             (writer, "_link"),

@@ -97,6 +97,14 @@ def test_rows_that_are_known_to_be_there_are_read_alike():
         assert_same_bits(rows.gather(index), rows.read(index))
 
 
+@pytest.mark.parametrize("place", [slice(2, 7), torch.tensor([8, 0, 3, 4, 1])], ids=str)
+def test_leaves_that_are_known_to_fit_are_written_alike(place):
+    rows, other, steps = Rows.zeros(MIXED, 9), Rows.zeros(MIXED, 9), noise(5)
+    rows.put(place, [steps[field.key] for field in MIXED.fields])
+    other.write(place, steps)
+    assert_same_bits(rows.read(slice(0, 9)), other.read(slice(0, 9)))
+
+
 def test_strided_and_expanded_sources_are_written():
     rows = Rows.zeros(MIXED, 300)
     steps = noise(300)

@@ -137,8 +137,9 @@ class CompactRows:
             OSError: Too little memory or disk for what must go to the side table.
         """
         index, _ = self._index(rows)
-        chosen = rows if isinstance(rows, slice) else index
-        self._writer.write(chosen, index.cpu().numpy(), numbers, cells, back)
+        chosen = select(rows, self._count)[0]
+        place = chosen if isinstance(chosen, slice) else index
+        self._writer.write(place, index.cpu().numpy(), numbers, cells, back)
 
     def settle(self, numbers: range) -> None:
         """Link older rows to those that were written last, which are published by now.

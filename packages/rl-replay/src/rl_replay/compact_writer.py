@@ -19,7 +19,7 @@ from rl_slabs import Rows
 from rl_slabs.dtypes import carrier
 from rl_slabs.lane import LANE_MASK, LANE_SHIFT
 from rl_slabs.schema import leaves_of
-from rl_slabs.writing import bits_of, fitting_leaves
+from rl_slabs.writing import bits_of, fitting, fitting_leaves
 
 Places = NDArray[np.int64]
 Back = NDArray[np.integer[Any]]
@@ -64,7 +64,9 @@ class CompactWriter:
         self.successor: NDArray[np.int32] = (
             self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
         )
-        self._stored = [f.path for f in layout.stored.fields if f.path != SUCCESSOR]
+        self._stored = [f.path for f in layout.stored.fields]
+        # the observations of rows and slots as numpy sees them, where it does
+        self._columns = _columns(layout, rows, side) if self._on_cpu else []
         self._unsettled: dict[int, _Batch] = {}
         # None where another writer may have used others, or where they are too many to go through
         self._distances: set[int] | None = set() if side.memory.kind == "private" else None
@@ -82,23 +84,24 @@ class CompactWriter:
         """See `CompactRows.write`; `positions` says the same as `rows`."""
         leaves = leaves_of(cells)
         fields, observes = self._layout.coming(leaves)
-        fitting_leaves(cells, fields, torch.Size([len(positions)]), exact=True)
+        fitting(leaves, fields, torch.Size([len(positions)]), exact=True)
         behind = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
         target, linked = self._within(leaves, behind, observed)
-        distance = np.zeros(len(positions), dtype=np.int32)
-        naming = np.flatnonzero(linked)
-        distance[naming] = (positions[target[naming]] - positions[naming]) % self._count
-        self._note(distance[naming])
+        distance = self._distances_of(rows, positions, target, linked)
+        self._note(distance[linked])
         beside = np.flatnonzero(observed & ~linked)
         lane = numbers.start >> LANE_SHIFT
-        self._make_room(lane, positions, len(beside))
+        place = rows if isinstance(rows, slice) else positions
+        self._make_room(lane, place, len(beside))
         if beside.size:
             slots = self._side.take(lane, len(beside))
-            self._side.put(slots, numbers.start + beside, self._nexts(leaves, beside))
+            self._fill(slots, numbers.start + beside, leaves, beside)
             distance[beside] = ~slots
-        self._rows.write(rows, cells, keys=self._stored)
-        self._name(positions, distance)
+        leaves[SUCCESSOR] = torch.from_numpy(distance)
+        self._rows.put(rows, [leaves[path] for path in self._stored])
+        if not self._on_cpu:
+            self.successor[place] = distance
         self.misses |= not observed.all()
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
@@ -108,6 +111,13 @@ class CompactWriter:
         if batch is None:
             return
         oldest = batch.numbers.stop - self._lane_rows
+        if self.reach == 1:
+            rows = np.flatnonzero(batch.back > np.arange(len(batch.back)))
+            numbers = batch.numbers.start + rows - batch.back[rows]
+            rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
+            if rows.size:
+                self._link(batch.positions[rows], numbers, 1, missing=self.misses)
+            return
         rows, behind = np.arange(len(batch.positions)), batch.back
         numbers = batch.numbers.start + rows
         for step in range(1, self.reach + 1):
@@ -201,14 +211,37 @@ class CompactWriter:
     def _paths(self) -> list[tuple[Path, Path]]:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
-    def _nexts(self, leaves: dict[Path, torch.Tensor], rows: Places) -> dict[str, torch.Tensor]:
-        whole = len(rows) == len(leaves[self._layout.pairs[0].next])
-        found = {pair.name: leaves[pair.next] for pair in self._layout.pairs}
-        return found if whole else {name: _taken(leaf, rows) for name, leaf in found.items()}
+    def _distances_of(
+        self,
+        rows: slice | torch.Tensor,
+        positions: Places,
+        target: Places,
+        linked: NDArray[np.bool_],
+    ) -> NDArray[np.int32]:
+        """How far round the ring the row lies that each row of a batch names, 0 for none."""
+        if isinstance(rows, slice) and rows.step == 1:
+            apart = target - np.arange(len(target))
+        else:
+            apart = (positions[target] - positions) % self._count
+        return np.where(linked, apart, 0).astype(np.int32)
 
-    def _make_room(self, lane: int, positions: Places, count: int) -> None:
+    def _fill(
+        self, slots: Places, numbers: Places, leaves: dict[Path, torch.Tensor], rows: Places
+    ) -> None:
+        """Put the next observations of some rows of a batch beside."""
+        if not self._on_cpu:
+            found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
+            self._side.put(slots, numbers, found)
+            return
+        for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
+            leaf = leaves[pair.next]
+            column[slots] = bits_of(leaf, carrier(leaf.dtype))[rows]
+        # last, so that no reader takes a half written slot for whole
+        self._side.owners[slots] = numbers
+
+    def _make_room(self, lane: int, place: slice | Places, count: int) -> None:
         """Free what the old rows named, once it is sure that `count` slots can be had."""
-        named = self.successor[positions]
+        named = self.successor[place]
         freed = ~named[named < 0].astype(np.int64)
         wanted = max(0, count - len(freed))
         if not self._side.secure(lane, wanted):
@@ -217,7 +250,9 @@ class CompactWriter:
             self._side.secure(lane, wanted)
         if freed.size:
             # no row names a slot any more before it is given back
-            self._name(positions, np.zeros(len(positions), dtype=np.int32))
+            if isinstance(place, slice):
+                place = np.arange(place.start, place.stop, place.step)
+            self._name(place[named < 0], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
     def _used(self, lane: int) -> Places:
@@ -264,6 +299,9 @@ class CompactWriter:
         self._note(distance)
         self._name(places, distance.astype(np.int32))
         freed = ~named[named < 0].astype(np.int64)
+        if self._side.lanes == 1:
+            self._side.release(0, freed)
+            return
         lanes = places[named < 0] // self._lane_rows
         for lane in np.unique(lanes).tolist():
             self._side.release(lane, freed[lanes == lane])
@@ -278,15 +316,15 @@ class CompactWriter:
         same = np.ones(len(slots), dtype=np.bool_)
         if not same.size:
             return same
+        if self._on_cpu:
+            for one, two in self._columns:
+                same &= same_rows(one, positions, two, slots)
+            return same
         beside = self._side.rows.view()
         for pair in self._layout.pairs:
             root, slot = self._view.get(pair.root), beside.get(pair.name)
-            if self._on_cpu:
-                one, two = (bits_of(leaf, carrier(leaf.dtype)) for leaf in (root, slot))
-                same &= same_rows(one, positions, two, slots)
-            else:
-                ours, others = _taken(root, positions), _taken(slot, slots)
-                same &= same_bits_on_device(ours, others).cpu().numpy()
+            ours, others = _taken(root, positions), _taken(slot, slots)
+            same &= same_bits_on_device(ours, others).cpu().numpy()
         return same
 
     def _observed(self, positions: Places, mark: torch.Tensor | None) -> Places:
@@ -361,6 +399,14 @@ class CompactWriter:
         given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
         source = TensorDict(given, batch_size=[len(rows)])
         self._side.rows.write(slots.to(self._live.device), source, keys=list(given))
+
+
+def _columns(
+    layout: CompactLayout, rows: Rows, side: SideTable
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """For each observation its columns in the rows and in the side table, live."""
+    ours, theirs = rows.columns(), side.rows.columns()
+    return [(ours[layout.stored[pair.root].key], theirs[pair.name]) for pair in layout.pairs]
 
 
 def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:

@@ -238,6 +238,22 @@ class Rows:
             (index, shape), plan, leaves
         )
 
+    def put(self, rows: slice | torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
+        """What `write` does, of leaves that are known to fit.
+
+        Args:
+            rows: A slice without negative ends, or int64 rows `[n]` that are there.
+            leaves: One for each field of the schema, in its order, `[n, *shape]`.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+            >>> rows.put(slice(0, 2), [torch.ones(2, 1)])
+        """
+        shape = torch.Size([len(leaves[0])])
+        (self._write_on_cpu if self._columns else self._write_on_device)(
+            (rows, shape), self._whole, leaves
+        )
+
     def view(self) -> TensorDict:
         """All rows as live views: writing to a leaf in place writes the rows.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -43,7 +43,35 @@ def fitting_leaves(
             f"expected a tensordict to write, got {type(source).__name__}. "
             "Wrap the leaves: TensorDict(leaves, batch_size=[rows])."
         )
-    found = leaves_of(source)
+    return fitting(leaves_of(source), fields, batch, exact=exact)
+
+
+def fitting(
+    found: Mapping[tuple[str, ...], torch.Tensor],
+    fields: Sequence[Field],
+    batch: torch.Size,
+    *,
+    exact: bool,
+) -> list[torch.Tensor]:
+    """`fitting_leaves` of leaves that were collected already.
+
+    Args:
+        found: Leaves by path.
+        fields: The leaves wanted.
+        batch: The batch shape that each must have, `[*B]`.
+        exact: Refuse leaves that `fields` does not name.
+
+    Raises:
+        KeyError: A leaf is missing or, with `exact`, not known.
+        TypeError: A leaf of another dtype.
+        ValueError: A leaf of another shape.
+
+    Example:
+        >>> from rl_slabs.schema import RowSchema
+        >>> fields = RowSchema({"reward": (torch.float32, (1,))}).fields
+        >>> fitting({("reward",): torch.ones(3, 1)}, fields, torch.Size([3]), exact=True)[0].shape
+        torch.Size([3, 1])
+    """
     leading = tuple(batch)
     leaves = []
     for field in fields:
