@@ -2,7 +2,6 @@
 
 import functools
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,8 +12,14 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import MultiAsyncCollector, MultiSyncCollector
+from rl_collect.servant import Servant
+from rl_collect.slots import Slots
+from rl_collect.weight_board import WeightBoard
+from rl_collect.weights import load_weights
 from rl_envs import WorkerDied, WorkerTimeout
+from rl_envs.channel import Channel
 from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv
+from rl_slabs import Rows
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
@@ -52,17 +57,7 @@ class Weighted(nn.Module):
         return torch.tensor([True, False]), self.weight.clone()
 
 
-def gone(pid):
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    ready, _, _ = select.select([descriptor], [], [], 30)
-    os.close(descriptor)
-    return bool(ready)
-
-
-def kill(collector, index):
+def kill(collector, index, gone):
     """Kill a worker, and wait until it is gone."""
     pid = collector._crew.pool.pids[index]
     os.kill(pid, signal.SIGKILL)
@@ -91,22 +86,86 @@ def test_a_worker_that_is_killed_while_it_is_waited_for_is_replaced(tmp_path, ki
 
 
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
-def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind):
+def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind, gone):
     makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
     options = {"frames_per_batch": 6, "restart_workers": True}
     with kind(makers, **options, **FORK) as collector:
         for number in range(6):
             if number == 3:
-                kill(collector, 1)
+                kill(collector, 1, gone)
             batch = collector.next()
             assert batch is not None
             assert batch.shape == ((2, 3) if kind is MultiSyncCollector else (6,))
-        kill(collector, 0)
+        kill(collector, 0, gone)
         assert len(collector.stats()["workers"]) == 2
         collector.set_seed(0)
         collector.reset()
         assert collector.next() is not None
         assert collector.restarts == 2
+
+
+POINTS = {
+    "before it copies": (Slots.write, 0),
+    "while it copies": (Rows._write_on_cpu, 70),
+    "when it has copied": (Servant.told, 0),
+    "at the message": (Channel.send, 0),
+    "when it has seen new weights": (WeightBoard.load_into, 0),
+    "while it takes new weights": (load_weights, 0),
+}
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_worker_may_be_killed_at_any_point(trap, kind, point):
+    acting = TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
+    makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
+    options = {"frames_per_batch": 6, "restart_workers": True}
+    options["pre_collect_hook"] = trap(*POINTS[point])
+    with kind(makers, acting, **options, **FORK) as collector:
+        batches = []
+        for number in range(1, 13):
+            batches.append(collector.next())
+            collector.update_policy_weights_({"module.weight": torch.full((1,), float(number))})
+        assert collector.restarts == 1
+    rows = torch.cat([batch.reshape(-1) for batch in batches])
+    assert len(rows) == 72
+    assert torch.equal(rows["observation"][:, 1], rows["collector", "traj_step"])
+    assert torch.equal(rows["next", "observation"][:, 1], rows["collector", "traj_step"] + 1)
+    versions = rows["collector", "policy_version"]
+    assert torch.equal(rows["weight"][:, 0], versions.float())
+    numbers = rows["collector", "traj_ids"] * 10 + rows["collector", "traj_step"]
+    assert len(numbers.unique()) == len(numbers)
+    assert len((rows["collector", "traj_ids"] >> 32).unique()) == 3
+
+
+@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
+    collector = kind([functools.partial(CountingEnv, 10**6)], frames_per_batch=3, **FORK)
+    with collector:
+        batches, pool = [collector.next()], collector._crew.pool
+        pid = pool.pids[0]
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # until it stands still
+        pool._timeout_s = 0.2
+        late = pytest.raises(WorkerTimeout, match=rf"collector worker 0 \(process {pid}\).*play")
+        with late:
+            batches.extend(iter(collector))  # what it had delivered before comes first
+        os.kill(pid, signal.SIGCONT)
+        pool._timeout_s = 60.0
+        batches += [collector.next() for _ in range(3)]
+    rows = torch.cat([batch.reshape(-1) for batch in batches])
+    counts = rows["observation"].flatten()
+    assert torch.equal(counts, torch.arange(3.0 * len(batches)))
+
+
+def test_a_worker_that_is_stopped_is_ended_by_shutdown(gone):
+    collector = MultiSyncCollector([CountingEnv], frames_per_batch=3, **FORK)
+    collector.next()
+    pid = collector._crew.pool.pids[0]
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    collector.shutdown(timeout_s=0.1)
+    assert gone(pid)
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up():
@@ -117,18 +176,18 @@ def test_a_worker_that_dies_again_and_again_is_given_up():
     assert collector.restarts == 3
 
 
-def test_a_new_worker_acts_with_the_weights_that_were_published_last():
+def test_a_new_worker_acts_with_the_weights_that_were_published_last(gone):
     acting = TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
     options = {"frames_per_batch": 2, "restart_workers": True}
     with MultiSyncCollector([CountingEnv], acting, **options, **FORK) as collector:
         with torch.no_grad():
             acting.module.weight.fill_(3)  # not published
-        kill(collector, 0)
+        kill(collector, 0, gone)
         batch = collector.next()
         assert (batch["weight"] == 0).all()
         assert (batch["collector", "policy_version"] == 0).all()
         collector.update_policy_weights_()
-        kill(collector, 0)
+        kill(collector, 0, gone)
         batch = collector.next()
         assert (batch["weight"] == 3).all()
         assert (batch["collector", "policy_version"] == 1).all()
@@ -172,7 +231,7 @@ finally:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_the_learner_ends(tmp_path, how):
+def test_nothing_is_left_when_the_learner_ends(tmp_path, how, gone):
     (tmp_path / "learner.py").write_text("import torch" + LEARNER)
     before = set(os.listdir("/dev/shm"))
     command, pipe = [sys.executable, tmp_path / "learner.py"], subprocess.PIPE

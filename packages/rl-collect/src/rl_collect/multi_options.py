@@ -135,13 +135,21 @@ def check_buffer(
         Whether its storage has columns, `ndim` above 1.
 
     Raises:
-        ValueError: it has `ndim` above 1, and several write to it one after another.
+        ValueError: it has `ndim` above 1, and several write to it one after another; or it is
+            shared and has fewer lanes than there are workers.
 
     Example:
         >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
         False
     """
-    ndim = getattr(getattr(buffer, "storage", None), "ndim", 1)
+    storage = getattr(buffer, "storage", None)
+    ndim, lanes = getattr(storage, "ndim", 1), getattr(storage, "lanes", None)
+    if workers_write and lanes is not None and 1 < lanes < num_workers:
+        msg = (
+            f"a shared buffer with {lanes} lanes takes as many writers at a time, and there are "
+            f"{num_workers} workers: make its storage with lanes={num_workers}."
+        )
+        raise ValueError(msg)
     if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
         msg = (
             f"a storage with ndim={ndim} lays the batches of {num_workers} workers behind one "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.collector import Collector
@@ -96,15 +97,22 @@ class Servant:
         shape = () if batch is None else tuple(batch.shape)
         if batch is not None and self._slots is not None and self._slots.write(slot, batch):
             batch = None
-        stats = collector.stats()
-        return Delivery(
-            collector.frames - before,
-            shape,
-            batch,
-            stats["episodes"],
-            stats["mean_return"],
-            batches.policy_version,
-        )
+        return self.told(collector.frames - before, shape, batch)
+
+    def told(self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None) -> Delivery:
+        """Say what was played.
+
+        Args:
+            frames: steps.
+            shape: the size of the batch.
+            batch: it, where it does not lie in a slot.
+
+        Returns:
+            This, and how far the collector is.
+        """
+        batches = self._collector._batches
+        episodes, version = batches.episodes, batches.policy_version
+        return Delivery(frames, shape, batch, episodes.finished, episodes.mean_return, version)
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from.
