@@ -109,14 +109,14 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     store, sharing = storage.store, storage._sharing
     yield from ((Lane, "reserve"), (Lane, "publish"), (sharing.gate, "wait"))
     yield from ((storage, "_find"), (storage, "_before_publish"), (storage, "_published"))
-    yield from ((store.rows, "write"), (store, "settle"))
+    yield from ((store.rows, "write"), (store.rows, "put"), (store, "settle"))
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):
         yield TrajectoryWriter, name
     yield from ((TrajectoryWriter, "_drop_run"), (TrajectoryWriter, "_end_trajectory"))
     if hasattr(store, "side"):
         for name in ("take", "release", "put"):
             yield store.side, name
-        for name in ("_name", "_link", "settle"):
+        for name in ("_fill", "_name", "_link", "settle"):
             yield store._writer, name
         yield store.side.rows, "write"
 
@@ -176,14 +176,19 @@ def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: s
 
     def die() -> None:
         rows = store.rows
-        write = rows.write
+        write, put = rows.write, rows.put
 
-        def half(index: Any, cells: Any, **options: Any) -> None:
+        def half_written(index: Any, cells: Any) -> None:
             positions = torch.arange(80)[index] if isinstance(index, slice) else index
-            write(positions[:4], cells[:4], **options)
+            write(positions[:4], cells[:4])
             os.kill(os.getpid(), signal.SIGKILL)
 
-        rows.write = half
+        def half_put(index: Any, leaves: Any) -> None:
+            positions = torch.arange(80)[index] if isinstance(index, slice) else index
+            put(positions[:4], [leaf[:4] for leaf in leaves])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        rows.write, rows.put = half_written, half_put
         buffer.extend(trajectories([8], first_id=9000))
 
     assert end_of(forked(die)) == -signal.SIGKILL
