@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,11 +75,34 @@ class Markers:
                 another shape than the batch.
             TypeError: a marker has the wrong dtype.
         """
-        shape = batch_shape(batch)
+        leaves = [batch.get(field[0], None) for field in FIELDS.values()]
+        return cls.of_leaves(batch_shape(batch), leaves)
+
+    @classmethod
+    def of_leaves(cls, shape: torch.Size, leaves: Sequence[Tensor | None]) -> Markers:
+        """Check markers that were read already.
+
+        Args:
+            shape: of the batch ``[*B, T]``.
+            leaves: a marker, or None, for each of `FIELDS`.
+
+        Returns:
+            The markers.
+
+        Raises:
+            ValueError: a marker has another shape than the batch.
+            TypeError: a marker has the wrong dtype.
+
+        Example:
+            >>> flag = torch.tensor([[True], [False]])
+            >>> Markers.of_leaves(torch.Size([2]), [flag, *[None] * 7]).is_init.tolist()
+            [True, False]
+        """
+        pairs = zip(FIELDS.items(), leaves, strict=True)
         found = {
             name: flat_marker(value, shape, *field)
-            for name, field in FIELDS.items()
-            if (value := batch.get(field[0], None)) is not None
+            for (name, field), value in pairs
+            if value is not None
         }
         return cls(shape, **found)
 

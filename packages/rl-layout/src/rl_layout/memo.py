@@ -55,7 +55,7 @@ class Memo(Generic[Made]):
             What ``make`` returned, now or earlier.
         """
         shape = batch_shape(batch)
-        found = [batch.get(key, None) for key, _, _ in FIELDS.values()]
+        found = [batch.get(field[0], None) for field in FIELDS.values()]
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)
@@ -65,7 +65,7 @@ class Memo(Generic[Made]):
             if all(now is then for now, then in zip(found, alive, strict=True)):
                 made: Made = kept[2]
                 return made
-        made = make(Markers.of(batch))
+        made = make(Markers.of_leaves(shape, found))
         if anchor is not None and all(map(_is_torchs_own, tensors)):
             weaks = [None if t is None else ref(t) for t in found]
             self._kept[anchor] = (stamp, weaks, made)
