@@ -144,8 +144,16 @@ def _side_by_side(
         substituted, missing = stand_in.sum(), None
     elif stand_in is not None:  # what stands in is no value of the next state
         behind = torch.where(stand_in.view(-1, *(1,) * (behind.ndim - 1)), 0, behind)
-    following = torch.cat([ahead[1:], ahead[:1]]).index_copy(0, lasts, behind)
-    return Unrolled(now, following, missing, None, substituted)
+    return Unrolled(now, _following(ahead, lasts, behind), missing, None, substituted)
+
+
+def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
+    """The value of the row that follows each row; behind the last ones of segments another."""
+    if torch.is_grad_enabled() and (values.requires_grad or behind.requires_grad):
+        return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, behind)
+    following = torch.empty_like(values, memory_format=torch.contiguous_format)
+    following[:-1] = values[1:]
+    return following.index_copy_(0, lasts, behind.to(values.dtype))
 
 
 def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Slots:

@@ -91,10 +91,11 @@ def discounted_scan(
         cut |= flag
     cut.reshape(-1, like.shape[dim])[:, -1] = True
     scan, memory = PieceScan(rows, factor), np.empty(min(PIECE, len(rows)), rows.dtype)
+    total = 0.0
     with np.errstate(all="ignore"):
         for here in scan.pieces:
             term = memory[: here.stop - here.start]
             fill(here, cut[here], term)
             scan.take(cut[here], term, rows[here])
-        total = np.add.reduce(rows)
+            total += float(np.add.reduce(rows[here]))
     return out.movedim(-1, dim) if np.isfinite(total) else None
