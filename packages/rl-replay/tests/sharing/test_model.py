@@ -39,9 +39,7 @@ class Model(RuleBasedStateMachine):
         kind = LazyMemmapStorage if on_disk else LazyTensorStorage
         storage = kind(each * lanes, lanes=lanes, lossless=lossless)
         sampler = SliceSampler(slice_len=3, num_slices=4)
-        first = TensorDictReplayBuffer(
-            storage=storage, sampler=sampler, shared=True, batch_size=12
-        )
+        first = TensorDictReplayBuffer(storage=storage, sampler=sampler, shared=True, batch_size=12)
         copies = [pickle.loads(pickle.dumps(first)) for _ in range(lanes - 1)]
         self.buffers = [first, *copies]
         self.each, self.lossless = each, lossless

@@ -66,18 +66,18 @@ class MarkedStorage(Storage):
         """
         return self._linked().back
 
-    def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
-        """Write some leaves of rows where they lie.
+    def update(self, numbers: torch.Tensor, cells: TensorDictBase) -> None:
+        """Write some leaves of rows where they lie; shared storages are held `still` meanwhile.
 
         Args:
-            positions: int64 `[n]`.
+            numbers: Row numbers that stand, int64 `[n]`.
             cells: Some of the leaves, `[n, *shape]`.
         """
         store, _ = self._made()
+        positions = self.ring.positions(numbers)
         links = self._linked()
         given = leaves_of(cells)
         store.schema.select(list(given))
-        numbers = self.ring.numbers_at(positions)
         behind = links.back[positions.cpu().numpy()]
         store.update(positions.to(self.rows_device), numbers, cells, behind)
         if any(key in links.keys.columns for key in cells.keys(True, True)):
@@ -101,7 +101,7 @@ class MarkedStorage(Storage):
         self.require_own()
         self._made()
         cells = self._cells_like(positions.shape, data)
-        self.update(positions.reshape(-1), cells.reshape(-1) if cells.ndim != 1 else cells)
+        self.update(self._standing(positions), cells.reshape(-1) if cells.ndim != 1 else cells)
 
     def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
         """Write the leaves of rows that are no markers where they lie.
@@ -122,7 +122,7 @@ class MarkedStorage(Storage):
                 "are written with buffer[index] = value."
             )
         if len(numbers):
-            self.update(self.ring.positions(numbers), cells)
+            self.update(numbers, cells)
 
     def replace_leaf(self, positions: torch.Tensor, key: NestedKey, value: Any) -> None:
         """Write one leaf of rows where they lie.
@@ -139,7 +139,8 @@ class MarkedStorage(Storage):
         field = self._made()[0].schema[key]
         leaf = torch.as_tensor(value, dtype=field.dtype).expand(*positions.shape, *field.shape)
         flat = leaf.reshape(-1, *field.shape)
-        self.update(positions.reshape(-1), build(nest({field.path: flat}), flat.shape[:1]))
+        cells = build(nest({field.path: flat}), flat.shape[:1])
+        self.update(self._standing(positions), cells)
 
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories of the rows that can be read now.
@@ -199,6 +200,16 @@ class MarkedStorage(Storage):
             linked = index.steps - len(index)
             found["linked_share"] = linked / index.steps if index.steps else 1.0
         return found
+
+    def _standing(self, positions: torch.Tensor) -> torch.Tensor:
+        """The numbers of the rows at some positions, `[n]`."""
+        numbers = self.ring.numbers_at(positions.reshape(-1))
+        if self.common and bool((numbers < 0).any()):
+            raise RuntimeError(
+                "some of these rows are being overwritten: use update_rows, which passes over them "
+                "and says so."
+            )
+        return numbers
 
     def _cells_like(self, shape: torch.Size, data: Any) -> TensorDictBase:
         """Data as rows `[*shape]`."""

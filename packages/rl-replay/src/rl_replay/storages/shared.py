@@ -135,21 +135,15 @@ class SharableStorage(TensorStorage):
         self.look()
         return super().add(data)
 
-    def update(self, positions: torch.Tensor, cells: TensorDictBase) -> None:
-        """Write some leaves of rows where they lie, inside `still`; see `MarkedStorage.update`.
+    def update(self, numbers: torch.Tensor, cells: TensorDictBase) -> None:
+        """Write some leaves of rows where they lie; see `MarkedStorage.update`.
 
         Raises:
             ValueError: Leaves that others depend on, in a storage with several lanes.
-            RuntimeError: Rows that are being overwritten.
         """
         if not self.takes_turns:
             self._require_free(cells)
-            if bool((self.ring.numbers_at(positions) < 0).any()):
-                raise RuntimeError(
-                    "some of these rows are being overwritten: use update_rows, which passes over "
-                    "them and says so."
-                )
-        super().update(positions, cells)
+        super().update(numbers, cells)
 
     @contextmanager
     def still(self) -> Iterator[None]:
