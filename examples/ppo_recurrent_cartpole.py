@@ -191,7 +191,7 @@ class Run:
             refuse(f"there is no checkpoint {path}: leave --resume out to begin")
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            given = state["settings"]
+            given = dict(state["settings"])
         except Exception as error:  # whatever a file that is none makes torch raise
             refuse(f"{path} is no checkpoint of this example", error)
         for name, value in asdict(self.settings).items():
@@ -289,9 +289,8 @@ def main() -> None:
     draw(run, curve)
     verdict = "solved" if score >= run.threshold else "not solved"
     print(f"{verdict}: mean return {score:.1f} of {EPISODES} new episodes, {run.threshold} wanted")
-    print(
-        f"{run.collector.frames:,} steps, {seconds:.0f} s\ncurve: {curve}\ncheckpoint: {checkpoint}"
-    )
+    print(f"{run.collector.frames:,} steps, {seconds:.0f} s")
+    print(f"curve: {curve}\ncheckpoint: {checkpoint}")
 
 
 if __name__ == "__main__":
