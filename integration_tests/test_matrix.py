@@ -20,15 +20,18 @@ from matrix.choices import (
     LOSSES,
     NETWORKS,
     SAMPLERS,
+    SHAPES,
     STORAGES,
     Networks,
     collect,
+    collect_columns,
     draw,
     make_buffer,
     make_env,
     make_estimator,
     make_loss,
     pairwise,
+    shaped,
 )
 from rl_layout import check_layout
 from rl_policies import QValueActor
@@ -42,6 +45,11 @@ def collected(collector, stored, family):
     """Batches of one kind; the backend of a network does not matter while stepping."""
     name = family if family == "mlp" else f"{family} pad"
     return collect(collector, stored, Networks(name).actor)
+
+
+@functools.cache
+def columns(family):
+    return collect_columns(Networks(family if family == "mlp" else f"{family} pad").actor)
 
 
 def batches(collector, storage, family):
@@ -92,17 +100,38 @@ def test_one_step_of_training(collector, storage, sampler, network, estimator, l
     assert not check_layout(sample).errors
     assert_genuine(sample)
     off_policy(sample)
-    agent = networks.by_hand()
-    found = by_hand.Found(agent, sample)
+    assert_trains_as_by_hand(networks, sample, estimator, loss)
 
+
+@pytest.mark.parametrize(
+    ("shape", "network", "estimator", "loss"), pairwise(SHAPES, NETWORKS, ESTIMATORS, LOSSES)
+)
+def test_one_step_of_training_in_every_shape(shape, network, estimator, loss):
+    networks = Networks(network)
+    batch = columns(networks.family).exclude("features", "logits").clone()
+    batch["sample_log_prob"] += torch.linspace(-0.5, 0.5, batch.numel()).view(batch.shape)
+    assert_trains_as_by_hand(networks, shaped(shape, batch), estimator, loss)
+
+
+def real_rows(batch):
+    """Rows `[N]`, padding left out."""
+    flat = batch.reshape(-1)
+    mask = flat.get(("collector", "mask"), None)
+    return flat if mask is None else flat[mask]
+
+
+def assert_trains_as_by_hand(networks, sample, estimator, loss):
+    agent, rows = networks.by_hand(), real_rows(sample).clone()
+    found = by_hand.Found(agent, rows)
     make_estimator(estimator, networks)(sample)
     assert not check_layout(sample).errors
-    fits = sample.get("shifted_valid", torch.ones(len(sample), dtype=torch.bool)).flatten()
+    made = real_rows(sample)
+    fits = made.get("shifted_valid", torch.ones(len(rows), dtype=torch.bool)).flatten()
     assert fits.float().mean() > 0.5
-    counted = fits & ~by_hand.missing(sample)
+    counted = fits & ~by_hand.missing(rows)
     advantage, target = by_hand.returns(found, estimator.partition(" ")[0], ~counted)
-    assert_close(sample["advantage"].flatten()[fits], advantage[fits], **STEPS_AGREE)
-    assert_close(sample["value_target"].flatten()[fits], target[fits], **STEPS_AGREE)
+    assert_close(made["advantage"].flatten()[fits], advantage[fits], **STEPS_AGREE)
+    assert_close(made["value_target"].flatten()[fits], target[fits], **STEPS_AGREE)
 
     module = make_loss(loss, networks)
     losses = module(sample)

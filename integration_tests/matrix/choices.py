@@ -22,8 +22,9 @@ from matrix.by_hand import (
     C,
 )
 from rl_collect import Collector, MultiCollector
-from rl_envs import EnvBase, TransformedEnv
+from rl_envs import EnvBase, SerialEnv, TransformedEnv
 from rl_envs.testing import EpisodeStepEnv
+from rl_layout import split_trajectories
 from rl_policies import OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl_recurrent import GRUModule, LSTMModule
 from rl_replay import (
@@ -52,6 +53,7 @@ BACKENDS = ["pad", "pack", "scan"] + (["triton"] if torch.cuda.is_available() el
 NETWORKS = ["mlp", *(f"{cell} {name}" for cell in ("gru", "lstm") for name in BACKENDS)]
 ESTIMATORS = ["gae", "gae shifted", "gae chunked", "td_lambda", "vtrace"]
 LOSSES = ["ppo", "a2c", "reinforce"]
+SHAPES = ["[B, T]", "flat", "padded trajectories", "padded slices", "slices of columns", "columns"]
 
 
 def pairwise(*choices: Sequence[str]) -> list[tuple[str, ...]]:
@@ -117,6 +119,14 @@ def make_env(first_episode: int, delta: bool) -> EnvBase:
     return TransformedEnv(env, NextObservationDelta()) if delta else env
 
 
+def collect_columns(policy: Any) -> TensorDictBase:
+    """A batch `[3, T]` that begins in mid-trajectory."""
+    makers = [lambda first=first: make_env(first, delta=False) for first in (0, 2, 4)]
+    collector = Collector(SerialEnv(3, makers), policy, frames_per_batch=3 * FRAMES)
+    collector.next()
+    return collector.next()
+
+
 def collect(kind: str, storage: str, policy: Any) -> list[TensorDictBase]:
     """Some batches of a collector."""
     makers: list[Callable[[], EnvBase]] = [
@@ -168,6 +178,25 @@ def draw(storage: str, sampler: str, batches: list[TensorDictBase]) -> TensorDic
         buffer.extend(batch)
     sample: TensorDictBase = buffer[:] if made is None else buffer.sample()
     return sample
+
+
+def shaped(shape: str, batch: TensorDictBase) -> TensorDictBase:
+    """The steps of a batch `[B, T]`, laid out in another way."""
+    if shape == "[B, T]":
+        return batch
+    if shape == "flat":
+        return batch.reshape(-1)
+    if shape == "padded trajectories":
+        padded: TensorDictBase = split_trajectories(batch)
+        return padded
+    ndim = 1 if shape == "padded slices" else 2
+    sampler = SliceSampler(slice_len=6, pad_output=ndim == 1)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(200, ndim=ndim), sampler=sampler, batch_size=48
+    )
+    buffer.extend(batch)
+    rows: TensorDictBase = buffer[:] if shape == "columns" else buffer.sample()
+    return rows
 
 
 def make_estimator(kind: str, networks: Networks) -> Any:
