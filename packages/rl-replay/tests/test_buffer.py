@@ -386,6 +386,35 @@ def test_a_part_of_the_wrong_kind_is_named(part: str) -> None:
         ReplayBuffer(**{part: 3})
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("lossless", [False, True])
+def test_leaves_of_contiguous_samples_have_memory_of_their_own(
+    lossless: bool, shared: bool
+) -> None:
+    batches = []
+    for contiguous in (False, True):
+        storage = LazyTensorStorage(96, lossless=lossless)
+        generator = torch.Generator().manual_seed(3)
+        parts = {"generator": generator, "contiguous": contiguous, "shared": shared}
+        buffer = TensorDictReplayBuffer(storage=storage, batch_size=6, **parts)
+        buffer.extend(trajectories([5, 6]))
+        batches.append(buffer.sample())
+    usual, apart = batches
+    assert (usual == apart).all()
+    assert not usual["observation"].is_contiguous()
+    for leaf in apart.values(True, True):
+        assert leaf.is_contiguous()
+        assert leaf.untyped_storage().nbytes() == leaf.nbytes
+
+
+def test_contiguous_samples_of_trees_have_memory_of_their_own() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), batch_size=6, contiguous=True)
+    buffer.extend({"a": torch.rand(7, 3), "b": (torch.arange(7),)})
+    sample = buffer.sample()
+    assert sample["a"].is_contiguous()
+    assert sample["b"][0].is_contiguous()
+
+
 def test_a_sampler_that_names_a_row_that_never_was_is_refused() -> None:
     class Wrong(Sampler):
         def sample(self, storage: object, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:

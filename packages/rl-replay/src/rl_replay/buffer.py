@@ -45,6 +45,8 @@ class ReplayBuffer(Keeping):
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
         generator: Where randomness comes from; torch's own unless given.
+        contiguous: Copy the leaves of samples apart: each then has memory of its own, as in-place
+            writes under `torch.compile` need, where else they are views into the gathered rows.
         shared: Let other processes that the buffer is passed to see the same rows, and several of
             them write at a time; see `LazyTensorStorage` for how the capacity divides.
 
@@ -75,6 +77,7 @@ class ReplayBuffer(Keeping):
         batch_size: int | None = None,
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
+        contiguous: bool = False,
         shared: bool = False,
     ) -> None:
         super().__init__(
@@ -87,6 +90,7 @@ class ReplayBuffer(Keeping):
             dim_extend=dim_extend,
             generator=generator,
             pin_memory=pin_memory,
+            contiguous=contiguous,
             shared=shared,
         )
         if transform is not None:

@@ -92,8 +92,9 @@ class Marks:
             array([ True, False])
         """
         cuts = [column[earlier] != column[later] for column in self.ids]
-        pairs = len(np.broadcast_to(np.True_, self.count)[earlier])
-        cut: NDArray[np.bool_] = cuts[0] if cuts else np.zeros(pairs, dtype=np.bool_)
+        if not cuts:
+            cuts = [np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)]
+        cut: NDArray[np.bool_] = cuts[0]
         for other in cuts[1:]:
             cut |= other
         if self.step is not None:

@@ -40,11 +40,13 @@ class Sampling(Composition):
 
     Args:
         pin_memory: Copy samples to pinned memory, where there is a CUDA device.
+        contiguous: Copy the leaves of samples apart.
         **parts: As for `Composition`.
     """
 
-    def __init__(self, *, pin_memory: bool, **parts: Any) -> None:
+    def __init__(self, *, pin_memory: bool, contiguous: bool, **parts: Any) -> None:
         super().__init__(**parts)
+        self._contiguous = contiguous
         self._pins = pin_memory and torch.cuda.is_available()
         self._redraws = 0  # only other processes can change rows while they are read
 
@@ -141,10 +143,11 @@ class Sampling(Composition):
             chosen = numbers, known
             cells, numbers, known, redrawn = gather(storage, self._sampler, drawn.size, chosen)
             self._redraws += redrawn
-            positions, rows = storage.ring.positions(numbers), storage.put_together(cells)
+            positions = storage.ring.positions(numbers)
+            rows = storage.put_together(cells.contiguous() if self._contiguous else cells)
         else:
             positions = storage.ring.positions(numbers)
-            rows = storage.gather(positions)
+            rows = storage.gather(positions, contiguous=self._contiguous)
         index = coordinates(storage, positions)
         if isinstance(storage, TensorStorage) and not storage.on_host:
             index, numbers = index.to(storage.rows_device), numbers.to(storage.rows_device)

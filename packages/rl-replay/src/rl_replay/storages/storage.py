@@ -130,11 +130,12 @@ class Storage(ABC):
             positions: int64, any shape.
         """
 
-    def gather(self, positions: torch.Tensor) -> Any:
+    def gather(self, positions: torch.Tensor, *, contiguous: bool = False) -> Any:
         """Copy rows out that are known to be there.
 
         Args:
             positions: int64 `[n]`. One out of range may give any row.
+            contiguous: Give each leaf memory of its own.
         """
         return self.read(positions)
 

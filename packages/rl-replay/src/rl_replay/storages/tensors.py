@@ -160,16 +160,22 @@ class TensorStorage(MarkedStorage):
         cells = store.read(positions if self.on_host else positions.to(self.rows_device))
         return structure.put_together(cells)
 
-    def gather(self, positions: torch.Tensor) -> Any:
+    def gather(self, positions: torch.Tensor, *, contiguous: bool = False) -> Any:
         """Copy rows out that are known to be there.
 
         Args:
             positions: int64 `[n]`. One out of range may give any row.
+            contiguous: Give each leaf memory of its own.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
         """
-        store, structure = self.store, self.structure
-        if store is None or structure is None or not self.on_host:
-            return self.read(positions)
-        return structure.put_together(store.gather(positions))
+        store, structure = self._made()
+        if contiguous or not self.on_host:
+            cells = store.read(positions.to(self.rows_device), contiguous=contiguous)
+        else:
+            cells = store.gather(positions)
+        return structure.put_together(cells)
 
     def read_one(self, position: int) -> Any:
         """Copy one row out, without a batch dimension.
@@ -197,7 +203,8 @@ class TensorStorage(MarkedStorage):
         positions = self.ring.positions(window.numbers(torch.arange(len(window))))
         rows = self.store.read(positions.to(self.rows_device), contiguous=True)
         back, index = self.back[positions.numpy()], self.index_state()
-        head = Contents(self.structure, self._came(), self.columns, window, index)
+        floor = self.floor_since(window)
+        head = Contents(self.structure, self._came(), self.columns, window, index, floor)
         return head.state(self.ring.capacity) | {"rows": rows.to_dict(), "back": back}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -243,6 +250,7 @@ class TensorStorage(MarkedStorage):
             ValueError: They do not fit.
             OSError: Too little memory or disk.
         """
+        self._require_lanes(contents)
         self.empty()
         if self.store is None or _schema_of(self.store) != contents.schema:
             self._take_new(contents.structure, contents.schema, contents.columns)
@@ -392,6 +400,14 @@ class TensorStorage(MarkedStorage):
 
     def _came(self) -> RowSchema:
         return _schema_of(self._made()[0])
+
+    def _require_lanes(self, contents: Contents) -> None:
+        theirs, ours = len(contents.window.first), len(self.ring.window().first)
+        if theirs != ours:
+            raise ValueError(
+                f"these rows lie in {theirs} lanes and this storage has {ours}: share one that is "
+                f"made with lanes={theirs}."
+            )
 
     def _require_room(self, count: int, limit: int) -> None:
         if count > limit:
