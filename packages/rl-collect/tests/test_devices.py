@@ -1,14 +1,18 @@
 """Devices: what is filled in, what is refused, and what moves."""
 
+import functools
+
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_collect import Collector
-from rl_collect.devices import Devices, Moved, mover
-from rl_envs import GymEnv
+from rl_collect import Collector, MultiSyncCollector
+from rl_collect.devices import Devices, Moved, _wait_for, mover
+from rl_envs import GymEnv, SerialEnv
+from rl_envs.testing import CountingEnv
+from rl_layout import check_layout
 
 CPU = torch.device("cpu")
 
@@ -41,10 +45,83 @@ def test_a_policy_elsewhere_acts_on_a_copy():
 
     root = TensorDict({"seen": torch.ones(3), "kept": torch.zeros(3)}, [3])
     kept = root["kept"]
-    found = Moved(policy, lambda td: td.clone(), lambda leaf: leaf)(root)
+    found = Moved(policy, lambda td: td.clone(), lambda written: written)(root)
     assert found["action"].tolist() == [4, 4, 4]
     assert found["seen"].tolist() == [2, 2, 2]
     assert found["kept"] is kept
+
+
+def test_a_copy_is_waited_for_where_work_goes_on_before_it_is_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert _wait_for(CPU) is None
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert _wait_for(CPU) is torch.mps.synchronize
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _wait_for(CPU) is torch.cuda.synchronize
+    assert _wait_for(torch.device("cuda:1")) is None  # there, work is done in order
+    with pytest.raises(RuntimeError, match="do not know how to wait for copies to xpu"):
+        mover(torch.device("xpu"))
+
+
+@pytest.mark.parametrize("synchronise", [True, False])
+def test_each_move_is_waited_for_once_unless_the_caller_does(monkeypatch, synchronise):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
+    wide = TensorDict({"a": torch.ones(3), "b": {"c": torch.ones(3, 2)}}, [3])
+
+    class Elsewhere(TensorDict):
+        """Says that it lies on another device until it was moved."""
+
+        def values(self, *given):
+            return [torch.empty(3, device="meta")]
+
+        def to(self, device, non_blocking):
+            assert non_blocking
+            return wide
+
+    assert mover(CPU, synchronise=synchronise)(Elsewhere({}, [3])) is wide
+    assert mover(CPU, synchronise=synchronise)(wide) is wide
+    assert waited == [1] * synchronise
+
+
+def test_batches_without_data_lie_where_they_are_stored():
+    for options in ({}, {"set_truncated": True}, {"compact_obs": True}):
+        collector = Collector(CountingEnv(3), frames_per_batch=4, storing_device="meta", **options)
+        for _ in range(2):
+            leaves = collector.next().values(True, True)
+            assert {leaf.device.type for leaf in leaves} == {"meta"}
+        assert collector.stats()["episodes"] == 2
+
+
+def test_a_policy_on_another_device_is_called_on_its_own():
+    class There(nn.Linear):
+        def forward(self, observation):
+            assert observation.device.type == "meta"
+            return super().forward(observation)
+
+    collector = Collector(CountingEnv(), There(1, 2, device="meta"), frames_per_batch=2)
+    with pytest.raises(NotImplementedError, match="meta"):  # what comes back has no data
+        collector.next()
+
+
+NAME = "CartPole-v1"
+
+
+def on_gpu():
+    """A policy on CUDA, that draws its actions there."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2, device="cuda")
+
+    def act(observation):
+        logits = net(observation)
+        choice = torch.multinomial(logits.softmax(-1), 1).squeeze(-1)
+        return nn.functional.one_hot(choice, 2).bool(), logits
+
+    module = TensorDictModule(act, ["observation"], ["action", "logits"])
+    module.net = net
+    return module
 
 
 @pytest.mark.gpu
@@ -66,3 +143,79 @@ def test_policy_and_batches_on_a_gpu():
     assert batch["observation"].is_cuda
     assert batch["collector", "traj_ids"].is_cuda
     assert (batch["action"] == act(batch["observation"])).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("no_cuda_sync", [False, True])
+@pytest.mark.parametrize(
+    "places", ["cpu cuda cpu", "cuda cuda cpu", "cuda cuda cuda", "cuda cpu cuda"]
+)
+def test_every_step_is_whole_wherever_its_parts_are_played(places, no_cuda_sync):
+    env_device, policy_device, storing_device = places.split()
+    net = nn.Linear(4, 2, device=policy_device)
+    module = TensorDictModule(net, ["observation"], ["logits"])
+    acting = TensorDictSequential(
+        module, TensorDictModule(lambda x: x > x.flip(-1), ["logits"], ["action"])
+    )
+    collector = Collector(
+        SerialEnv(3, lambda: GymEnv(NAME, device=env_device)),
+        acting,
+        frames_per_batch=60,
+        policy_device=policy_device,
+        storing_device=storing_device,
+        no_cuda_sync=no_cuda_sync and storing_device == "cuda",
+        set_truncated=True,
+    )
+    collector.set_seed(0)
+    batches = [collector.next() for _ in range(3)]
+    rows = torch.cat(batches, -1)
+    assert {leaf.device.type for leaf in rows.values(True, True)} == {storing_device}
+    rows = rows.to("cpu")
+    expected = net.cpu()(rows["observation"])
+    assert torch.allclose(rows["logits"], expected, atol=1e-4)  # another order of sums
+    assert not check_layout(rows).errors
+    over = rows["next", "done"][:, :-1, 0]
+    same = (rows["next", "observation"][:, :-1] == rows["observation"][:, 1:]).all(-1)
+    assert (same | over).all()
+    assert (rows["is_init"][:, 1:, 0] == over).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("trajs_per_batch", [None, 2])
+def test_a_saved_collector_goes_on_with_the_generators_of_its_device(trajs_per_batch):
+    options = {"policy_device": "cuda", "storing_device": "cuda", "frames_per_batch": 40}
+    options["trajs_per_batch"] = trajs_per_batch
+    collector = Collector(GymEnv(NAME), on_gpu(), **options)
+    collector.set_seed(0)
+    collector.next()
+    state = collector.state_dict()
+    expected = [collector.next() for _ in range(3)]
+    other = Collector(GymEnv(NAME), on_gpu(), **options)
+    other.load_state_dict(state)
+    for batch in expected:
+        assert batch["observation"].is_cuda
+        assert (other.next() == batch).all()
+
+
+@pytest.mark.gpu
+def test_workers_act_on_a_gpu_and_take_new_weights_from_it():
+    policy = nn.Linear(4, 2, device="cuda")
+    with MultiSyncCollector(
+        [functools.partial(GymEnv, NAME, categorical_action_encoding=True)] * 2,
+        TensorDictSequential(
+            TensorDictModule(policy, ["observation"], ["logits"]),
+            TensorDictModule(functools.partial(torch.argmax, dim=-1), ["logits"], ["action"]),
+        ),
+        frames_per_batch=20,
+        policy_device="cuda",
+        storing_device="cuda",
+        mp_start_method="spawn",
+    ) as collector:
+        for number in range(3):
+            with torch.no_grad():
+                policy.bias.fill_(number)
+            collector.update_policy_weights_()
+            batch = collector.next()
+            assert batch["observation"].is_cuda
+            assert (batch["collector", "policy_version"] == number + 1).all()
+            assert torch.allclose(batch["logits"], policy(batch["observation"]), atol=1e-4)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_collect.episodes import Episodes
 from rl_collect.group_starts import GroupStarts
+from rl_collect.joining import cat
 from rl_collect.marking import compact, ends_of, mark
 from rl_collect.playing import Player
 from rl_collect.settings import Settings
@@ -178,7 +179,7 @@ class Batches:
             left -= pieces[-1][1].shape[-1]
         batch, over = pieces[0]
         if len(pieces) > 1:
-            batch = torch.cat([one for one, _ in pieces], -1)
+            batch = cat([one for one, _ in pieces], -1)
             over = torch.cat([one for _, one in pieces], -1)
         return batch, self._end(batch, over)
 
@@ -207,9 +208,11 @@ class Batches:
             raise
         with self.range("rl_collect.marks"):
             over = ends_of(batch)
-            mark(batch, over, self._ids, with_ids=self._settings.track_traj_ids)
+            device = self._env.device  # a batch of an environment elsewhere does not name it
+            with_ids = self._settings.track_traj_ids
+            mark(batch, over, self._ids, with_ids=with_ids, device=device)
             self._groups.mark(batch)
-            version = torch.full(batch.shape, self.policy_version, device=batch.device)
+            version = torch.full(batch.shape, self.policy_version, device=device)
             batch.set(keys.POLICY_VERSION, version)
             self.frames += batch.numel()
             self.episodes.add(self._rewards(batch), over.numpy())

@@ -142,6 +142,7 @@ class Collector(Collecting):
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
         check_keys(self.policy, env)
+        self.settings.check_sizes(env)
         self.env: EnvBase = env
         self.devices = Devices.of(
             env.device,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rl_layout.keys import leaves
+from rl_layout.tensordict_fast import build, nest
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,25 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
         device(type='cpu')
     """
     wait = _wait_for(device) if synchronise else None
+    is_ahead = wait is not None or not synchronise  # somebody waits for the copy afterwards
 
     def move(data: Any) -> Any:
-        if isinstance(data, TensorDictBase):
-            there = all(leaf.device == device for leaf in data.values(True, True))
-        else:
-            there = data.device == device
-        if there:
+        if _is_on(data, device):
             return data
-        moved = data.to(device, non_blocking=wait is not None)
+        moved = data.to(device, non_blocking=is_ahead)
         if wait is not None:
             wait()
         return moved
 
     return move
+
+
+def _is_on(data: Any, device: torch.device) -> bool:
+    if isinstance(data, LazyStackedTensorDict):  # its leaves may have no one size
+        return all(_is_on(one, device) for one in data.tensordicts)
+    if isinstance(data, TensorDictBase):
+        return all(_is_on(one, device) for one in data.values())
+    return bool(data.device == device)
 
 
 def _wait_for(device: torch.device) -> Callable[[], None] | None:
@@ -162,7 +168,9 @@ class Moved:
         given = self._there(root.copy().clear_device_())
         before = dict(leaves(given))
         made = self._policy(given)
-        for key, leaf in leaves(given if made is None else made):
-            if leaf is not before.get(key):
-                root.set(key, self._back(leaf))
+        found = leaves(given if made is None else made)
+        written = {key: leaf for key, leaf in found if leaf is not before.get(key)}
+        # all at once: there is one wait for a step
+        for key, leaf in leaves(self._back(build(nest(written), root.batch_size))):
+            root.set(key, leaf)
         return root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rl_layout import keys
 
@@ -38,7 +38,7 @@ def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
     if how == "stack":
         if shortest < longest:
             batches = [_padded(batch, longest) for batch in batches]
-        joined: TensorDictBase = torch.stack(list(batches))
+        joined = stack(batches)
     else:
         time = batches[0].ndim - 1
         dim = int(how) % (time + 1)
@@ -48,9 +48,63 @@ def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
                 f"cat_results={how!r} cannot lay them side by side. Use -1 or 'stack'."
             )
             raise ValueError(msg)
-        joined = torch.cat(list(batches), dim)
+        joined = cat(batches, dim)
     joined.names = [*[None] * (joined.ndim - 1), keys.TIME]
     return joined
+
+
+def cat(batches: Sequence[TensorDictBase], dim: int) -> TensorDictBase:
+    """Lay batches end to end, also where entries have no one size.
+
+    Args:
+        batches: of the same entries.
+        dim: along which; negative ones count from the last.
+
+    Returns:
+        One batch, a lazy stack where steps differ in size.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> one, two = (TensorDict({"a": torch.ones(1, size)}, [1]) for size in (2, 3))
+        >>> [len(step["a"]) for step in cat([one, two], 0).unbind(0)]
+        [2, 3]
+    """
+    if _are_alike(batches):
+        return torch.cat(list(batches), dim)
+    dim %= batches[0].ndim
+    pieces = [piece for batch in batches for piece in batch.unbind(dim)]
+    made = LazyStackedTensorDict.lazy_stack(pieces, dim)
+    made.names = batches[0].names
+    return made
+
+
+def stack(batches: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Stack batches `[W, ...]`, also where entries have no one size.
+
+    Args:
+        batches: of one batch size, and of the same entries.
+
+    Returns:
+        One batch, a lazy stack where steps differ in size.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> stack([trajectories([3]), trajectories([3])]).shape
+        torch.Size([2, 3])
+    """
+    if _are_alike(batches):
+        return torch.stack(list(batches))
+    return LazyStackedTensorDict.lazy_stack(list(batches), 0)
+
+
+def _are_alike(batches: Sequence[TensorDictBase]) -> bool:
+    """Whether every entry has one size in all steps of all batches."""
+    if any(isinstance(batch, LazyStackedTensorDict) for batch in batches):
+        return False
+    first, *others = (
+        [leaf.shape[batch.ndim :] for _, leaf in sorted(keys.leaves(batch))] for batch in batches
+    )
+    return all(one == first for one in others)
 
 
 def _padded(batch: TensorDictBase, length: int) -> TensorDictBase:
@@ -59,8 +113,8 @@ def _padded(batch: TensorDictBase, length: int) -> TensorDictBase:
     marked = batch.copy().set(keys.MASK, mask)
     if not missing:
         return marked
-    pad = marked[..., :1].expand(*batch.shape[:-1], missing).clone().zero_()
+    pad = cat([marked[..., :1].clone().zero_()] * missing, -1)
     ids = pad.get(keys.TRAJ_IDS, None)
     if ids is not None:
-        ids.fill_(keys.PADDING_ID)
-    return torch.cat([marked, pad], -1)
+        pad.set(keys.TRAJ_IDS, torch.full_like(ids, keys.PADDING_ID))
+    return cat([marked, pad], -1)

@@ -39,7 +39,14 @@ def ends_of(batch: TensorDictBase) -> Tensor:
     return torch.stack(over).all(0).cpu()
 
 
-def mark(batch: TensorDictBase, over: Tensor, ids: TrajectoryIds, *, with_ids: bool) -> None:
+def mark(
+    batch: TensorDictBase,
+    over: Tensor,
+    ids: TrajectoryIds,
+    *,
+    with_ids: bool,
+    device: torch.device | None = None,
+) -> None:
     """Write `is_init` and, where wanted, ids and steps into a batch, in place.
 
     Args:
@@ -47,6 +54,7 @@ def mark(batch: TensorDictBase, over: Tensor, ids: TrajectoryIds, *, with_ids: b
         over: bool `[*B, T]`, the steps that end a trajectory.
         ids: goes on from the batch before.
         with_ids: write ids and steps as well.
+        device: where the batch lies; the CPU where None.
 
     Example:
         >>> from tensordict import TensorDict
@@ -55,8 +63,7 @@ def mark(batch: TensorDictBase, over: Tensor, ids: TrajectoryIds, *, with_ids: b
         >>> batch["collector", "traj_step"].tolist()
         [0, 1, 0]
     """
-    marks = ids.mark(over.numpy())
-    found = [torch.from_numpy(one).to(batch.device or "cpu") for one in marks]
+    found = [torch.from_numpy(one).to(device) for one in ids.mark(over.numpy())]
     batch.set(keys.IS_INIT, found[0].unsqueeze(-1))
     if with_ids:
         batch.set(keys.TRAJ_IDS, found[1])

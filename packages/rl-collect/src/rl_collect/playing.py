@@ -94,7 +94,7 @@ class Player:
             self.env.leftover.begin_anew(rows)
         if self.root is not None and keys.IS_INIT in self.root:
             flag = self.root.get(keys.IS_INIT)
-            self.root.set(keys.IS_INIT, flag | rows.reshape(flag.shape))
+            self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands.

@@ -83,6 +83,28 @@ class Settings:
                 stacklevel=4,
             )
 
+    def check_sizes(self, env: EnvBase) -> None:
+        """Refuse to lay steps end to end that have no one size.
+
+        Args:
+            env: the environments.
+
+        Raises:
+            ValueError: whole or padded trajectories are wanted, and a spec has a size of -1.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> Settings(frames_per_batch=64).check_sizes(CountingEnv())
+        """
+        spec = env.observation_spec
+        found = [key for key in spec.keys(True, True) if -1 in spec[key].shape]
+        if found and (self.split_trajs or self.trajs_per_batch is not None):
+            msg = (
+                f"whole trajectories lie in one tensor, and {found} have no one size: leave out "
+                "trajs_per_batch and split_trajs, or bring them to one size by a transform."
+            )
+            raise ValueError(msg)
+
     def num_steps(self, env: EnvBase) -> int:
         """How many steps each environment plays for a batch.
 

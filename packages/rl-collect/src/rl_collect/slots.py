@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rl_slabs import RowSchema, Slab
 
@@ -71,6 +71,9 @@ class Slots:
         Raises:
             TypeError: a leaf is no dense tensor.
         """
+        if isinstance(batch, LazyStackedTensorDict):
+            msg = "entries without one size cannot lie in shared memory."
+            raise TypeError(msg)
         schema = RowSchema.from_tensordict(batch)
         return cls(Slab.shared(schema, max(batch.numel(), 1) * NUM_SLOTS))
 
@@ -85,7 +88,9 @@ class Slots:
             Whether it fitted; a larger batch, or one of other entries, goes by message.
         """
         count = batch.numel()
-        if count > self._rows or RowSchema.from_tensordict(batch) != self._slab.schema:
+        if isinstance(batch, LazyStackedTensorDict) or count > self._rows:
+            return False
+        if RowSchema.from_tensordict(batch) != self._slab.schema:
             return False
         first = slot * self._rows
         self._slab.write(slice(first, first + count), batch.reshape(-1))

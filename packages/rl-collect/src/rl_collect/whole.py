@@ -243,14 +243,16 @@ def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
         >>> batch["next", "done"].flatten().tolist()
         [False, True, True]
     """
-    for key, done in _of(batch):
+    found = [keys.as_tuple(key) for key in batch.keys(True, True)]
+    for key in found:
         if key[0] != keys.NEXT or key[-1] != keys.DONE:
             continue
+        done = batch.get(key)
         mark = last.to(done.device).reshape(*last.shape, *[1] * (done.ndim - last.ndim))
         place = key[:-1]
-        truncated = batch.get((*place, keys.TRUNCATED))
-        truncated |= mark & ~batch.get((*place, keys.TERMINATED))
-        done |= mark
+        cut = mark & ~batch.get((*place, keys.TERMINATED))
+        batch.set((*place, keys.TRUNCATED), batch.get((*place, keys.TRUNCATED)) | cut)
+        batch.set(key, done | mark)
 
 
 def _of(batch: TensorDictBase) -> list[tuple[tuple[str, ...], Tensor]]:
