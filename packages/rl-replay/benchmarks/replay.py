@@ -4,7 +4,8 @@
 
 A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
 random indices, all leaves stored and handed out on every side, medians in microseconds. The
-contenders of a table take turns, so that a busy machine slows them all.
+contenders of a table take turns, so that a busy machine slows them all. A floor is what must be
+done in any case: rows drawn and copied out by one gather, or copied in, in the packed form.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_slabs.gathering import zeroed
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
@@ -63,6 +65,19 @@ def show(title: str, calls: Calls, rounds: int, each: int) -> None:
     print(f"\n{title}")
     for name, median in medians.items():
         print(f"  {name:<44}{median:>10.1f} us{median / ours:>8.2f} x")
+
+
+def floors(capacity: int, row_bytes: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Drawing and gathering packed rows, and copying as many bytes as a long write has."""
+    packed = zeroed(capacity * row_bytes).reshape(capacity, row_bytes)
+    words, many = packed.view(np.int64), np.zeros((LONG, row_bytes // 8), dtype=np.int64)
+    place = iter(range(10**9))
+
+    def write() -> None:
+        start = next(place) * LONG % capacity
+        words[start : start + LONG] = many
+
+    return lambda: words.take(torch.randint(capacity, (BATCH,)).numpy(), 0), write
 
 
 def torchrl_buffer(rows: TensorDict) -> object:
@@ -128,6 +143,9 @@ def main() -> None:
         calls["add"]["cpprb"] = lambda: other.add(**single)
     except ImportError:
         print("cpprb is not installed: its lines are left out")
+    gather, write = floors(ROWS, ours.storage.store.schema.row_bytes)
+    calls["sample"]["floor: draw, and gather packed rows"] = gather
+    calls["extend"]["floor: copy packed rows"] = write
     calls["sample"]["rl-replay"] = ours.sample
     calls["extend"]["rl-replay"] = lambda: ours.extend(many)
     calls["add"]["rl-replay"] = lambda: ours.add(one)
