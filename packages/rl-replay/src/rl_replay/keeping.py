@@ -29,7 +29,7 @@ class Keeping(Sampling):
 
         `dumps` keeps large buffers better.
         """
-        with self._lock:
+        with self._lock, self._storage.turn():
             rng = None if self._generator is None else self._generator.get_state()
             return {
                 "storage": self._storage.state_dict(),
@@ -66,12 +66,14 @@ class Keeping(Sampling):
 
         What is written is as long as the buffer is full. It is written beside a dump that is there
         already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
+        Other processes may go on writing a shared buffer: what they overwrite meanwhile is left out.
 
         Args:
             path: The folder; it is made where it is missing.
 
         Raises:
             NotImplementedError: A storage of any objects, which only pickles could keep.
+            RuntimeError: A shared lossless buffer to which others wrote in the meantime.
             OSError: Too little space, or no way to write there.
 
         Example:
@@ -85,7 +87,7 @@ class Keeping(Sampling):
             >>> second[:]
             tensor([0, 1, 2, 3, 4])
         """
-        with self._lock:
+        with self._lock, self._storage.turn():
             if self._save_hooks:
                 dump_changed(self, path, self._save_hooks)
             else:
@@ -99,6 +101,7 @@ class Keeping(Sampling):
 
         Raises:
             FileNotFoundError: There is no dump.
+            RuntimeError: Other processes hold lanes of a shared buffer.
             ValueError: A dump that was cut short or altered, of another version, or of a buffer of
                 other parts.
             OSError: Too little memory or disk.

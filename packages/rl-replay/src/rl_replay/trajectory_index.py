@@ -142,6 +142,19 @@ class TrajectoryIndex(TrajectoryReader):
         if (first := writer.indexed) < end:
             writer.append(first, self._ring_slice(back, writer.base, first, end - first))
 
+    def covers(self, window: Window) -> bool:
+        """Whether it holds the rows of a window and no others, and nobody is changing it.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.covers(Window((0,), (0,))), index.covers(Window((0,), (2,)))
+            (True, False)
+        """
+        return all(
+            not writer.broken and writer.low == low and writer.indexed == low + count
+            for writer, low, count in zip(self._writers, window.first, window.counts, strict=True)
+        )
+
     def clear(self) -> None:
         """Forget every row; `catch_up` takes them in again.
 

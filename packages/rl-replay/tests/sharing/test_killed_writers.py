@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rl_layout.testing import EndKind, trajectories
 
+from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads

@@ -8,8 +8,8 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from rl_layout.testing import EndKind, trajectories
 
+from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
 Row = tuple[int, int]  # trajectory and step, which the observation says too

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from rl_layout.testing import EndKind, trajectories
 from tensordict import TensorDict
 
+from rl_layout.testing import EndKind, trajectories
 from rl_replay import (
     LazyMemmapStorage,
     LazyTensorStorage,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from rl_layout import Segments
 from rl_layout.testing import EndKind, trajectories
-
 from rl_replay import (
     LazyTensorStorage,
     RandomSampler,

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.checkpoint.archive import Archive
+from rl_replay.checkpoint.parts import Late
 from rl_replay.checkpoint.rows import (
     load_store,
     require_fitting,
@@ -48,6 +49,7 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         ([0], 5, 9)
     """
     storage = _of_tensors(storage)
+    storage.look()
     window = storage.ring.window()
     if storage.store is None or storage.structure is None or not len(window):
         return {"capacity": storage.max_size, "count": 0}
@@ -62,9 +64,11 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
         "schema": schema_of(storage.store).to_dict(),
-        "store": store_parts(storage.store, places),
         "back": torch.cat([back[place] for place in places]),
         "index": storage.index_state(),
+        "store": store_parts(storage.store, places, copied=storage.common),
+        # last, when the rows are on the disk: older ones were overwritten while they were copied
+        "floor": Late(lambda: storage.floor_since(window)),
     }
 
 
@@ -98,6 +102,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         columns,
         Window(tuple(first), tuple(counts)),
         archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
+        tuple(archive.part(f"{under}/floor")),
     )
     if storage.store is not None and schema_of(storage.store) == schema:
         require_fitting(storage.store, archive, f"{under}/store")

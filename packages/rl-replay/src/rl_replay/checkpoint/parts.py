@@ -48,17 +48,29 @@ class Chunks:
         return self.dtype.itemsize * prod(self.shape)
 
 
+@dataclass(frozen=True)
+class Late:
+    """A plain value that is asked for when every part before it is on the disk.
+
+    Attributes:
+        value: Says what it is.
+    """
+
+    value: Callable[[], Any]
+
+
 Array = torch.Tensor | NDArray[Any] | Chunks
 Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | int | bool | None
 """A part of a dump: an array, a group of parts by name, or what JSON can say."""
 
 
-def slices_of(leaf: torch.Tensor, places: Iterable[slice]) -> Chunks:
+def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = False) -> Chunks:
     """Some slices of a tensor, end to end, copied piece by piece only when they are written.
 
     Args:
         leaf: `[rows, *shape]`, on any device.
         places: Slices of rows, without steps.
+        copied: Copy each piece before anything reads it, where others may write meanwhile.
 
     Example:
         >>> slices_of(torch.arange(5), [slice(3, 5), slice(0, 2)]).shape
@@ -70,7 +82,8 @@ def slices_of(leaf: torch.Tensor, places: Iterable[slice]) -> Chunks:
     def pieces() -> Iterator[torch.Tensor]:
         step = _rows_of_piece(leaf)
         for piece in found:
-            yield from piece.split(step) if len(piece) else ()
+            for part in piece.split(step) if len(piece) else ():
+                yield part.clone() if copied else part
 
     return Chunks(leaf.dtype, (count, *leaf.shape[1:]), pieces)
 
@@ -152,7 +165,7 @@ def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(part, Mapping) and part:
             yield from flat(part, f"{prefix}{name}{SEPARATOR}")
             continue
-        if not isinstance(part, torch.Tensor | np.ndarray | Chunks):
+        if not isinstance(part, torch.Tensor | np.ndarray | Chunks | Late):
             _require_plain(f"{prefix}{name}", part)
         yield f"{prefix}{name}", part
 

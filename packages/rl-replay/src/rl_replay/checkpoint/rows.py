@@ -27,12 +27,15 @@ def schema_of(store: RowStore) -> RowSchema:
     return store.layout.given if isinstance(store, CompactRows) else store.schema
 
 
-def store_parts(store: RowStore, places: Sequence[slice]) -> dict[str, Any]:
+def store_parts(
+    store: RowStore, places: Sequence[slice], *, copied: bool = False
+) -> dict[str, Any]:
     """Some rows of a store; of a lossless one also what they name, and nothing else.
 
     Args:
         store: The rows.
         places: Where they lie, in the order of their numbers.
+        copied: Copy every piece before it is written, because others may be writing.
 
     Raises:
         TypeError: No store of this package.
@@ -44,7 +47,7 @@ def store_parts(store: RowStore, places: Sequence[slice]) -> dict[str, Any]:
         ('plain', (3, 1))
     """
     if isinstance(store, PlainRows):
-        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places)}
+        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
     if not isinstance(store, CompactRows):
         raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
     successor = np.concatenate([store.successor[place] for place in places])
@@ -59,7 +62,7 @@ def store_parts(store: RowStore, places: Sequence[slice]) -> dict[str, Any]:
     return {
         "kind": LOSSLESS,
         "keys": [list(pair.root) for pair in store.layout.pairs],
-        "rows": _rows_parts(store.rows, places),
+        "rows": _rows_parts(store.rows, places, copied),
         "side": found | {"arrays": arrays},
         "misses": store.misses,
         "reach": store.reach,
@@ -140,11 +143,12 @@ def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[s
         _load_rows(store.rows, archive, f"{under}/rows", places)
 
 
-def _rows_parts(rows: Rows, places: Sequence[slice]) -> dict[str, Any]:
+def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if rows.packed is not None:
-        found["packed"] = slices_of(rows.packed, places)
-    return found | {"arrays": {name: slices_of(array, places) for name, array in _named(rows)}}
+        found["packed"] = slices_of(rows.packed, places, copied=copied)
+    arrays = {name: slices_of(array, places, copied=copied) for name, array in _named(rows)}
+    return found | {"arrays": arrays}
 
 
 def _load_rows(rows: Rows, archive: Archive, under: str, places: Sequence[slice]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from rl_replay.checkpoint.manifest import FORMAT, FORMAT_VERSION, MANIFEST, parsed, sealed
-from rl_replay.checkpoint.parts import Bytes, Chunks, Part, described, flat, raw_pieces
+from rl_replay.checkpoint.parts import Bytes, Chunks, Late, Part, described, flat, raw_pieces
 
 _DATA = "data-"
 _ALIGNMENT = 64
@@ -131,7 +131,7 @@ def _write_data(name: Path, parts: Iterable[tuple[str, Any]]) -> tuple[dict[str,
         nonlocal end
         for part_name, part in parts:
             if not isinstance(part, torch.Tensor | np.ndarray | Chunks):
-                found[part_name] = {"plain": part}
+                found[part_name] = {"plain": part.value() if isinstance(part, Late) else part}
                 continue
             if gap := -end % _ALIGNMENT:
                 yield np.zeros(gap, dtype=np.uint8)

@@ -39,7 +39,7 @@ class SharedRing:
         (0, 3)
     """
 
-    def __init__(self, rows: LazySlab, capacity: int, timeout_s: float = 5.0) -> None:
+    def __init__(self, rows: LazySlab, capacity: int, timeout_s: float = 30.0) -> None:
         self.capacity = capacity
         self.lanes = rows.lanes
         self.takes_turns = self.lanes == 1

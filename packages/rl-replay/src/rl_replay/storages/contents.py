@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ class Contents:
         columns: The storage's dimensions behind the first.
         window: The numbers of the rows, for each lane.
         index: The state of the index; None to make it anew.
+        floor: For each lane the first row that is whole; the first one unless given.
     """
 
     structure: Structure
@@ -35,6 +36,7 @@ class Contents:
     columns: torch.Size
     window: Window
     index: Mapping[str, NDArray[np.generic]] | None
+    floor: Sequence[int] | None = None
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
@@ -46,7 +48,7 @@ class Contents:
         """
         structure, columns = Structure.from_plain(state["structure"]), torch.Size(state["columns"])
         window = Window(tuple(state["first"]), tuple(state["counts"]))
-        return cls(structure, schema, columns, window, state["index"])
+        return cls(structure, schema, columns, window, state["index"], state["floor"])
 
     def state(self, capacity: int) -> dict[str, Any]:
         """Everything but rows and schema, for a `state_dict`.
@@ -61,6 +63,7 @@ class Contents:
             "columns": list(self.columns),
             "structure": self.structure.to_plain(),
             "index": None if self.index is None else dict(self.index),
+            "floor": list(self.floor or self.window.first),
         }
 
     def runs(self) -> Iterator[tuple[slice, range]]:

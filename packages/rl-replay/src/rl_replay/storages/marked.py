@@ -18,6 +18,7 @@ from rl_replay.row_store import RowStore
 from rl_replay.storages.storage import Storage
 from rl_replay.structure import Arrangement, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
+from rl_slabs import Window
 from rl_slabs.schema import leaves_of
 
 
@@ -159,6 +160,14 @@ class MarkedStorage(Storage):
         """What the index of trajectories holds; None where nobody has asked for them yet."""
         return None if self._index is None else self.trajectories().state()
 
+    def floor_since(self, window: Window) -> list[int]:
+        """For each lane the first of some rows that still stands.
+
+        Args:
+            window: The rows that could be read at some moment.
+        """
+        return list(window.first)
+
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Let further columns cut trajectories, those that are stored already included.
 
@@ -193,6 +202,7 @@ class MarkedStorage(Storage):
 
     def stats(self) -> dict[str, float]:
         """Figures about what is stored."""
+        self.look()
         found = super().stats()
         if self.store is not None:
             index = self.trajectories()

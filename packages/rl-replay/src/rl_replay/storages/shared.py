@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.tensors import TensorStorage
 from rl_replay.structure import Structure
 from rl_replay.trajectory_index import TrajectoryIndex
-from rl_slabs import RowSchema, Span
+from rl_slabs import RowSchema, Span, Window
 from rl_slabs.lane import LANE_MASK
 from rl_slabs.schema import leaves_of
 
@@ -166,6 +166,10 @@ class SharableStorage(TensorStorage):
             with sharing.gate.closed():
                 yield
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Where processes take turns to write, have the turn; nothing elsewhere."""
+        return self.still() if self.takes_turns else nullcontext()
+
     def read_standing(
         self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
     ) -> tuple[TensorDict, torch.Tensor]:
@@ -241,8 +245,29 @@ class SharableStorage(TensorStorage):
         return self._sharing.trajectories()
 
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
-        """What the index of trajectories holds; see `MarkedStorage.index_state`."""
-        return super().index_state() if self._sharing is None else self.trajectories().state()
+        """What the index of trajectories holds; None where writers change it at the moment."""
+        if self._sharing is None:
+            return super().index_state()
+        window, index = self.ring.window(), self.trajectories()
+        if not index.covers(window):
+            return None
+        state = index.state()
+        # a writer publishes before it changes the index
+        return state if self.ring.window() == window and index.covers(window) else None
+
+    def floor_since(self, window: Window) -> list[int]:
+        """For each lane the first of some rows that still stands; see `MarkedStorage`.
+
+        Raises:
+            RuntimeError: Lossless rows were written since, which changes older ones too.
+        """
+        now = self.ring.window()
+        if isinstance(self.store, CompactRows) and now != window:
+            raise RuntimeError(
+                "rows were written while this lossless buffer was dumped, and name each other: let "
+                "its writers pause meanwhile."
+            )
+        return [max(pair) for pair in zip(now.first, window.first, strict=True)]
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Let further columns cut trajectories; see `MarkedStorage.mark`.
@@ -288,12 +313,8 @@ class SharableStorage(TensorStorage):
         if self._sharing is None:
             super().stand(contents, fill)
             return
-        ring, window = self._sharing.ring, contents.window
-        if len(window.first) != ring.lanes:
-            raise ValueError(
-                f"the rows lie in {len(window.first)} lanes and this storage has {ring.lanes}: "
-                f"make it with lanes={len(window.first)}."
-            )
+        ring = self._sharing.ring
+        self._require_lanes(contents)
         ring.let_go()
         ring.require_free()
         if self.store is None or self._came() != contents.schema:
@@ -448,12 +469,12 @@ class SharableStorage(TensorStorage):
         sharing.back[:] = 0
         fill(store, sharing.back)
         self._before_publish()
-        low = [first & LANE_MASK for first in contents.window.first]
-        high = [first + count for first, count in zip(low, contents.window.counts, strict=True)]
-        ring.restore_lanes(high, low)
+        first = [number & LANE_MASK for number in contents.window.first]
+        ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
+        floor = [number & LANE_MASK for number in contents.floor or first]
+        ring.restore_lanes(ends, [min(pair) for pair in zip(floor, ends, strict=True)])
         sharing.index.clear()
-        if contents.index is None:
-            sharing.index.catch_up(sharing.back, ring.window())
-        else:
+        if contents.index is not None:
             sharing.index.restore(contents.index)
+        sharing.index.catch_up(sharing.back, ring.window())
         sharing.epoch += 1

@@ -93,8 +93,15 @@ class Storage(ABC):
             "use LazyTensorStorage or LazyMemmapStorage."
         )
 
+    def look(self) -> None:
+        """Take over the rows that another process made, if one did."""
+
     def still(self) -> AbstractContextManager[None]:
         """Rows that stand when it begins are not overwritten before it ends."""
+        return nullcontext()
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Where processes take turns to write, have the turn; nothing elsewhere."""
         return nullcontext()
 
     def __len__(self) -> int:

@@ -197,6 +197,7 @@ class TensorStorage(MarkedStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of every row, where the ring stands, and who continues whom."""
+        self.look()
         if self._open or self.store is None or self.structure is None:
             return {"rows": None}
         window = self.ring.window()
