@@ -22,8 +22,10 @@ def _is_torchs_own(tensor: Tensor) -> bool:
     """
     if type(tensor) is not Tensor or tensor.is_inference():
         return False
-    on_cpu = tensor.device.type == "cpu"
-    return not on_cpu or (tensor.untyped_storage().resizable() and not tensor.is_shared())
+    if tensor.device.type != "cpu":
+        return True
+    storage = tensor.untyped_storage()
+    return storage.resizable() and not storage.is_shared()
 
 
 class Memo(Generic[Made]):
