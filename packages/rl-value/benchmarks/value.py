@@ -21,6 +21,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 
+from rl_layout import Segments
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
 
@@ -134,6 +135,31 @@ def padded(rows: int, steps: int, bar: float) -> None:
     chosen = "vectorized" if settings[best]["vectorized"] else "loop"
     chosen += ", shifted" if settings[best]["shifted"] else ""
     report(f"{rows} x {steps} ({chosen})", took, theirs[best], bar)
+    parts(batch, net, took)
+
+
+def parts(batch: TensorDict, net: TensorDictModule, whole: float) -> None:
+    """Where the time of the module goes: what no estimator can leave out, and the rest."""
+    rows, flag = batch["observation"].flatten(0, 1), batch["is_init"]
+    values = [batch["next", "reward"], batch["state_value"], batch["next", "state_value"]]
+    ends = batch["next", "terminated"], batch["next", "done"]
+
+    def markers() -> object:
+        flag[0, 0] = True
+        return Segments.of(batch)
+
+    with torch.no_grad():
+        network, found, returns = medians_us(
+            15,
+            lambda: net.module(rows),
+            markers,
+            lambda: gae(*values, *ends, gamma=GAMMA, lmbda=LMBDA),
+        )
+    rest = whole - network - found - returns
+    print(
+        f"    network once {network:.0f}, markers {found:.0f}, returns {returns:.0f}, "
+        f"the rest {rest:.0f} us"
+    )
 
 
 def curves(largest: int) -> None:
@@ -218,15 +244,26 @@ def ppo() -> None:
         total = found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]
         total.backward()
 
-    took, peer, hand = medians_us(
+    grads = [torch.full((4096, size), 1e-4) for size in (4, 1)]
+
+    def networks() -> None:
+        seen = batch["observation"]
+        torch.autograd.backward([policy(seen), value(seen)], grads)
+
+    took, peer, hand, floor = medians_us(
         101,
         lambda: step(ours),
         lambda: step(theirs),
         lambda: by_hand(policy, value, batch).backward(),
+        networks,
     )
     print("ClipPPOLoss forward and backward, 4,096 rows, networks of 64 x 64")
     report("with every statistic", took, peer, 2)
     print(f"  by hand in torch{hand:25.0f} us   {took / hand:.2f} of it (bar 1.3)")
+    print(
+        f"  the networks alone{floor:23.0f} us   the peer takes {peer / floor:.2f} times that, "
+        "which no loss can exceed"
+    )
 
 
 def main() -> None:
