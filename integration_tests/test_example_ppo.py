@@ -244,3 +244,14 @@ def test_refusals_reach_the_shell(tmp_path):
     assert told.returncode == 1
     assert told.stdout == ""
     assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_it_trains_and_resumes_on_cuda(tmp_path):
+    for options in (["--steps", 2048], ["--steps", 4096, "--resume"]):
+        device = ("--device", "cuda", "--out", tmp_path)
+        subprocess.run(command(*options, *device), check=True, capture_output=True)
+    state = torch.load(tmp_path / "checkpoint.pt", map_location="cpu", weights_only=True)
+    assert state["collector"]["batches"]["frames"] == 4096
+    for name, value in state["collector"]["policy"].items():
+        assert torch.equal(value, state["agent"][name])  # what acts is what has learnt
