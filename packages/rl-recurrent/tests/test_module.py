@@ -124,8 +124,9 @@ def test_states_after_every_row_on_request(make, backend):
 @each_module
 @each_backend
 @pytest.mark.parametrize("lengths", [[6], [2, 9], [1]], ids=str)
-def test_a_flat_sample_equals_its_rectangular_form_bitwise(make, backend, lengths):
-    module = module_of(make, 11, recurrent_backend=backend, dtype=torch.float32)
+@pytest.mark.parametrize("static", [{}, {"max_length": 6}], ids=str)
+def test_a_flat_sample_equals_its_rectangular_form_bitwise(make, backend, lengths, static):
+    module = module_of(make, 11, recurrent_backend=backend, dtype=torch.float32, **static)
     grid = with_states(environments(4, 6, lengths, [EndKind.TERMINATED]), module)
     grid = grid.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
     grid["is_init"][:, 0] = True  # as slices are marked
@@ -160,10 +161,12 @@ def test_the_first_row_starts_from_its_stored_state_marked_or_not(make):
 
 
 @each_module
-def test_n_step_rows_are_not_cut_where_done_is_far_away(make):
+@each_backend
+@pytest.mark.parametrize("static", [{}, {"max_length": 6}], ids=str)
+def test_n_step_rows_are_not_cut_where_done_is_far_away(make, backend, static):
     batch = MultiStep(gamma=0.9, n_steps=3)(trajectories([6, 4]).unsqueeze(0)).squeeze(0)
     assert batch["next", "done"].sum() > 2
-    module = module_of(make)
+    module = module_of(make, recurrent_backend=backend, **static)
     batch = with_states(batch, module)
     with sequences:
         plain = with_states(trajectories([6, 4]), module)
@@ -359,6 +362,26 @@ def test_a_missing_marker_is_named_with_its_transform(make):
     for mode, rows in (("recurrent", batch), ("sequential", batch[0])):
         with set_recurrent_mode(mode), pytest.raises(KeyError, match="InitTracker writes it"):
             module(rows)
+
+
+@each_module
+def test_a_flag_that_was_lost_is_refused_with_its_row(make):
+    module = module_of(make)
+    batch = with_states(trajectories([3, 4]), module)
+    batch["is_init"] = torch.zeros_like(batch["is_init"])
+    with sequences, pytest.raises(ValueError, match="is_init is False at row 0, where another"):
+        module(batch)
+    assert "features" not in batch
+
+
+@each_module
+def test_triton_on_a_cpu_is_refused_and_what_runs_there_is_named(make, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr("rl_recurrent.choose.has_triton", lambda: True)
+    module = module_of(make, recurrent_backend="triton")
+    batch = with_states(trajectories([3, 4]), module)
+    with sequences, pytest.raises(RuntimeError, match="lies on cpu: take pad, pack, scan or auto"):
+        module(batch)
 
 
 @each_module

@@ -29,6 +29,49 @@ def test_networks_take_and_give_what_torchs_do(ours, torchs, batch_first, shape,
 
 
 @pairs
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # of torch's own
+@pytest.mark.parametrize("backend", ["pad", "pack", "auto"])
+@pytest.mark.parametrize(
+    "options",
+    [{"bias": False}, {"bidirectional": True, "num_layers": 2}, {"proj_size": 2}],
+    ids=str,
+)
+def test_every_kind_of_network_takes_dense_sequences(ours, torchs, backend, options):
+    if ours is GRU and "proj_size" in options:
+        return
+    one = ours(3, 5, recurrent_backend=backend, **options)
+    other = torchs(3, 5, batch_first=True, **options)
+    other.load_state_dict(one.state_dict())
+    x, seen = torch.randn(6, 4, 3), None
+    found = []
+    for network in (one, other):
+        leaf = x.clone().requires_grad_()
+        out, after = network(leaf)
+        seen = torch.randn_like(out) if seen is None else seen
+        grads = torch.autograd.grad(out, [leaf, *network.parameters()], seen)
+        found.append([out, *(after if ours is LSTM else [after]), *grads])
+    assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+@pairs
+def test_dropout_falls_between_layers_of_dense_sequences_while_training(ours, torchs):
+    network, x = ours(3, 50, num_layers=2, dropout=0.5), torch.randn(6, 4, 3)
+    assert not torch.equal(network(x)[0], network(x)[0])
+    network.eval()
+    assert torch.equal(network(x)[0], network(x)[0])
+
+
+@pairs
+def test_dense_sequences_that_do_not_fit_are_refused(ours, torchs):
+    network = ours(3, 5, num_layers=2)
+    state = torch.zeros(2, 7, 5)
+    with pytest.raises(ValueError, match=r"inputs of shape \[6, 4, 3\]: got \[6, 4, 2\]"):
+        network(torch.zeros(6, 4, 2))
+    with pytest.raises(ValueError, match=r"state h of shape \[6, 2, 5\]: got \[7, 2, 5\]"):
+        network(torch.zeros(6, 4, 3), (state, state) if ours is LSTM else state)
+
+
+@pairs
 def test_state_dicts_load_either_way(ours, torchs):
     options = {"num_layers": 2, "bidirectional": True}
     one, other = ours(3, 5, **options), torchs(3, 5, **options)

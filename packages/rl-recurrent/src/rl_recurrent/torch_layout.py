@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rl_layout import Segments
-from rl_recurrent.functional import unroll
+from rl_recurrent.functional import check_input, check_states, choice_for, unroll
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
 from rl_recurrent.stack import States
@@ -55,14 +56,12 @@ def run_network(
         msg = f"expected inputs [T, I] or [B, T, I], or segments=: got {list(x.shape)}."
         raise ValueError(msg)
     if x.ndim == 2:
-        one = None if states is None else tuple(state.unsqueeze(0) for state in states)
-        rows = dense_segments(1, len(x), x.device)
-        out, after = unroll(x.unsqueeze(0), rows, one, network, settings)
-        return out[0], tuple(state[0] for state in after)
+        one = None if states is None else tuple(state.unsqueeze(1) for state in states)
+        out, after = _dense(module, network, x.unsqueeze(0), one, settings)
+        return out[0], tuple(state.squeeze(1) for state in after)
     inputs = x if module.batch_first else x.transpose(0, 1)
-    rows = dense_segments(inputs.shape[0], inputs.shape[1], x.device)
-    out, after = unroll(inputs, rows, _layers_second(states), network, settings)
-    return _with_layers_first((out if module.batch_first else out.transpose(0, 1), after))
+    out, after = _dense(module, network, inputs, states, settings)
+    return out if module.batch_first else out.transpose(0, 1), after
 
 
 @lru_cache(maxsize=16)
@@ -92,6 +91,42 @@ def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> 
     return Segments(made.starts, lengths, made.kinds, torch.Size([num_sequences, num_steps]))
 
 
+def _dense(
+    module: nn.RNNBase, network: Network, x: Tensor, states: States | None, settings: Settings
+) -> tuple[Tensor, States]:
+    """Run over sequences ``[B, T, I]`` that are one trajectory each, from states ``[L, B, H]``."""
+    rows, shapes = dense_segments(x.shape[0], x.shape[1], x.device), network.state_shapes
+    if x.dtype not in (torch.float32, torch.float64):
+        return _with_layers_first(unroll(x, rows, _layers_second(states), network, settings))
+    check_input(x, rows.batch_shape, network)
+    if states is None:
+        states = tuple(x.new_zeros(depth, len(x), width) for depth, width in shapes)
+    second = _layers_second(states)
+    check_states(second, (len(x),), network)
+    choice = choice_for(x, rows, network, settings, every_state=False)
+    if choice.backend != "pad" or module.proj_size:  # oneDNN has no projections
+        return _with_layers_first(unroll(x, rows, second, network, settings))
+    with torch.autocast(x.device.type, enabled=False):
+        return _torchs_own(module, x, states)
+
+
+def _torchs_own(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """All layers in one call of torch, which needs no more than its own network does."""
+    params: list[Tensor] = [weight for layer in module.all_weights for weight in layer]
+    states = tuple(state.contiguous() for state in states)  # cuDNN takes no others
+    depth, dropout = module.num_layers, module.dropout
+    options = module.bias, depth, dropout, module.training, module.bidirectional, True
+    if len(states) == 1:
+        out, h = torch.gru(x, states[0], params, *options)
+        return out, (h,)
+    out, h, c = torch.lstm(x, states, params, *options)
+    return out, (h, c)
+
+
+@overload
+def _layers_second(states: States) -> States: ...
+@overload
+def _layers_second(states: None) -> None: ...
 def _layers_second(states: States | None) -> States | None:
     return None if states is None else tuple(state.transpose(0, 1) for state in states)
 
