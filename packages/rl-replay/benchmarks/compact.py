@@ -113,7 +113,7 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
     for start in range(0, count, step):
         place = slice(start, min(start + step, count))
         plain.write(place, compact.read(place))
-    found = medians({"both": plain.read, "once": compact.read}, count, rounds)
+    found = medians({"both": plain.gather, "once": compact.gather}, count, rounds)
     print(f"\nsample of {BATCH} of {count:,} rows, {title}")
     print(f"  both observations stored {found['both']:>10.1f} us")
     print(
