@@ -93,9 +93,6 @@ class Storage(ABC):
             "use LazyTensorStorage or LazyMemmapStorage."
         )
 
-    def look(self) -> None:
-        """Take over the rows that another process made, if one did."""
-
     def still(self) -> AbstractContextManager[None]:
         """Rows that stand when it begins are not overwritten before it ends."""
         return nullcontext()
