@@ -5,8 +5,11 @@ from tensordict.nn.probabilistic import interaction_type
 
 from rl_policies.actor import Actor, ProbabilisticActor
 from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.masked_categorical import MaskedCategorical
 from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.ordinal import OneHotOrdinal, Ordinal
 from rl_policies.distributions.tanh_normal import TanhNormal
+from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.exploration import EGreedyModule
 from rl_policies.mlp import MLP
 from rl_policies.q_value import QValueActor, QValueModule
@@ -20,13 +23,17 @@ __all__ = [
     "EGreedyModule",
     "IndependentNormal",
     "InteractionType",
+    "MaskedCategorical",
     "OneHotCategorical",
+    "OneHotOrdinal",
+    "Ordinal",
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
     "SamplingModule",
     "TanhNormal",
     "TensorStep",
+    "TruncatedNormal",
     "ValueOperator",
     "interaction_type",
     "set_interaction_type",

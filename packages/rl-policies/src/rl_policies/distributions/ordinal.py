@@ -1,0 +1,67 @@
+"""Choices with an order: neighbours are alike."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+from torch.nn.functional import logsigmoid
+
+from rl_policies.distributions.one_hot import OneHotCategorical
+
+
+def ordinal_logits(scores: Tensor) -> Tensor:
+    """Turn a score for each threshold into logits of choices with an order.
+
+        lₖ = Σ_{i ≤ k} log σ(sᵢ) + Σ_{i > k} log (1 - σ(sᵢ))
+
+    Args:
+        scores: floats `[*B, n]`: that of passing each of n thresholds.
+
+    Returns:
+        Logits `[*B, n]`, not normalised. (Tang and Agrawal, arXiv:1901.10500, section 4.)
+
+    Example:
+        >>> ordinal_logits(torch.zeros(3)).softmax(-1)
+        tensor([0.3333, 0.3333, 0.3333])
+    """
+    passed, failed = logsigmoid(scores), logsigmoid(-scores)
+    behind = failed.sum(-1, keepdim=True) - failed.cumsum(-1)
+    return passed.cumsum(-1) + behind
+
+
+class Ordinal(Categorical):
+    """Numbers of choices with an order, from the scores of their thresholds.
+
+    Args:
+        scores: floats `[*B, n]`; see `ordinal_logits`.
+
+    Example:
+        >>> dist = Ordinal(torch.tensor([4.0, 4.0, -4.0]))
+        >>> int(dist.mode), dist.probs.argsort(descending=True).tolist()
+        (1, [1, 2, 0])
+    """
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__(logits=ordinal_logits(scores), validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode: the likeliest choice, int64 `[*B]`."""
+        return self.mode
+
+
+class OneHotOrdinal(OneHotCategorical):
+    """One-hot vectors of choices with an order, from the scores of their thresholds.
+
+    Args:
+        scores: floats `[*B, n]`; see `ordinal_logits`.
+        dtype: dtype of what is drawn; that of the spec of the action.
+
+    Example:
+        >>> OneHotOrdinal(torch.tensor([4.0, 4.0, -4.0])).mode
+        tensor([0, 1, 0])
+    """
+
+    def __init__(self, scores: Tensor, dtype: torch.dtype = torch.int64) -> None:
+        super().__init__(ordinal_logits(scores), dtype=dtype)

@@ -1,0 +1,148 @@
+"""Normal vectors between bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+from torch.special import log_ndtr, ndtri
+
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale
+from rl_policies.distributions.tanh_normal import check_bounds, placed
+
+
+class TruncatedNormal(LocScale):
+    """Vectors with independent entries, normal and held between bounds by conditioning.
+
+        p(x) = φ((x - loc) / scale) / (scale Z),    Z = Φ(b) - Φ(a)
+
+    with a and b the bounds in units of scale from loc. Unlike clipping, no point has a probability
+    of its own. Computed in double precision in the tail where the bounds lie.
+
+    Args:
+        loc: floats `[*B, k]`.
+        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        upscale: bound on `|loc|` where `tanh_loc` is set.
+        low: lower bound, a number or broadcasting against `loc`.
+        high: upper bound, likewise.
+        tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
+        validate_args: look for NaN and for scales that are not positive, and check the values
+            given to `log_prob`. This waits for the device.
+
+    Raises:
+        ValueError: shapes do not fit, the bounds are crossed, or values are refused.
+
+    Example:
+        >>> dist = TruncatedNormal(torch.zeros(1), 1.0, low=-1.0, high=1.0)
+        >>> dist.log_prob(torch.zeros(1)), dist.log_prob(torch.full((1,), 2.0))
+        (tensor(-0.5372), tensor(-inf))
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        loc: Tensor,
+        scale: Tensor | float,
+        upscale: float = 5.0,
+        low: Tensor | float = -1.0,
+        high: Tensor | float = 1.0,
+        *,
+        tanh_loc: bool = False,
+        validate_args: bool = False,
+    ) -> None:
+        super().__init__(
+            loc, scale, upscale=upscale, tanh_loc=tanh_loc, validate_args=validate_args
+        )
+        check_bounds(low, high, validate_args)
+        self.low: Tensor = torch.as_tensor(placed(low, self.loc), dtype=self.loc.dtype)
+        self.high: Tensor = torch.as_tensor(placed(high, self.loc), dtype=self.loc.dtype)
+        loc64, scale64 = self.loc.double(), self.scale.double()
+        first, last = (self.low - loc64) / scale64, (self.high - loc64) / scale64
+        # both bounds on the side where Φ is small: there differences keep their digits
+        self._turned = first + last > 0
+        self._from = torch.where(self._turned, -last, first)
+        self._to = torch.where(self._turned, -first, last)
+        below, up_to = log_ndtr(self._from), log_ndtr(self._to)
+        self._log_from = below
+        self._log_mass = up_to + torch.log(-torch.expm1(below - up_to))
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> Any:
+        """Numbers between the bounds, in as many dimensions as the event has."""
+        inside = constraints.interval(self.low, self.high)
+        return constraints.independent(inside, len(self.event_shape))
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value, loc held between the bounds: floats `[*B, k]`."""
+        return self.loc.clamp(self.low, self.high)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mean."""
+        return self.mean
+
+    @property
+    def mean(self) -> Tensor:
+        """Loc + scale (φ(a) - φ(b)) / Z: floats `[*B, k]`."""
+        first, last = (
+            torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
+            for end in (self._from, self._to)
+        )
+        shift = torch.where(self._turned, last - first, first - last)
+        return (self.loc + (self.scale * shift).to(self.loc.dtype)).clamp(self.low, self.high)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw vectors without gradient, from the generator of torch.
+
+        Args:
+            sample_shape: how many are drawn for each row.
+
+        Returns:
+            Floats `[*sample_shape, *B, k]` within the bounds.
+        """
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw vectors whose gradient reaches `loc` and `scale`, by the inverse of Φ.
+
+        Args:
+            sample_shape: how many are drawn for each row.
+
+        Returns:
+            Floats `[*sample_shape, *B, k]` within the bounds.
+        """
+        shape = self._extended_shape(sample_shape)
+        share = torch.rand(shape, dtype=torch.float64, device=self.loc.device)
+        z = ndtri(self._log_from.exp() + share * self._log_mass.exp())
+        z = torch.maximum(torch.minimum(z, self._to), self._from)
+        z = torch.where(self._turned, -z, z)
+        return (self.loc + (self.scale * z).to(self.loc.dtype)).clamp(self.low, self.high)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of vectors, -inf outside of the bounds.
+
+        Args:
+            value: floats `[*S, *B, k]`.
+
+        Returns:
+            Floats `[*S, *B]`.
+
+        Raises:
+            ValueError: the value does not end in the shape of the event.
+        """
+        self._check_event(value)
+        found = -self._surprise(value) - HALF_LOG_2PI - self._log_mass.to(value.dtype)
+        outside = (value < self.low) | (value > self.high)
+        return self._sum_event(found.masked_fill(outside, -torch.inf))
+
+    def entropy(self) -> Tensor:
+        """Entropy log(scale Z √(2πe)) + (a φ(a) - b φ(b)) / (2 Z), in nats: floats `[*B]`."""
+        first, last = (
+            end * torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
+            for end in (self._from, self._to)
+        )
+        each = self.scale.log() + self._log_mass + HALF_LOG_2PI + 0.5 + (first - last) / 2
+        return self._sum_event(each.to(self.loc.dtype))

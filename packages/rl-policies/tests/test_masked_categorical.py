@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rl_policies import MaskedCategorical, OneHotCategorical
+
+
+def test_a_masked_choice_is_never_drawn_and_costs_no_gradient():
+    torch.manual_seed(0)
+    logits = torch.randn(5, 4, requires_grad=True)
+    mask = torch.rand(5, 4) < 0.6
+    mask[:, 1] = True
+    dist = MaskedCategorical(logits, mask=mask)
+    drawn = dist.sample((500,))
+    assert mask.expand(500, 5, 4).gather(-1, drawn[..., None]).all()
+    vectors = OneHotCategorical(logits, mask=mask)
+    assert torch.equal(dist.log_prob(drawn), vectors.log_prob(torch.eye(4)[drawn]))
+    (dist.entropy().sum() + dist.log_prob(dist.mode).sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[~mask] == 0).all()
+    wide = dist.expand((3, 5))
+    assert wide.sample().shape == wide.entropy().shape == (3, 5)
+    assert torch.equal(dist.deterministic_sample, dist.mode)
+
+
+def test_a_masked_choice_by_probabilities():
+    dist = MaskedCategorical(probs=torch.tensor([0.2, 0.3, 0.5]), mask=torch.tensor([1, 0, 1]) > 0)
+    assert_close(dist.probs, torch.tensor([2 / 7, 0, 5 / 7]))
+    with pytest.raises(TypeError, match="must be bool"):
+        MaskedCategorical(torch.zeros(3), mask=torch.ones(3))
+    with pytest.raises(ValueError, match="leave no choice"):
+        MaskedCategorical(torch.zeros(3), mask=torch.zeros(3).bool(), validate_args=True)
