@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
 
 from rl_layout import Segments, keys
-from rl_layout.boundaries import PIECE
-from rl_layout.testing import EndKind, trajectories
+from rl_layout.boundaries import PIECE, _any_of, _cut_whole, cut_rows
+from rl_layout.markers import Markers
+from rl_layout.testing import EndKind, batches, trajectories
 
 TERMINATED, TRUNCATED, CUT = EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT
 ALL = (keys.IS_INIT, keys.TRAJ_IDS, keys.TRAJ_STEP, keys.NEXT_DONE)
@@ -41,6 +43,14 @@ def test_holes_are_found_wherever_they_lie_in_a_large_batch():
         steps[hole:] += 1
     segments = Segments.from_ids(torch.zeros_like(steps), steps)
     assert segments.starts.tolist() == [0, *holes]
+
+
+@given(batches())
+def test_pieces_cut_where_operations_on_whole_arrays_do(batch):
+    markers = Markers.of(batch)
+    whole = _cut_whole(markers, _any_of(markers))
+    whole.view(-1, batch.batch_size[-1])[:, -1] = True
+    assert cut_rows(markers).equal(whole)
 
 
 def test_n_step_done_cuts_only_where_the_next_observation_is_one_step_away():
