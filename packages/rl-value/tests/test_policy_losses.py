@@ -451,6 +451,13 @@ def test_compiled_losses_give_the_same():
     torch.testing.assert_close(again["loss_objective"], expected["loss_objective"])
 
 
+def test_compiled_code_breaks_once_where_advantages_are_estimated():
+    batch, loss = flat_batch(), ClipPPOLoss(discrete(), critic())
+    torch._dynamo.reset()
+    found = torch._dynamo.explain(loss)(batch.exclude("advantage"))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+
+
 def test_parameters_may_be_swapped_functionally():
     batch, loss = flat_batch(), PPOLoss(discrete(), critic())
     doubled = {name: value.detach() * 2 for name, value in loss.named_parameters()}

@@ -32,11 +32,6 @@ class TD0Estimator(ValueEstimator):
         [1.5, 3.0, 3.0]
     """
 
-    def __init__(
-        self, *, gamma: float | Tensor, value_network: TensorDictModuleBase | None, **settings: Any
-    ) -> None:
-        super().__init__(gamma=gamma, value_network=value_network, **settings)
-
     def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         terminated = valued.steps.terminated

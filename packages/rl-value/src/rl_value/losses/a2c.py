@@ -39,14 +39,7 @@ class A2CLoss(ActorCriticLoss):
     @property
     def out_keys(self) -> list[NestedKey]:
         """Names of the losses and of what is reported beside them."""
-        names: list[NestedKey] = ["loss_objective"]
-        if self.entropy_bonus:
-            names += ["loss_entropy", "entropy"]
-        if self.critic_coeff is not None:
-            names.append("loss_critic")
-            names += ["value_clip_fraction"] if self.clip_value is not None else []
-            names += ["explained_variance"] if self.log_explained_variance else []
-        return names
+        return ["loss_objective", *self._beside()]
 
     @dispatch  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -130,6 +130,15 @@ class ActorCriticLoss(LossModule):
         behind = [next_key(self.entries[name]) for name in names]
         return list(dict.fromkeys([*own, *observed, *map(next_key, after), *behind]))
 
+    def _beside(self) -> list[NestedKey]:
+        """Names of what entropy bonus and critic add to a loss."""
+        names: list[NestedKey] = ["loss_entropy", "entropy"] if self.entropy_bonus else []
+        if self.critic_coeff is not None:
+            names.append("loss_critic")
+            names += ["value_clip_fraction"] if self.clip_value is not None else []
+            names += ["explained_variance"] if self.log_explained_variance else []
+        return names
+
     def _advantage(self, batch: TensorDictBase) -> Tensor:
         """The advantage of each step; where it is missing the value estimator writes it."""
         wanted = [self.entries["advantage"]]

@@ -71,14 +71,7 @@ class PPOLoss(ActorCriticLoss):
     @property
     def out_keys(self) -> list[NestedKey]:
         """Names of the losses and of what is reported beside them."""
-        names: list[NestedKey] = ["loss_objective", *self.reported, "kl_approx"]
-        if self.entropy_bonus:
-            names += ["loss_entropy", "entropy"]
-        if self.critic_coeff is not None:
-            names.append("loss_critic")
-            names += ["value_clip_fraction"] if self.clip_value is not None else []
-            names += ["explained_variance"] if self.log_explained_variance else []
-        return names
+        return ["loss_objective", *self.reported, "kl_approx", *self._beside()]
 
     @property
     def reported(self) -> list[str]:

@@ -1,0 +1,105 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+    set_skip_existing,
+)
+from torch import nn
+from torch.distributions import Categorical
+
+from rl_value.direct_call import distribution_of, output_of
+
+
+def batch():
+    return TensorDict({"x": torch.arange(6.0).view(3, 2), "y": torch.full((3, 2), -1.0)}, [3])
+
+
+def doubled():
+    return TensorDictModule(lambda x: x * 2, ["x"], ["y"])
+
+
+def sequence():
+    split = TensorDictModule(lambda x: (x + 1, x - 1), ["x"], ["more", ("less", "still")])
+    joined = TensorDictModule(lambda a, b: a * b, ["more", ("less", "still")], ["y"])
+    return TensorDictSequential(split, joined)
+
+
+@pytest.mark.parametrize("make", [doubled, sequence])
+def test_what_a_stock_network_writes_is_found_and_the_batch_stays(make):
+    seen, network = batch(), make()
+    expected = network(batch())["y"]
+    assert output_of(network, seen, "y").equal(expected)
+    assert seen["y"].eq(-1).all()
+    assert list(seen.keys()) == ["x", "y"]
+
+
+def test_hooks_of_a_network_are_run():
+    network, calls = doubled(), []
+    network.register_forward_hook(lambda *_: calls.append(1))
+    output_of(network, batch(), "y")
+    assert calls == [1]
+
+
+def test_a_forward_of_its_own_is_called():
+    class Shifted(TensorDictModule):
+        def forward(self, tensordict):
+            return tensordict.set("y", tensordict["x"] + 100)
+
+    found = output_of(Shifted(nn.Identity(), ["x"], ["y"]), batch(), "y")
+    assert found.equal(batch()["x"] + 100)
+
+
+def test_settings_of_a_module_are_kept():
+    network = TensorDictModule(nn.Linear(2, 2), ["x"], ["y"], method="extra_repr")
+    with pytest.raises(Exception, match="extra_repr"):
+        output_of(network, batch(), "y")
+    by_name = TensorDictModule(lambda *, value: value * 3, {"value": "x"}, ["y"])
+    assert output_of(by_name, batch(), "y").equal(batch()["x"] * 3)
+
+
+def test_outputs_by_name_are_found():
+    network = TensorDictModule(lambda x: {"z": x, "y": x * 5}, ["x"], ["y", "z"])
+    assert output_of(network, batch(), "y").equal(batch()["x"] * 5)
+
+
+def test_what_exists_is_skipped_where_that_is_asked_for():
+    with set_skip_existing(True):
+        found = output_of(doubled(), batch(), "y")
+    assert found.eq(-1).all()
+
+
+def test_a_missing_input_or_output_is_named():
+    with pytest.raises(KeyError, match="nothing"):
+        output_of(TensorDictModule(lambda x: x * 2, ["nothing"], ["y"]), batch(), "y")
+    with pytest.raises(KeyError, match="'z' is missing"):
+        output_of(doubled(), batch(), "z")
+
+
+def choice(**settings):
+    return ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=Categorical, **settings
+    )
+
+
+def test_the_distribution_is_the_actors():
+    layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"])
+    actor = ProbabilisticTensorDictSequential(layer, choice())
+    expected = actor.get_dist(batch()).logits
+    assert distribution_of(actor, batch()).logits.equal(expected)
+
+
+def test_an_actor_that_reads_stored_parameters_or_has_its_own_distribution_is_asked():
+    class Even(ProbabilisticTensorDictSequential):
+        def get_dist(self, tensordict):
+            return Categorical(logits=torch.zeros(*tensordict.shape, 4))
+
+    layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["hidden"])
+    stored = batch().set("logits", torch.tensor([[0.0, 1.0]] * 3))
+    actor = ProbabilisticTensorDictSequential(layer, choice())
+    assert distribution_of(actor, stored).logits.equal(Categorical(logits=stored["logits"]).logits)
+    even = Even(TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"]), choice())
+    assert distribution_of(even, batch()).logits.eq(-torch.tensor(4.0).log()).all()
