@@ -415,6 +415,14 @@ def test_contiguous_samples_of_trees_have_memory_of_their_own() -> None:
     assert sample["b"][0].is_contiguous()
 
 
+def test_the_index_of_a_sample_can_be_written_in_place() -> None:
+    buffer = filled(5, batch_size=4)
+    sample = buffer.sample()
+    rows = sample["collector", "row"].clone()
+    sample["index"].add_(7)
+    assert sample["collector", "row"].equal(rows)
+
+
 def test_a_sampler_that_names_a_row_that_never_was_is_refused() -> None:
     class Wrong(Sampler):
         def sample(self, storage: object, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
