@@ -26,7 +26,7 @@ from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuff
 from rl_replay.samplers import SliceSampler
 
 WRITERS, WRITTEN, SAMPLED, ROWS = 4, 64, 256, 400_000
-TURN_S, TURNS = 1.5, 2
+TURN_S, TURNS = 3.0, 5
 
 
 class Rates(NamedTuple):
@@ -62,9 +62,7 @@ def ours(*, file: bool = False, lossless: bool = False, slices: bool = False) ->
     kind = LazyMemmapStorage if file else LazyTensorStorage
     sampler = SliceSampler(num_slices=8, slice_len=32) if slices else None
     storage = kind(ROWS, lanes=WRITERS, lossless=lossless)
-    return TensorDictReplayBuffer(
-        storage=storage, sampler=sampler, batch_size=SAMPLED, shared=True
-    )
+    return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SAMPLED, shared=True)
 
 
 def peer() -> object | None:
@@ -142,7 +140,8 @@ def main() -> None:
         if rates
     }
     base = next(iter(medians.values()))
-    print(f"{'rows a second':32s} {'written':>11s} {'sampled':>11s} {'together':>11s}   x the first")
+    head = "".join(f" {name:>11s}" for name in ("written", "sampled", "together"))
+    print(f"{'rows a second':32s}{head}   x the first")
     for name, (written, sampled) in medians.items():
         ratios = [written / base[0], sampled / base[1], (written + sampled) / sum(base)]
         said = ", ".join(f"{ratio:.1f}" for ratio in ratios)

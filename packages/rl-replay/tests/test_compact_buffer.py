@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_layout.testing import trajectories
+from rl_layout.testing import EndKind, trajectories
 from rl_replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -159,3 +159,19 @@ def test_a_dump_of_missing_rows_comes_back(tmp_path):
     two.extend(rows[4:])
     assert two[:]["collector", "next_missing"].tolist() == [False] * 5 + [True]
     assert two.storage.store.side.in_use() == 0
+
+
+def test_a_warning_says_once_that_lossless_storage_saves_little() -> None:
+    rows = trajectories([1] * 300)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4000, lossless=True))
+    for _ in range(7):
+        buffer.extend(rows)
+    with pytest.warns(UserWarning, match="only 0% of 2400 rows name the row that holds"):
+        buffer.extend(rows)
+    buffer.extend(rows)
+    # many environments, one step at a time: the newest rows wait, and that is no reason
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(40_000, lossless=True))
+    steps = trajectories([12] * 1500, EndKind.CUT)
+    for step in range(12):
+        buffer.extend(steps[steps["collector", "traj_step"] == step])
+    assert buffer.storage.store.explain(len(buffer))["linked_share"] > 0.9

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
+
+from rl_replay.compact import CompactRows
 
 if TYPE_CHECKING:
     from rl_replay.composition import Composition
     from rl_replay.storages.tensors import TensorStorage
+
+_FEW_LINKS = 0.5
 
 
 def storage_lines(storage: TensorStorage) -> list[str]:
@@ -42,7 +47,7 @@ def storage_lines(storage: TensorStorage) -> list[str]:
             f"next observation, {cost['side_slots']:.0f} lie in the side table; without it a row "
             f"had {cost['plain_row_bytes']:.0f} bytes"
         )
-        if len(storage) and cost["linked_share"] < 0.5:
+        if len(storage) and cost["linked_share"] < _FEW_LINKS:
             lines.append(
                 "  fewer than half are linked, so it saves little: are these n-step rows, or rows "
                 "without ids and steps?"
@@ -54,6 +59,30 @@ def storage_lines(storage: TensorStorage) -> list[str]:
             "short or slow: were rows of several environments flattened time first?"
         )
     return lines
+
+
+def warn_of_few_links(store: CompactRows, live: int) -> None:
+    """Warn where lossless rows cost about what plain ones do.
+
+    Args:
+        store: The rows.
+        live: How many can be read.
+
+    Example:
+        >>> import torch
+        >>> from rl_slabs import RowSchema
+        >>> store = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
+        >>> warn_of_few_links(store, 0)
+    """
+    share = store.explain(live)["linked_share"]
+    if share < _FEW_LINKS:
+        warnings.warn(
+            f"only {share:.0%} of {live} rows name the row that holds their next observation, so "
+            "lossless=True saves little: do rows have ids and steps, do next observations equal "
+            "the observations of the rows behind them, and are trajectories longer than a few "
+            "steps? buffer.explain() says what marks them.",
+            stacklevel=2,
+        )
 
 
 def buffer_lines(buffer: Composition) -> str:

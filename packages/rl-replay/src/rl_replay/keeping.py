@@ -66,7 +66,7 @@ class Keeping(Sampling):
 
         What is written is as long as the buffer is full. It is written beside a dump that is there
         already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
-        Other processes may go on writing a shared buffer: what they overwrite meanwhile is left out.
+        Others may go on writing a shared buffer: what they overwrite meanwhile is left out.
 
         Args:
             path: The folder; it is made where it is missing.

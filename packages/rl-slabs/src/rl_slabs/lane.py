@@ -84,6 +84,11 @@ class Lane:
         return self._words[PUBLISHED]
 
     @property
+    def floor(self) -> int:
+        """The first row that `empty` did not drop, counted in the life of the lane."""
+        return self._words[FLOOR]
+
+    @property
     def side(self) -> int:
         """One word for whoever builds on the lane; only its writer may set it."""
         return self._words[SIDE]

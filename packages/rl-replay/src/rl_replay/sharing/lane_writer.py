@@ -10,6 +10,7 @@ from rl_replay.marks import Marks
 from rl_replay.row_store import RowStore
 from rl_replay.sharing.ring import SharedRing
 from rl_replay.trajectory_index import TrajectoryIndex
+from rl_slabs.lane import LANE_SHIFT
 
 
 class LaneWriter:
@@ -39,6 +40,16 @@ class LaneWriter:
         self.links.forget()
         self._end = self._floor = -1
 
+    def knows(self, published: int, floor: int) -> bool:
+        """Whether nobody else wrote to the lane or dropped rows of it.
+
+        Args:
+            published: Rows published in the life of the lane.
+            floor: The first of them that was not dropped.
+        """
+        base = self.lane << LANE_SHIFT
+        return base + published == self._end and base + floor == self._floor
+
     def catch_up(self, ring: SharedRing, store: RowStore) -> None:
         """Learn what stands in the lane since this writer looked last; its thread holds it.
 
@@ -49,8 +60,6 @@ class LaneWriter:
             store: The rows, whose markers are read.
         """
         low, end, floor = ring.bounds(self.lane)
-        if (end, floor) == (self._end, self._floor):
-            return
         back = self.links.back
         self._index.catch_up_lane(self.lane, back, low, end)
         if not low <= self._end <= end:

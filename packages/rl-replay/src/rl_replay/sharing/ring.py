@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -14,6 +15,12 @@ from rl_slabs.lane import FLOOR, LANE_SHIFT, PUBLISHED, SIDE
 from rl_slabs.window import as_array, as_tensor
 
 _POLL_S = 0.0002
+
+
+class _Own(threading.local):
+    """What each thread claimed last."""
+
+    lane: Lane | None = None
 
 
 class SharedRing:
@@ -47,6 +54,7 @@ class SharedRing:
         self._rows = rows
         self._found: Lanes | None = None
         self._timeout_s = timeout_s
+        self._own = _Own()
         self._none = Window(
             tuple(lane << LANE_SHIFT for lane in range(self.lanes)), (0,) * self.lanes
         )
@@ -88,11 +96,13 @@ class SharedRing:
         """
         lanes = self._made()
         if not self.takes_turns:
-            return lanes.claim()
+            self._own.lane = lanes.claim()
+            return self._own.lane
         end = time.monotonic() + self._timeout_s
         while True:
             try:
-                return lanes.claim()
+                self._own.lane = lanes.claim()
+                return self._own.lane
             except RuntimeError:
                 if time.monotonic() > end:
                     raise TimeoutError(
@@ -110,18 +120,18 @@ class SharedRing:
 
     def reserve(self, count: int) -> Span:
         """Rows to write next, in the lane of the calling thread."""
-        span = self._made().claim().reserve(count)
+        span = self._claimed().reserve(count)
         if self.gate is not None:
             self.gate.wait()
         return span
 
     def publish(self, count: int) -> None:
         """Let the rows of the span be read."""
-        self._made().claim().publish(count)
+        self._claimed().publish(count)
 
     def cancel(self) -> None:
         """Give the span back untouched: none of its rows was written."""
-        self._made().claim().cancel()
+        self._claimed().cancel()
 
     def window(self) -> Window:
         """The numbers that can be read now."""
@@ -199,6 +209,11 @@ class SharedRing:
                 f"{len(held)} of {self.lanes} lanes are held by writers, threads "
                 f"{[state.thread for state in held]}: let them end before rows are loaded."
             )
+
+    def _claimed(self) -> Lane:
+        """The lane that this thread claimed last; it refuses by itself if that is over."""
+        lane = self._own.lane
+        return self.claim() if lane is None else lane
 
     def _look(self) -> Lanes | None:
         if self._found is None:

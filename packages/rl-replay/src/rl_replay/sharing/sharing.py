@@ -133,7 +133,8 @@ class Sharing:
         if writer.epoch != self.epoch:
             writer.forget()
             writer.epoch = self.epoch
-        writer.catch_up(self.ring, store)
+        if not writer.knows(lane.published, lane.floor):
+            writer.catch_up(self.ring, store)
         return writer
 
     def end(self) -> None:

@@ -186,7 +186,8 @@ class SharableStorage(TensorStorage):
             RuntimeError: Nothing was ever written.
         """
         cells, steady, _ = self._gathered(numbers, keys, links=False)
-        return cells, steady & self.ring.accept(numbers)
+        good = self.ring.accept(numbers)
+        return cells, good if steady is _STEADY else steady & good
 
     def read_linked(
         self, numbers: torch.Tensor
@@ -205,7 +206,8 @@ class SharableStorage(TensorStorage):
         """
         cells, steady, back = self._gathered(numbers, None, links=True)
         # last: what stands now stood when the rows and the links were copied
-        return cells, steady & self.ring.accept(numbers), back
+        good = self.ring.accept(numbers)
+        return cells, good if steady is _STEADY else steady & good, back
 
     def _gathered(
         self, numbers: torch.Tensor, keys: list[NestedKey] | None, *, links: bool
@@ -214,7 +216,9 @@ class SharableStorage(TensorStorage):
         positions = self.ring.positions(numbers)
         back = self.back[positions.numpy()] if links else _NO_LINKS
         if not isinstance(store, CompactRows):
-            return store.read(positions, keys=keys), _STEADY, back
+            quick = keys is None and positions.ndim == 1
+            cells = store.gather(positions) if quick else store.read(positions, keys=keys)
+            return cells, _STEADY, back
         self._know_others(store)
         return *store.read_beside_writers(positions, numbers, keys=keys), back
 
@@ -347,6 +351,7 @@ class SharableStorage(TensorStorage):
         files = state.pop("_files")
         self.__dict__.update(state)
         self._index = self._one_row = None
+        self._watched = False
         self._holds, self._process, self._open = 0, os.getpid(), True
         self._stand_over(files)
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
 from rl_replay.compact import CompactRows
-from rl_replay.explain import storage_lines
+from rl_replay.explain import storage_lines, warn_of_few_links
 from rl_replay.links import Found, Links
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.ring import PrivateRing
@@ -26,6 +26,8 @@ from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.schema import PACKED_LEAF_BYTES, leaves_of
 from rl_slabs.writing import fitting_leaves
+
+_ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
 
 Device = torch.device | str | Literal["auto"] | None
 
@@ -89,6 +91,7 @@ class TensorStorage(MarkedStorage):
         self._asked = int(max_size)
         self._packed_bytes = PACKED_LEAF_BYTES
         self._one_row: OneRow | None = None
+        self._watched = False
         self._open = True  # what is written next says what rows are like
 
     @property
@@ -318,6 +321,7 @@ class TensorStorage(MarkedStorage):
     def _take(self, structure: Structure, store: RowStore, back: NDArray[np.int32]) -> None:
         """Stand over new rows."""
         self.structure, self.store, self._open = structure, store, False
+        self._watched = isinstance(store, CompactRows)
         self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
@@ -358,7 +362,17 @@ class TensorStorage(MarkedStorage):
             self._published(span, found)
         finally:
             self._end_write()
+        if self._watched:
+            self._watch(store, count)
         return span
+
+    def _watch(self, store: RowStore, count: int) -> None:
+        """Look once, when enough rows were written, whether lossless storage is of use."""
+        # rows of the last calls may still wait for the ones that continue them
+        if self.ring.written >= max(_ENOUGH_ROWS, _ENOUGH_CALLS * count):
+            self._watched = False
+            if isinstance(store, CompactRows):
+                warn_of_few_links(store, len(self.ring.window()))
 
     def _write_one(self, one_row: OneRow, leaves: dict[NestedKey, Any]) -> Span:
         self.require_own()
