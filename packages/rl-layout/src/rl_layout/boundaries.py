@@ -117,7 +117,9 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     if mask is None:
         lasts = _nonzero(cut)
-        return torch.nn.functional.pad(lasts[:-1] + 1, (1, 0)), lasts
+        starts = torch.zeros_like(lasts)
+        torch.add(lasts[:-1], 1, out=starts[1:])
+        return starts, lasts
     is_start = mask.clone()
     is_start[1:] &= cut[:-1]
     both = _nonzero(torch.cat([is_start, cut & mask]))  # as many starts as lasts

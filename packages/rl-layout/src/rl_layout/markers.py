@@ -147,7 +147,8 @@ class Markers:
         """
         names = ("done", "terminated", "truncated", "steps_to_next_obs")
         there = {name: getattr(self, name) for name in names}
-        return Markers(rows.shape, **{k: v[rows] for k, v in there.items() if v is not None})
+        found = {k: v.index_select(0, rows) for k, v in there.items() if v is not None}
+        return Markers(rows.shape, **found)
 
 
 def _is_one(values: Tensor) -> Tensor:
