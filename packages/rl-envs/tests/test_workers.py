@@ -1,5 +1,6 @@
 """Supervised processes: what they promise when all goes well, and when they or their parent end."""
 
+import functools
 import multiprocessing
 import os
 import select
@@ -10,6 +11,8 @@ import threading
 
 import cloudpickle
 import pytest
+import torch
+from tensordict import TensorDict, set_lazy_legacy
 
 from rl_envs.worker_errors import (
     CallOutOfOrder,
@@ -570,3 +573,12 @@ def test_no_worker_outlives_a_program_that_forgets_to_close():
         assert process.wait(20) == 0
     assert len(pids) == 2
     assert all(gone(int(pid), 0) for pid in pids)
+
+
+def test_a_worker_starts_after_operations_that_leave_modes_of_tensordict_unset():
+    with set_lazy_legacy(True):
+        pass
+    assert os.environ["LAZY_LEGACY_OP"] == "None"  # what tensordict leaves behind
+    make = functools.partial(TensorDict, {"a": torch.zeros(3)}, [3])
+    with WorkerPool([make], start_method="spawn") as pool:
+        assert pool.call(0, "unsqueeze", 0).shape == (1, 3)

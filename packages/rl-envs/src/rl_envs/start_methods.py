@@ -12,10 +12,13 @@ the first two, a script needs its own lines under `if __name__ == "__main__":`.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from multiprocessing.context import BaseContext
 from typing import Literal
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
+MODES = ("LAZY_LEGACY_OP", "CAPTURE_NONTENSOR_STACK", "LIST_TO_STACK")
+"""Variables in which tensordict keeps its modes, for new processes."""
 
 
 def context_of(start_method: StartMethod | None) -> BaseContext:
@@ -41,3 +44,20 @@ def context_of(start_method: StartMethod | None) -> BaseContext:
     # without effect where the program has its server already
     context.set_forkserver_preload(["rl_envs.workers"])
     return context
+
+
+def forget_unset_modes() -> None:
+    """Take the word None out of tensordict's variables, so that new processes can read them.
+
+    tensordict 0.14 writes it where one of its operations ends that had set a mode for itself, and
+    refuses it in a process that is started then: "invalid truth value 'none'".
+
+    Example:
+        >>> os.environ["LIST_TO_STACK"] = "None"
+        >>> forget_unset_modes()
+        >>> "LIST_TO_STACK" in os.environ
+        False
+    """
+    for name in MODES:
+        if os.environ.get(name) == "None":
+            del os.environ[name]

@@ -16,6 +16,7 @@ from rl_envs import serving
 from rl_envs.channel import Channel
 from rl_envs.failure import Failure
 from rl_envs.serving import Orders
+from rl_envs.start_methods import forget_unset_modes
 from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerTimeout, ending
 
 STARTING = "starting"
@@ -67,6 +68,7 @@ class Worker:
         self.pid = 0
         self._is_over = False
         self.exit_code: int | None = None
+        forget_unset_modes()
         # not a daemon, which may not start workers of its own: its lifeline does what daemons do
         self._process = context.Process(  # type: ignore[attr-defined]
             target=serving.run, args=(far, orders), name=f"{name}-{index}", daemon=False
