@@ -80,8 +80,7 @@ class Player:
             )
             self._is_playing = True
             if not self.env.resets_by_stepping:
-                reached = self.env.reached
-                self.root = self._following(batch[..., -1] if reached is None else reached)
+                self.root = self._following(batch, self.env.reached)
         return batch
 
     def mark_first(self, rows: Tensor) -> None:
@@ -122,9 +121,14 @@ class Player:
             shape.set(key, value.clone())
         return shape
 
-    def _following(self, last: TensorDictBase) -> TensorDictBase:
-        """The root behind a step, which owns its memory: the batch is somebody else's."""
-        root = self.env.maybe_reset(self.env._advance(last))
-        if self.env.native_rows:  # there a policy reads what the environment shows, nothing else
-            root = root.select(*self._shown, strict=False)
-        return root.clone()
+    def _following(self, batch: TensorDictBase, reached: TensorDictBase | None) -> TensorDictBase:
+        """The root behind a batch, or behind the step that transforms have not finished yet.
+
+        It owns its memory: the batch is somebody else's.
+        """
+        if not self.env.native_rows:
+            root = self.env._advance(batch[..., -1] if reached is None else reached)
+        else:  # there a policy reads what the environment shows, nothing else
+            after = batch.get(keys.NEXT)[..., -1] if reached is None else reached.get(keys.NEXT)
+            root = after.select(*self._shown, strict=False)
+        return self.env.maybe_reset(root).clone()
