@@ -77,6 +77,7 @@ _here: weakref.WeakSet[InProcess] = weakref.WeakSet()
 def _begin_in_child() -> None:
     for buffer in list(_here):
         buffer._begin_in_process()
+        buffer._storage.begin_in_child()
 
 
 os.register_at_fork(after_in_child=_begin_in_child)

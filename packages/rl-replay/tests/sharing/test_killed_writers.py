@@ -14,6 +14,7 @@ import torch
 
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+from rl_slabs import Arrays
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
 
@@ -252,4 +253,49 @@ def test_a_process_killed_while_it_changes_rows_blocks_no_writer() -> None:
 
     assert end_of(forked(die)) == -signal.SIGKILL
     produce(buffer, 2)
+    check(buffer)
+
+
+@pytest.mark.parametrize("kind", ["memory", "lossless", "lossless turns"])
+def test_a_process_killed_while_it_makes_the_memory_leaves_it_to_the_next(kind: str) -> None:
+    calls = (os, "ftruncate"), (os, "pwrite"), (os, "posix_fallocate"), (Arrays, "in_file")
+    for call in range(30):
+        buffer = shared(kind)
+
+        def die(buffer: Any = buffer, call: int = call) -> None:
+            left = [call]
+
+            def counted(function: Any) -> Any:
+                def wrapped(*args: Any, **kwargs: Any) -> Any:
+                    if not left[0]:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    left[0] -= 1
+                    return function(*args, **kwargs)
+
+                return wrapped
+
+            for owner, name in calls:
+                setattr(owner, name, counted(getattr(owner, name)))
+            produce(buffer, 1)
+
+        killed = end_of(forked(die)) != 0
+        if killed:
+            assert len(buffer) == 0
+        produce(buffer, 2)
+        check(buffer)
+        if not killed:
+            break
+    assert call > 5
+
+
+def test_a_child_forked_in_the_middle_of_a_write_holds_nothing() -> None:
+    buffer = shared("turns")
+    produce(buffer, 1)
+    before = buffer.write_count
+    with buffer.storage.still():
+        child = forked(lambda: buffer.extend(trajectories([4], first_id=9000)))
+        assert buffer.write_count == before
+    assert end_of(child) == 0
+    assert buffer.write_count == before + 4
+    buffer.extend(trajectories([2], first_id=9100))
     check(buffer)

@@ -54,6 +54,10 @@ class Sharing:
         self._writer: LaneWriter | None = None  # of all threads in turn, where there is one lane
         self._own: TrajectoryIndex | None = None
 
+    def forget(self) -> None:
+        """Know nothing of what the threads of another process wrote, of which this is a child."""
+        self._threads, self._writer, self._own = threading.local(), None, None
+
     def make(self, schema: RowSchema, capacity: int, about: str) -> None:
         """Make the rows, unless another process was first with the same.
 

@@ -110,6 +110,12 @@ class SharableStorage(TensorStorage):
         if self._sharing is None:
             super().require_own()
 
+    def begin_in_child(self) -> None:
+        """Hold nothing that the process held from which this one was forked."""
+        self._holds = 0
+        if self._sharing is not None:
+            self._sharing.forget()
+
     def look(self) -> None:
         """Take over the rows that another process made, if one did.
 
@@ -416,8 +422,12 @@ class SharableStorage(TensorStorage):
         if sharing is None:
             return super()._begin_write()
         store, _ = self._made()
-        self._writer = sharing.begin(store, self._linked())
         self._holds += 1
+        try:
+            self._writer = sharing.begin(store, self._linked())
+        except BaseException:
+            self._end_write()
+            raise
         return self._writer.links
 
     def _before_publish(self) -> None:

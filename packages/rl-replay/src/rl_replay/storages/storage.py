@@ -97,6 +97,9 @@ class Storage(ABC):
         """Rows that stand when it begins are not overwritten before it ends."""
         return nullcontext()
 
+    def begin_in_child(self) -> None:  # noqa: B027 - most storages have nothing to do
+        """Hold nothing that the process held from which this one was forked."""
+
     def turn(self) -> AbstractContextManager[None]:
         """Where processes take turns to write, have the turn; nothing elsewhere."""
         return nullcontext()
