@@ -123,3 +123,56 @@ def test_the_side_word_is_kept_for_the_next_writer(schema):
     lane.side = -5
     lane.release()
     assert Lanes(slab).claim().side == -5
+
+
+def test_a_span_that_was_given_back_hides_no_rows(schema):
+    slab = Slab.private(schema, 5)
+    lanes = Lanes(slab)
+    lane = lanes.claim()
+    lane.reserve(5)
+    lane.publish(5)
+    lane.reserve(3)
+    assert (len(lanes.window()), lane.lost) == (2, 3)
+    lane.cancel()
+    assert (len(lanes.window()), lane.lost) == (5, 0)
+    lane.reserve(3)
+    lane.publish(1)
+    with pytest.raises(RuntimeError, match="part of the span is published"):
+        lane.cancel()
+
+
+def test_giving_a_span_back_keeps_what_a_killed_writer_had_reserved(schema):
+    slab = Slab.private(schema, 5)
+    lanes = Lanes(slab)
+    lane = lanes.claim()
+    lane.reserve(5)
+    lane.publish(5)
+    lane.reserve(4)  # and then it ended; the next owner goes on
+    lane.release()
+    after = lanes.claim()
+    after.reserve(2)
+    after.cancel()
+    assert len(lanes.window()) == 1
+
+
+def test_a_lane_begins_anew_at_its_beginning_with_numbers_never_used(schema):
+    slab = Slab.private(schema, 10, lanes=2)
+    lanes = Lanes(slab)
+    lane = lanes.claim()
+    for count in (4, 3):
+        lane.reserve(count)
+        lane.publish(count)
+    lane.restart()
+    assert (len(lanes.window()), lane.published, lane.floor, lane.side) == (0, 10, 10, 3)
+    assert lane.reserve(2) == (slice(0, 2), range(10, 12))
+    lane.restart(after=31)
+    assert (lane.reserve(1).numbers, lane.side) == (range(35, 36), 28)
+
+
+def test_the_lane_of_a_thread_is_known_until_it_is_given_back(schema):
+    lanes = Lanes(Slab.private(schema, 5))
+    assert lanes.held() is None
+    lane = lanes.claim()
+    assert lanes.held() is lane
+    lane.release()
+    assert lanes.held() is None
