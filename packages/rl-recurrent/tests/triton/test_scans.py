@@ -193,7 +193,7 @@ def test_gradients_of_final_states_alone(cell, used, regime, device):
 
 
 @each_cell
-def test_a_projection_is_made_again_and_no_gates_are_kept(cell, device):
+def test_gates_are_kept_or_made_again_as_is_asked_for(cell, device):
     lengths, size = [3, 1, 2], 16
     segments, width = segments_of(lengths, device), cell.num_gates * size
     _, *given = cell.drawn(lengths, size, device)
@@ -202,22 +202,25 @@ def test_a_projection_is_made_again_and_no_gates_are_kept(cell, device):
     bias = torch.randn(width, device=device)
     kept = []
 
-    def gradient(projection):
+    def gradient(projection, save="state"):
         gates = torch.nn.functional.linear(x, w_ih, bias)
-        options = {"segments": segments, "precision": "ieee", "projection": projection}
+        options = {"precision": "ieee", "projection": projection, "save": save}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t: kept.append(tuple(t.shape)) or t, lambda t: t
         ):
-            hidden = cell.scan(gates, *given, **options)[0]
+            hidden = cell.scan(gates, *given, segments=segments, **options)[0]
         return torch.autograd.grad(hidden.square().sum(), [w_ih, *given])
 
     plain = gradient(None)
     assert (6, width) in kept
     kept.clear()
     again = gradient((x, w_ih, bias))
-    assert (6, width) not in kept
-    for a, b in zip(plain, again, strict=True):
-        torch.testing.assert_close(a, b)
+    assert not {(6, width), (6, 4 * size)} & set(kept)
+    stored = gradient((x, w_ih, bias), save="gates")
+    assert (6, 4 * size) in kept
+    for a, *others in zip(plain, again, stored, strict=True):
+        for b in others:
+            torch.testing.assert_close(a, b)
 
 
 @each_cell
