@@ -89,6 +89,16 @@ def test_many_rows_come_back_bit_for_bit():
     assert_same_bits(rows.read(torch.arange(699, 299, -1)), steps[300:])
 
 
+def test_rows_beyond_one_block_are_written_whole():
+    for count, width in ((9_001, 7), (700, 270)):  # blocks of many and of few rows, and a rest
+        schema = RowSchema({f"a{n}": (torch.int32, (width // 10 + 1,)) for n in range(10)})
+        rows, steps = Rows.zeros(schema, count + 5), noise(count, schema=schema)
+        rows.write(slice(3, count + 3), steps)
+        assert_same_bits(rows.read(slice(3, count + 3)), steps)
+        assert not rows.packed[:3].any()
+        assert not rows.packed[count + 3 :].any()
+
+
 def test_rows_that_are_known_to_be_there_are_read_alike():
     small = RowSchema({"a": (torch.float32, (3,)), ("next", "done"): (torch.bool, (1,))})
     for schema in (MIXED, small, RowSchema({"frame": (torch.uint8, (7, 41))})):

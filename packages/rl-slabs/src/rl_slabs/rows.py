@@ -26,8 +26,10 @@ Path = tuple[str, ...]
 # from here on it pays to see a leaf's row as one opaque item, which takes 1 us a leaf
 _ROWS_FOR_CELLS = 256
 
-# so many packed rows stay in the cache while leaf after leaf is written into them
-_ROWS_OF_BLOCK = 2048
+# so many bytes of packed rows stay in the cache while leaf after leaf is written into them; fewer
+# rows cost more in calls than they save
+_BLOCK_BYTES = 1 << 18
+_ROWS_OF_BLOCK = 256
 
 
 class Rows:
@@ -331,13 +333,14 @@ class Rows:
                 moves.append((self._cells[path], as_cells(array)))
             else:
                 moves.append((self._columns[path], array))
-        if not isinstance(index, slice) or index.step not in (None, 1) or count <= _ROWS_OF_BLOCK:
+        block = max(_ROWS_OF_BLOCK, _BLOCK_BYTES // max(1, self.schema.row_bytes))
+        if not isinstance(index, slice) or index.step not in (None, 1) or count <= block:
             place = index.numpy() if isinstance(index, torch.Tensor) else index
             for column, array in moves:
                 column[place] = array
             return
-        for begin in range(0, count, _ROWS_OF_BLOCK):
-            end = min(begin + _ROWS_OF_BLOCK, count)
+        for begin in range(0, count, block):
+            end = min(begin + block, count)
             there = slice(index.start + begin, index.start + end)
             for column, array in moves:
                 column[there] = array[begin:end]
