@@ -135,7 +135,9 @@ class Links:
         if marks.real is not None:
             back[~marks.real] = -1
         if self.keys.numbered:
-            return self._by_number(marks, back, numbers)
+            continued = np.zeros(extent.count, dtype=np.bool_)
+            np.greater(back[stride:], 0, out=continued[:-stride])
+            return self._by_number(marks, back, continued, numbers)
         return self._by_bits(leaves, columns, back, stride)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
@@ -256,17 +258,22 @@ class Links:
             back[~marks.real] = -1
         self.forget()
         if self.keys.numbered:
-            found = self._by_number(marks, back, range(first, first + marks.count))
+            continued = np.zeros(marks.count, dtype=np.bool_)
+            continued[row - distance[row]] = True
+            found = self._by_number(marks, back, continued, range(first, first + marks.count))
             back, self.pending = found.back, found.opened
         self.back[positions] = back
 
-    def _by_number(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> Found:
+    def _by_number(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        continued: NDArray[np.bool_],
+        numbers: range,
+    ) -> Found:
         """Complete `back` for rows that name their predecessor, looking at older ones too."""
-        rows = np.flatnonzero(back > 0)
-        has_next = np.zeros(marks.count, dtype=np.bool_)
-        has_next[rows - back[rows]] = True
         heads = np.flatnonzero(marks.after_others() & (back == 0))
-        tails = np.flatnonzero(marks.before_others() & ~has_next)
+        tails = np.flatnonzero(marks.before_others() & ~continued)
         if len(heads) + len(tails) <= _FEW:
             return self._walk(marks, back, (heads, tails), numbers)
         return self._sort(marks, back, (heads, tails), numbers)
