@@ -1,4 +1,4 @@
-"""The examples that look at data: shortened runs, and the numbers that their pages repeat."""
+"""The smaller examples: shortened runs, and the numbers that their pages repeat."""
 
 # ruff: noqa: D103 - the name of a test is its promise
 
@@ -35,6 +35,12 @@ def inspecting():
 def recipes():
     yield load("memory_recipes")
     del sys.modules["memory_recipes"]
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    yield load("a2c_pendulum")
+    del sys.modules["a2c_pendulum"]
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +138,42 @@ def test_recipes_that_saw_other_steps_are_refused(recipes):
 
     with pytest.raises(RuntimeError, match="other steps"):
         recipes.result_of(stored(1), stored(2).buffer[:])
+
+
+def small(pendulum, **settings):
+    return pendulum.Run(pendulum.Settings(**({"num_envs": 3, "num_steps": 110} | settings)))
+
+
+@pytest.mark.parametrize("truncations_terminate", [False, True])
+def test_a_pendulum_is_bootstrapped_where_its_time_is_up(pendulum, truncations_terminate):
+    run = small(pendulum, truncations_terminate=truncations_terminate)
+    batch = run.collect()
+    over = batch["next", "truncated"]
+    assert over.sum(1).flatten().tolist() == [1, 1, 1]
+    assert torch.equal(batch["next", "terminated"], over & truncations_terminate)
+    run.advantage(batch)
+    reward = batch["next", "reward"][over]
+    with torch.no_grad():
+        ahead = run.loss.critic_network(batch["next"][over.squeeze(-1)].clone())["state_value"]
+    expected = reward if truncations_terminate else reward + 0.9 * ahead.squeeze(-1)
+    assert torch.allclose(batch["value_target"][over], expected, atol=1e-6)
+
+
+def test_the_same_seed_trains_the_same_pendulum(pendulum):
+    def trained(seed):
+        run = small(pendulum, num_steps=8, seed=seed)
+        for _ in range(3):
+            run.update(run.collect())
+        return torch.cat([p.detach().flatten() for p in run.loss.parameters()])
+
+    assert torch.equal(trained(1), trained(1))
+    assert not torch.equal(trained(1), trained(2))
+
+
+def test_a_pendulum_is_trained_and_drawn(pendulum, monkeypatch, capsys, tmp_path):
+    run(pendulum, monkeypatch, "--envs", 4, "--steps", 256, "--out", tmp_path)
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"^trained: mean return -\d+\.\d of 50 new episodes, \d+ steps$", printed, re.M
+    )
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
