@@ -225,6 +225,28 @@ class Links:
                 else:
                     self.pending[*ids, step] = numbers[row]
 
+    def take_last(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
+        """Know the newest rows, where they are not numbered by ids and steps.
+
+        Args:
+            cells: The last row of each run, `[stride]`, with markers and observations.
+            back: Their distances, `[stride]`.
+
+        Example:
+            >>> from tensordict import TensorDict
+            >>> keys = MarkerKeys(observations=(("a", ("next", "a")),))
+            >>> links, rows = Links(10, keys), torch.ones(1)
+            >>> newest = TensorDict(a=rows, next=dict(a=2 * rows), batch_size=[1])
+            >>> links.take_last(newest, np.array([0]))
+            >>> after = TensorDict(a=2 * rows, next=dict(a=rows), batch_size=[1])
+            >>> links.find(after, Extent(1, 1, 1), range(1, 2)).back
+            array([1], dtype=int32)
+        """
+        self._lasts = ()
+        leaves = leaves_of(cells)
+        columns = {key: _bits(leaves.get(as_tuple(key))) for key in self.keys.columns}
+        self._lasts = self._by_bits(leaves, columns, back.copy(), len(back)).lasts
+
     def drop_before(self, number: int) -> None:
         """Let nothing older than a row be continued.
 

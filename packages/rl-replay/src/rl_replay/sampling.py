@@ -141,9 +141,9 @@ class Sampling(Composition):
         storage, numbers, known = self._storage, drawn.numbers, drawn.info
         if isinstance(storage, SharableStorage) and storage.common:
             chosen = numbers, known
-            cells, numbers, known, redrawn = gather(storage, self._sampler, drawn.size, chosen)
+            found = gather(storage, self._sampler, drawn.size, chosen)
+            cells, numbers, positions, known, redrawn = found
             self._redraws += redrawn
-            positions = storage.ring.positions(numbers)
             rows = storage.put_together(cells.contiguous() if self._contiguous else cells)
         else:
             positions = storage.ring.positions(numbers)

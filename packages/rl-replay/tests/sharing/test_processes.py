@@ -27,6 +27,7 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
+from rl_transforms import MultiStepTransform
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
 
@@ -365,3 +366,39 @@ def test_nothing_is_left_behind() -> None:
     del buffer
     assert open_files() == before
     assert set(os.listdir("/dev/shm")) <= names
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_n_steps_go_as_far_in_a_shared_buffer_as_in_one_alone(lossless: bool) -> None:
+    rows = trajectories([6, 9, 1, 14], [EndKind.TERMINATED, EndKind.CUT] * 2)
+    batches = []
+    for options in ({}, {"shared": True}):
+        storage = LazyTensorStorage(80, lanes=2, lossless=lossless)
+        buffer = TensorDictReplayBuffer(
+            storage=storage,
+            transform=MultiStepTransform(n_steps=3, gamma=0.9),
+            batch_size=50,
+            generator=torch.Generator().manual_seed(5),
+            **options,
+        )
+        for part in rows.split(4):
+            buffer.extend(part)
+        batches.append(buffer.sample())
+    assert (batches[0]["next", "steps_to_next_obs"] > 1).any()
+    assert (batches[0] == batches[1]).all()
+
+
+def test_n_step_rows_are_kept_once_in_shared_memory_too() -> None:
+    rows = trajectories([9, 12], EndKind.CUT)
+    far = torch.where(torch.arange(21) % 9 == 7, 1, 2)[:, None]
+    far[[8, 20]] = 1
+    rows["next", "steps_to_next_obs"] = far
+    rows["next", "observation"] = rows["observation"] + torch.cat([0 * far, far], -1)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(80, lanes=2, lossless=True), shared=True
+    )
+    for part in rows.split(4):
+        buffer.extend(part)
+    assert buffer.storage.store.explain(21)["linked_share"] > 0.8
+    reader = pickle.loads(pickle.dumps(buffer))
+    assert (reader[:].select(*rows.keys(True, True)) == rows).all()

@@ -50,7 +50,7 @@ class LaneWriter:
         base = self.lane << LANE_SHIFT
         return base + published == self._end and base + floor == self._floor
 
-    def catch_up(self, ring: SharedRing, store: RowStore) -> None:
+    def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
         """Learn what stands in the lane since this writer looked last; its thread holds it.
 
         Costs what the new rows cost: nothing where nobody else had the lane.
@@ -58,6 +58,7 @@ class LaneWriter:
         Args:
             ring: The ring.
             store: The rows, whose markers are read.
+            stride: How many rows lie between neighbours in time, of one call and the next.
         """
         low, end, floor = ring.bounds(self.lane)
         back = self.links.back
@@ -70,14 +71,16 @@ class LaneWriter:
         if first < end:
             numbers = torch.arange(first, end)
             positions = ring.positions(numbers)
-            keys = self.links.keys
-            columns = list(keys.columns)
-            distances: np.ndarray = back[positions.numpy()]
-            if columns:
-                marks = Marks.of(store.read(positions, keys=columns), keys)
+            keys, distances = self.links.keys, back[positions.numpy()]
+            if keys.numbered:
+                marks = Marks.of(store.read(positions, keys=list(keys.columns)), keys)
                 self.links.take_in(marks, distances, range(first, end))
             else:
                 self.links.forget()
+                observed = [key for pair in keys.observations for key in pair]
+                if observed and stride <= len(numbers):
+                    last = store.read(positions[-stride:], keys=[*keys.columns, *observed])
+                    self.links.take_last(last, distances[-stride:])
         self._end, self._floor = end, floor
 
     def took_in(self, first: int, back: np.ndarray) -> None:

@@ -27,12 +27,14 @@ class Standing(NamedTuple):
     Attributes:
         cells: Their leaves `[N]`.
         numbers: Their numbers, int64 `[N]`.
+        positions: Where they lay, int64 `[N]`.
         info: What the sampler knows about them.
         redrawn: How many others had to be drawn in place of some.
     """
 
     cells: TensorDict
     numbers: torch.Tensor
+    positions: torch.Tensor
     info: dict[str, Any]
     redrawn: int
 
@@ -87,11 +89,13 @@ def gather(
 def _rows(
     storage: SharableStorage, sampler: Sampler, numbers: torch.Tensor, info: dict[str, Any]
 ) -> Standing:
-    cells, good = storage.read_standing(numbers)
-    redrawn = 0
+    positions, redrawn = storage.ring.positions(numbers), 0
+    cells, good = storage.read_standing(numbers, positions=positions)
     for _ in range(_ROUNDS):
         if good.all():
-            return Standing(cells, numbers, info, redrawn)
+            if redrawn:
+                positions = storage.ring.positions(numbers)
+            return Standing(cells, numbers, positions, info, redrawn)
         if not redrawn:
             numbers = numbers.clone()
         bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
@@ -127,13 +131,14 @@ def _slices(
         parts.append(found)
     else:
         raise _too_fast(storage)
-    if len(parts) == 1:
-        return Standing(found[0], found[1], info, 0)
-    slices = parts[0][2]
-    for part in parts[1:]:
-        slices = slices.and_then(part[2])
-    cells = torch.cat([part[0] for part in parts])
-    return Standing(cells, torch.cat([p[1] for p in parts]), info | {"slices": slices}, redrawn)
+    cells, numbers, slices = parts[0]
+    if len(parts) > 1:
+        for part in parts[1:]:
+            slices = slices.and_then(part[2])
+        cells = torch.cat([part[0] for part in parts])
+        numbers = torch.cat([part[1] for part in parts])
+    positions = storage.ring.positions(numbers)
+    return Standing(cells, numbers, positions, info | {"slices": slices}, redrawn)
 
 
 def _drawn(

@@ -112,12 +112,13 @@ class Sharing:
                 "the buffer over again."
             )
 
-    def begin(self, store: RowStore, links: Links) -> LaneWriter:
+    def begin(self, store: RowStore, links: Links, stride: int) -> LaneWriter:
         """Hold a lane and know what stands in it.
 
         Args:
             store: The rows.
             links: Those of the storage, which say what marks.
+            stride: How many rows lie between neighbours in time, of one call and the next.
 
         Raises:
             RuntimeError: Every lane is held.
@@ -138,7 +139,7 @@ class Sharing:
             writer.forget()
             writer.epoch = self.epoch
         if not writer.knows(lane.published, lane.floor):
-            writer.catch_up(self.ring, store)
+            writer.catch_up(self.ring, store, stride)
         return writer
 
     def end(self) -> None:

@@ -20,20 +20,19 @@ from rl_replay.links import Found, Links
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.sharing import Sharing
 from rl_replay.sharing.files import LEFT, MISSES, REACH, SharedFiles
+from rl_replay.sharing.loading import loaded
 from rl_replay.side_table import SideTable
 from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.tensors import TensorStorage
 from rl_replay.structure import Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
-from rl_slabs.lane import LANE_MASK
 from rl_slabs.schema import leaves_of
 
 LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""
 
 _STEADY = torch.ones((), dtype=torch.bool)
-_NO_LINKS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 _OWN = ("ring", "structure", "store", "links", "_index", "_one_row", "_sharing", "_writer")
 
 
@@ -75,6 +74,7 @@ class SharableStorage(TensorStorage):
             RuntimeError: Rows were written already, where no other process sees them.
             ValueError: Rows on another device than the CPU.
         """
+        self.look()
         lanes = self.lanes or LANES
         if self._sharing is not None and self._sharing.ring.lanes == lanes:
             return
@@ -177,13 +177,18 @@ class SharableStorage(TensorStorage):
         return self.still() if self.takes_turns else nullcontext()
 
     def read_standing(
-        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
+        self,
+        numbers: torch.Tensor,
+        keys: list[NestedKey] | None = None,
+        *,
+        positions: torch.Tensor | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
         """Copy rows out that others may be overwriting.
 
         Args:
             numbers: Row numbers, int64 `[n]`.
             keys: The leaves or groups wanted; all of them unless given.
+            positions: Where the rows lie, if that is known already, int64 `[n]`.
 
         Returns:
             The leaves `[n]`, and which rows are whole, bool `[n]`.
@@ -191,7 +196,8 @@ class SharableStorage(TensorStorage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
-        cells, steady, _ = self._gathered(numbers, keys, links=False)
+        places = self.ring.positions(numbers) if positions is None else positions
+        cells, steady = self._gathered(numbers, places, keys)
         good = self.ring.accept(numbers)
         return cells, good if steady is _STEADY else steady & good
 
@@ -210,23 +216,23 @@ class SharableStorage(TensorStorage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
-        cells, steady, back = self._gathered(numbers, None, links=True)
+        positions = self.ring.positions(numbers)
+        cells, steady = self._gathered(numbers, positions, None)
+        back = self.back[positions.numpy()]
         # last: what stands now stood when the rows and the links were copied
         good = self.ring.accept(numbers)
         return cells, good if steady is _STEADY else steady & good, back
 
     def _gathered(
-        self, numbers: torch.Tensor, keys: list[NestedKey] | None, *, links: bool
-    ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
+        self, numbers: torch.Tensor, positions: torch.Tensor, keys: list[NestedKey] | None
+    ) -> tuple[TensorDict, torch.Tensor]:
         store, _ = self._made()
-        positions = self.ring.positions(numbers)
-        back = self.back[positions.numpy()] if links else _NO_LINKS
         if not isinstance(store, CompactRows):
             quick = keys is None and positions.ndim == 1
             cells = store.gather(positions) if quick else store.read(positions, keys=keys)
-            return cells, _STEADY, back
+            return cells, _STEADY
         self._know_others(store)
-        return *store.read_beside_writers(positions, numbers, keys=keys), back
+        return store.read_beside_writers(positions, numbers, keys=keys)
 
     @contextmanager
     def own_index(self) -> Iterator[None]:
@@ -329,7 +335,11 @@ class SharableStorage(TensorStorage):
         ring.require_free()
         if self.store is None or self._came() != contents.schema:
             self._take_new(contents.structure, contents.schema, contents.columns)
-        self._fill_lanes(self._sharing, contents, fill)
+        store = self._made()[0]
+        self._open = False
+        with loaded(self._sharing, store, contents):
+            fill(store, self._sharing.back)
+            self._before_publish()
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
@@ -424,7 +434,9 @@ class SharableStorage(TensorStorage):
         store, _ = self._made()
         self._holds += 1
         try:
-            self._writer = sharing.begin(store, self._linked())
+            arrangement, inner = self.arrangement, self.columns.numel()
+            stride = inner if arrangement.dim_extend == arrangement.ndim - 1 else 1
+            self._writer = sharing.begin(store, self._linked(), stride)
         except BaseException:
             self._end_write()
             raise
@@ -473,23 +485,3 @@ class SharableStorage(TensorStorage):
                 "observations that are stored once, are fixed when they are written. Give the "
                 "other leaves alone."
             )
-
-    def _fill_lanes(self, sharing: Sharing, contents: Contents, fill: Fill) -> None:
-        """Load rows that nobody sees until they are there; nobody writes meanwhile."""
-        store, ring = self._made()[0], sharing.ring
-        ring.empty()
-        self._open = False
-        sharing.end()
-        store.clear()
-        sharing.back[:] = 0
-        fill(store, sharing.back)
-        self._before_publish()
-        first = [number & LANE_MASK for number in contents.window.first]
-        ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
-        floor = [number & LANE_MASK for number in contents.floor or first]
-        ring.restore_lanes(ends, [min(pair) for pair in zip(floor, ends, strict=True)])
-        sharing.index.clear()
-        if contents.index is not None:
-            sharing.index.restore(contents.index)
-        sharing.index.catch_up(sharing.back, ring.window())
-        sharing.epoch += 1

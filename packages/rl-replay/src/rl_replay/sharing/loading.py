@@ -1,0 +1,40 @@
+"""Rows put into a shared storage from elsewhere, lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rl_replay.row_store import RowStore
+from rl_replay.sharing.sharing import Sharing
+from rl_replay.storages.contents import Contents
+from rl_slabs.lane import LANE_MASK
+
+
+@contextmanager
+def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[None]:
+    """Nobody sees rows, links and index until they are there; the former rows are dropped first.
+
+    Args:
+        sharing: What all processes have in common; no lane of it is held.
+        store: The rows, which are to be filled inside.
+        contents: What they are.
+
+    Raises:
+        RuntimeError: A writer has claimed a lane in the meantime.
+    """
+    ring, index = sharing.ring, sharing.index
+    ring.empty()
+    sharing.end()
+    store.clear()
+    sharing.back[:] = 0
+    yield
+    first = [number & LANE_MASK for number in contents.window.first]
+    ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
+    floor = [number & LANE_MASK for number in contents.floor or first]
+    ring.restore_lanes(ends, [min(pair) for pair in zip(floor, ends, strict=True)])
+    index.clear()
+    if contents.index is not None:
+        index.restore(contents.index)
+    index.catch_up(sharing.back, ring.window())
+    sharing.epoch += 1
