@@ -68,8 +68,7 @@ def unpacking_source(
             return finished({'id': leaf0, 'reward': leaf1}, batch)
         >>> print(unpacking_source(schema.fields, schema.row_bytes, copied=True))
         def unpack(packed, arrays, batch, *more):
-            items = packed.view(int64)
-            leaf0 = tensor(items[..., 0])
+            leaf0 = tensor(packed[..., 0])
             items = packed.view(float32)
             leaf1 = tensor(items[..., 2:3])
             return finished({'id': leaf0, 'reward': leaf1}, batch)
@@ -98,17 +97,19 @@ def _viewed(
     fields: Sequence[Field], row_bytes: int, names: dict[tuple[str, ...], str], *, contiguous: bool
 ) -> list[str]:
     """Views by numpy: the items of one dtype in one array, then each leaf."""
-    lines, before = [], None
+    lines, before, items = [], None, ""
     for field in fields:
         offset, carried = field.offset or 0, carrier(field.dtype)
         part = offset // row_bytes if field.nbytes else 0
         if (part, carried) != before:
-            packed = f"more[{part - 1}]" if part else "packed"
-            lines.append(f"items = {packed}.view({name_of(carried)})")
+            items = packed = f"more[{part - 1}]" if part else "packed"
+            if carried is not torch.int64:
+                items = "items"
+                lines.append(f"items = {packed}.view({name_of(carried)})")
             before = part, carried
         item = (offset - part * row_bytes) // field.dtype.itemsize
         place = f"{item}:{item + prod(field.shape)}" if field.shape else f"{item}"
-        view = f"items[..., {place}]" + ".copy()" * contiguous
+        view = f"{items}[..., {place}]" + ".copy()" * contiguous
         cast = f".view({field.dtype})" * (carried is not field.dtype)
         lines.append(f"{names[field.path]} = tensor({view}){cast}")
     return lines
