@@ -20,7 +20,7 @@ pytest_collect_file = SybilCollection(
     [
         Sybil(
             parsers=[PythonCodeBlockParser(), SkipParser()],
-            patterns=["README.md", "docs/*.md"],
+            patterns=["README.md", "docs/*.md", "docs/examples/*.md"],
         ),
         Sybil(
             parsers=[DocTestParser(), DocstringSkipParser()],
