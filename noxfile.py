@@ -21,6 +21,10 @@ PACKAGES = {
     for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
 }
 EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+FEWER_STEPS = {
+    "a2c_pendulum": ["--steps", "100000"],
+    "memory_recipes": ["--steps", "20000", "--frames", "1000"],
+}
 # imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "pandas", "pytest", "ray", "scipy"]
 HEAVY += ["torchrl", "torchvision", "tqdm", "triton"]
@@ -211,8 +215,9 @@ def soak(session: nox.Session) -> None:
 @nox.session
 @each_example
 def examples(session: nox.Session, script: str) -> None:
-    """Run one example with only what it declares."""
-    session.run("python", install_example(session, script), *session.posargs)
+    """Run one example with only what it declares; the long ones with fewer steps."""
+    options = session.posargs or FEWER_STEPS.get(script, [])
+    session.run("python", install_example(session, script), *options)
 
 
 def install_example(session: nox.Session, script: str) -> str:
