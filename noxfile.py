@@ -62,17 +62,21 @@ def editable(names: list[str]) -> list[str]:
     return [argument for name in names for argument in ("-e", f"packages/{name}")]
 
 
+def needs(which: str, *names: str) -> tuple[list[str], list[str]]:
+    """What these packages list for one kind of work: our packages by name, and everything else."""
+    lines = [line for n in names for line in nox.project.dependency_groups(PACKAGES[n], which)]
+    ours = [name for line in lines if (name := Requirement(line).name) in PACKAGES]
+    return ours, list(dict.fromkeys(line for line in lines if Requirement(line).name not in ours))
+
+
 def groups(which: str, *names: str) -> list[str]:
-    """What these packages need for one kind of work, in their dependency groups."""
-    found = [line for n in names for line in nox.project.dependency_groups(PACKAGES[n], which)]
-    return list(dict.fromkeys(found))
+    """What these packages need for one kind of work that is not ours."""
+    return needs(which, *names)[1]
 
 
 def work(which: str, *names: str) -> list[str]:
     """Install arguments: these packages from source, and what one kind of work with them needs."""
-    wanted = groups(which, *names)
-    ours = [name for line in wanted if (name := Requirement(line).name) in PACKAGES]
-    others = [line for line in wanted if Requirement(line).name not in PACKAGES]
+    ours, others = needs(which, *names)
     return [*editable(closure(*names, *ours)), *others]
 
 
@@ -174,7 +178,8 @@ def assert_light_import(session: nox.Session, package: str) -> None:
 def wheel(session: nox.Session, package: str) -> None:
     """Build wheels of one package and those below it, and test the installed copies."""
     dist = Path(session.create_tmp()) / "dist"
-    names = closure(package)
+    ours, others = needs("test", package)
+    names = closure(package, *ours)
     session.run(
         "pip", "wheel", "-q", "--no-deps", "-w", str(dist), *(f"packages/{n}" for n in names)
     )
@@ -185,7 +190,7 @@ def wheel(session: nox.Session, package: str) -> None:
             session.error(f"{path.name} holds more than {module(name)}: {sorted(inside)}")
         if f"{module(name)}/py.typed" not in zipfile.ZipFile(path).namelist():
             session.error(f"{path.name} holds no py.typed")
-    install(session, *map(str, wheels), *groups("test", package))
+    install(session, *map(str, wheels), *others)
     session.run(
         "pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs
     )
