@@ -39,14 +39,15 @@ class Rates(NamedTuple):
 def batch(who: int) -> TensorDict:
     """Rows of one environment, the same every time: making them is not what is measured."""
     rows = trajectories([WRITTEN], EndKind.TERMINATED, first_id=who)
+    seen = torch.rand(WRITTEN + 1, 8)
     return TensorDict(
         {
-            "observation": torch.rand(WRITTEN, 8),
+            "observation": seen[:-1],
             "action": torch.rand(WRITTEN, 2),
             "is_init": rows["is_init"],
             "collector": {"traj_ids": rows["collector", "traj_ids"]},
             "next": {
-                "observation": torch.rand(WRITTEN, 8),
+                "observation": seen[1:],
                 "reward": rows["next", "reward"],
                 "done": rows["next", "done"],
                 "terminated": rows["next", "terminated"],

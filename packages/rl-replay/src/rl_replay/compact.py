@@ -367,7 +367,8 @@ class CompactRows:
             "plain_row_bytes": self.schema.nbytes,
             "side_slots": slots,
             "side_bytes": self.side.nbytes,
-            "linked_share": (live - slots - missing) / live if live else 1.0,
+            # rows that are being written own slots already
+            "linked_share": max(0, live - slots - missing) / live if live else 1.0,
         }
 
     def _plan(self, keys: Sequence[Key] | None) -> Plan:
