@@ -8,7 +8,13 @@ from tensordict import TensorDict
 
 from rl_layout import RowSource, keys
 from rl_layout.testing import EndKind, environments, trajectories
-from rl_replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler
+from rl_replay import (
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
 from rl_transforms import (
     Compose,
     DTypeCastTransform,
@@ -103,6 +109,21 @@ def test_rows_that_are_indexed_are_rebuilt_like_a_sample(index) -> None:
     missing = found[keys.NEXT_MISSING]
     assert torch.equal(missing, whole[keys.NEXT_DONE].squeeze(-1))
     assert torch.equal(found[NEXT_SEEN][~missing], whole[NEXT_SEEN][~missing])
+
+
+def test_one_row_is_transformed_like_several() -> None:
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20), transform=NextStateReconstructor()
+    )
+    buffer.extend(trajectories([5, 4]).exclude(("next", "observation")))
+    several = buffer[torch.arange(9)]
+    for row in range(9):
+        one = buffer[row]
+        assert one.batch_size == ()
+        assert one["index"] == row
+        assert one["collector", "next_missing"] == several["collector", "next_missing"][row]
+        found, wanted = one["next", "observation"], several["next", "observation"][row]
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def test_columns_that_are_indexed_are_rebuilt() -> None:

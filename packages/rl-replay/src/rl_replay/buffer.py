@@ -174,9 +174,12 @@ class ReplayBuffer(Keeping):
         if self._writer.stores_index and isinstance(rows, TensorDictBase):
             where = torch.as_tensor(positions)
             found = coordinates(self._storage, where.reshape(-1))
-            put(rows, (keys.INDEX,), found.reshape(*where.shape, *found.shape[1:]))
+            put(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
         if self._collate is not None and not isinstance(positions, int):
             rows = self._collate(rows)
+        if isinstance(positions, int) and self._transforms and isinstance(rows, TensorDictBase):
+            # transforms change rows, of which this is one
+            return apply(self._transform, rows.unsqueeze(0), self._source())[0]
         return apply(self._transform, rows, self._source())
 
     def __setitem__(self, index: Any, value: Any) -> None:
