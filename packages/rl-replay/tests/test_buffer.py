@@ -7,6 +7,7 @@ import pickle
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -234,6 +235,9 @@ def test_indexing_is_that_of_a_tensor() -> None:
         assert (buffer[index] == expected).all()
     mask = torch.tensor([True, False, True, False, False])
     assert (buffer[mask] == rows[mask]).all()
+    assert (buffer[mask.numpy()] == rows[mask]).all()
+    assert (buffer[np.array([3, 0])] == rows[[3, 0]]).all()
+    assert (buffer[np.int64(-2)] == rows[-2]).all()
     assert buffer[torch.tensor([[0, 1], [2, 3]])].batch_size == (2, 2)
     assert torch.equal(buffer["a"], rows["a"])
     assert torch.equal(buffer["b", "c"], rows["b", "c"])
@@ -710,7 +714,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(write, error, message) ->
 
 def test_an_empty_buffer_has_nothing_to_sample() -> None:
     for storage in (LazyTensorStorage(9), ListStorage(9)):
-        with pytest.raises(ValueError, match="no row is published yet"):
+        with pytest.raises(ValueError, match="there is no row to draw"):
             ReplayBuffer(storage=storage).sample(3)
     with pytest.raises(ValueError, match="no rows to sample yet"):
         ReplayBuffer(sampler=SamplerWithoutReplacement()).sample(3)

@@ -38,5 +38,5 @@ def test_a_draw_is_repeated_by_its_generator():
 def test_nothing_is_drawn_from_an_empty_window():
     empty = Window((3,), (0,))
     assert empty.numbers(torch.tensor([], dtype=torch.int64)).numel() == 0
-    with pytest.raises(ValueError, match="no row is published yet"):
+    with pytest.raises(ValueError, match="there is no row to draw"):
         empty.draw(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from rl_replay.storages.storage import Storage
@@ -47,6 +48,8 @@ def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
         (tensor([1, 2]), 2)
     """
     total = len(storage)
+    if isinstance(index, np.ndarray):
+        index = torch.from_numpy(index)
     if storage.ndim > 1:
         rows = live_positions(storage).view(-1, *storage.columns)
         return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]

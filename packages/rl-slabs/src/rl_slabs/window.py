@@ -76,7 +76,7 @@ class Window:
         counts = self.counts
         total = counts[0] if len(counts) == 1 else sum(counts)
         if total == 0:
-            raise ValueError("no row is published yet: write and publish some before drawing.")
+            raise ValueError("there is no row to draw: write some first, and publish them.")
         places = torch.randint(total, (count,), generator=generator)
         # one lane from its first row on: what most buffers are, and a frame less for each sample
         return places if self.first == _START else self._numbers(places)
