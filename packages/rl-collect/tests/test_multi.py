@@ -210,12 +210,23 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
     makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
     options = {"frames_per_batch": 6, "restart_workers": True}
     with MultiAsyncCollector(makers, **options, **FORK) as collector:
-        batches = []
-        for number in range(30):
-            if number in (5, 12, 20):
-                os.kill(collector._crew.pool.pids[number % 2], signal.SIGKILL)
-            batch = collector.next()
-            batches += [] if batch is None else [batch]
+        batches: list = []
+
+        def play_until(num_producers):
+            for _ in range(10_000):  # far more than two workers need
+                if (
+                    len({int(b["collector", "traj_ids"][0]) >> 32 for b in batches})
+                    == num_producers
+                ):
+                    return
+                batch = collector.next()
+                batches.extend([] if batch is None else [batch])
+            pytest.fail("the worker that replaces a dead one hands nothing over")
+
+        play_until(2)
+        for deaths, index in enumerate([1, 0, 0], start=1):
+            os.kill(collector._crew.pool.pids[index], signal.SIGKILL)
+            play_until(2 + deaths)
         restarts = collector.stats()["restarts"]
     assert restarts == 3
     rows = torch.cat(batches)
