@@ -117,6 +117,7 @@ def test_what_is_dumped_while_others_write_is_whole(kind: str, tmp_path: Path) -
     child = os.fork()
     if not child:
         try:
+            torch.set_num_threads(1)  # those of OpenMP are not in a forked child
             name = 1000
             while True:
                 name += 3

@@ -91,6 +91,7 @@ def forked(function: Callable[[], None]) -> int:
         return child
     code = 1
     try:
+        torch.set_num_threads(1)  # those of OpenMP are not in a forked child
         function()
         code = 0
     finally:

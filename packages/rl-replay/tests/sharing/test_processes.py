@@ -58,6 +58,7 @@ def children(*works: Callable[[], None]) -> Any:
         child = os.fork()
         if not child:
             try:
+                torch.set_num_threads(1)  # those of OpenMP are not in a forked child
                 work()
             finally:
                 os._exit(0)
@@ -279,6 +280,7 @@ def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
     held.wait(60)
     child = os.fork()  # while another thread holds the lock
     if not child:
+        torch.set_num_threads(1)
         buffer.extend(torch.ones(3))
         os._exit(7 if len(buffer.sample()) == 5 else 8)
     over.set()

@@ -85,7 +85,7 @@ class TruncatedNormal(LocScale):
 
     @property
     def mean(self) -> Tensor:
-        """Loc + scale (φ(a) - φ(b)) / Z: floats `[*B, k]`."""
+        """The expectation, loc + scale (φ(a) - φ(b)) / Z, floats `[*B, k]`."""
         first, last = (
             torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
             for end in (self._from, self._to)
