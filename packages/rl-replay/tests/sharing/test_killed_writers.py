@@ -123,21 +123,27 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
         yield store.side.rows, "write"
 
 
+def dying_before(call: int) -> Any:
+    """Make functions count together, and kill the process before their call number `call`."""
+    left = [call]
+
+    def counted(function: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    return counted
+
+
 def killed_at(buffer: TensorDictReplayBuffer, call: int, seed: int) -> bool:
     """Write in a child that kills itself before its step number `call`, if it comes so far."""
 
     def work() -> None:
-        left = [call]
-
-        def counted(function: Any) -> Any:
-            def wrapped(*args: Any, **kwargs: Any) -> Any:
-                if not left[0]:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                left[0] -= 1
-                return function(*args, **kwargs)
-
-            return wrapped
-
+        counted = dying_before(call)
         for owner, name in list(steps_of(buffer)):
             setattr(owner, name, counted(getattr(owner, name)))
         produce(buffer, seed)
@@ -264,17 +270,7 @@ def test_a_process_killed_while_it_makes_the_memory_leaves_it_to_the_next(kind: 
         buffer = shared(kind)
 
         def die(buffer: Any = buffer, call: int = call) -> None:
-            left = [call]
-
-            def counted(function: Any) -> Any:
-                def wrapped(*args: Any, **kwargs: Any) -> Any:
-                    if not left[0]:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    left[0] -= 1
-                    return function(*args, **kwargs)
-
-                return wrapped
-
+            counted = dying_before(call)
             for owner, name in calls:
                 setattr(owner, name, counted(getattr(owner, name)))
             produce(buffer, 1)

@@ -64,7 +64,7 @@ class CatTensors(Transform):
             KeyError: a leaf is missing at the root, or some but not all under ``"next"``.
             ValueError: shapes do not fit.
         """
-        joined = self._joined(batch, batch)
+        joined = self._joined(batch)
         after = batch.get(NEXT, None)
         if after is None or all(after.get(key, None) is None for key in self.in_keys):
             return joined
@@ -81,7 +81,7 @@ class CatTensors(Transform):
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Join what a step returned."""
-        return self._joined(after, after)
+        return self._joined(after)
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Describe the joined observation.
@@ -105,8 +105,8 @@ class CatTensors(Transform):
         """Leave done flags as they are."""
         return spec
 
-    def _joined(self, source: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
-        changed = with_entries(batch, {self.out_key: self._together(source)})
+    def _joined(self, batch: TensorDictBase) -> TensorDictBase:
+        changed = with_entries(batch, {self.out_key: self._together(batch)})
         return without_entries(changed, self._gone * self.del_keys)
 
     def _together(self, batch: TensorDictBase) -> Tensor:

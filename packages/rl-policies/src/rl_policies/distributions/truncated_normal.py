@@ -55,8 +55,7 @@ class TruncatedNormal(LocScale):
             loc, scale, upscale=upscale, tanh_loc=tanh_loc, validate_args=validate_args
         )
         check_bounds(low, high, validate_args)
-        self.low: Tensor = torch.as_tensor(placed(low, self.loc), dtype=self.loc.dtype)
-        self.high: Tensor = torch.as_tensor(placed(high, self.loc), dtype=self.loc.dtype)
+        self.low, self.high = placed(low, self.loc), placed(high, self.loc)
         loc64, scale64 = self.loc.double(), self.scale.double()
         first, last = (self.low - loc64) / scale64, (self.high - loc64) / scale64
         # both bounds on the side where Φ is small: there differences keep their digits
