@@ -11,6 +11,7 @@ rows in which a vector only resets. Contenders of a table take turns; the median
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import multiprocessing
 import resource
@@ -18,6 +19,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium
@@ -269,6 +271,34 @@ def two_workers(make: Callable[[], Any], frames: int) -> Iterator[int]:
     return batches_of(MultiAsyncCollector([make, make], frames_per_batch=frames))
 
 
+def play_apart(sender: Connection, frames: int) -> None:
+    """Collect in this process for as long as somebody listens, and hand over a number a batch."""
+    torch.set_num_threads(1)  # as a worker does
+    with contextlib.suppress(BrokenPipeError), Collector(Busy(50), frames_per_batch=frames) as one:
+        for batch in one:
+            sender.send(batch.numel())
+
+
+def two_apart(frames: int) -> Iterator[int]:
+    """What this machine can give: two processes with a collector each, which share nothing."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    playing = [context.Process(target=play_apart, args=(send, frames)) for _, send in pipes]
+    for process, (_, send) in zip(playing, pipes, strict=True):
+        process.start()
+        send.close()
+    ends = [receive for receive, _ in pipes]
+    try:
+        while True:
+            for ready in wait(ends):
+                yield ready.recv()  # type: ignore[union-attr] # connections, all of them
+    finally:
+        for receive in ends:
+            receive.close()
+        for process in playing:
+            process.join()
+
+
 def two_of_the_peer(frames: int) -> Iterator[int]:
     """Two workers of torchrl."""
     from torchrl.collectors import MultiAsyncCollector as Theirs
@@ -301,10 +331,10 @@ def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -
     rates = {}
     for name, make in contenders.items():
         batches, found = make(), []
-        for number in range(ROUNDS + 2):
+        for number in range(3 * ROUNDS):
             start = time.perf_counter()
             frames = next(batches)
-            if number > 1:  # what lay ready at the start is not counted
+            if number > 4:  # what lay ready while the processes started is not counted
                 found.append(time.perf_counter() - start)
         rates[name] = frames * len(found) / sum(found)
         batches.close()  # type: ignore[attr-defined] # generators, all of them
@@ -432,6 +462,7 @@ def in_workers(has_peer: bool) -> None:
     """The tables of two workers."""
     found = {
         "one in this process": lambda: batches_of(Collector(Busy(50), frames_per_batch=200)),
+        "two processes apart": lambda: two_apart(200),
         "rl-collect": lambda: two_workers(lambda: Busy(50), 200),
     }
     show_alone("2 workers, 1 ms of processor time a step, 200 steps a batch", found)
