@@ -474,6 +474,14 @@ def test_things_of_the_wrong_kind_are_refused():
         Collector(3, frames_per_batch=2)
     with pytest.raises(TypeError, match="must make an environment"):
         Collector(dict, frames_per_batch=2)
+    with pytest.raises(TypeError, match="got str"):
+        Collector("CartPole-v1", frames_per_batch=2)
+    with pytest.raises(ValueError, match="create_env_fn is empty"):
+        Collector([], frames_per_batch=2)
+    with pytest.raises(TypeError, match=r"frames_per_batch must be an integer: got 2\.5"):
+        Collector(CountingEnv(), frames_per_batch=2.5)
+    with pytest.raises(TypeError, match="postproc must return the batch to hand out: got NoneType"):
+        Collector(CountingEnv(), frames_per_batch=2, postproc=lambda batch: None).next()
     with pytest.raises(RuntimeError, match="replay_buffer"):
         Collector(CountingEnv(), frames_per_batch=2).start()
     with pytest.raises(RuntimeError, match="no device 'cuda:99'"):

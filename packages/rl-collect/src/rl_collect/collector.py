@@ -232,6 +232,9 @@ class Collector(Collecting):
         settings = self.settings
         if settings.postproc is not None:
             batch = settings.postproc(batch)
+            if not isinstance(batch, TensorDictBase):
+                msg = f"postproc must return the batch to hand out: got {type(batch).__name__}."
+                raise TypeError(msg)
         if settings.split_trajs:
             batch = split_trajectories(batch)
         if settings.post_collect_hook is not None:

@@ -25,6 +25,7 @@ def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> 
 
     Raises:
         TypeError: something else was given or made.
+        ValueError: several, but none.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -34,7 +35,10 @@ def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> 
     given = dict(kwargs or {})
     if isinstance(create_env_fn, EnvBase):
         return create_env_fn
-    if isinstance(create_env_fn, Sequence):
+    if isinstance(create_env_fn, Sequence) and not isinstance(create_env_fn, str):
+        if not create_env_fn:
+            msg = "create_env_fn is empty: give an environment, or a function that makes one."
+            raise ValueError(msg)
         makers = [_maker(one, given) for one in create_env_fn]
         return makers[0]() if len(makers) == 1 else SerialEnv(len(makers), makers)
     return _maker(create_env_fn, given)()

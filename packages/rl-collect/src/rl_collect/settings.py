@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -133,6 +134,9 @@ class Settings:
             "init_random_frames": self.init_random_frames + 1,
         }
         for name, value in limits.items():
+            if not isinstance(value, Integral):
+                msg = f"{name} must be an integer: got {value!r}."
+                raise TypeError(msg)
             if value < 1:
                 msg = f"{name} is too small: got {getattr(self, name)}."
                 raise ValueError(msg)

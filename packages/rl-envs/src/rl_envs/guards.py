@@ -246,8 +246,14 @@ def check_form(
     if spec.dtype is None or not isinstance(value, Tensor):
         return
     if value.dtype != spec.dtype:
+        advice = (
+            f"Cast it with .to({spec.dtype}), as a ProbabilisticActor does that is given "
+            "spec=env.action_spec."
+            if what == "action"
+            else f"Cast it with .to({spec.dtype}), or change the spec."
+        )
         msg = f"{what} {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype}."
-        raise TypeError(msg)
+        raise TypeError(f"{msg} {advice}")
     expected = lead + spec.shape
     if value.shape != expected and not _matches(value.shape, expected):
         msg = (
