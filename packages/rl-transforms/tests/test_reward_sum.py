@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -98,3 +98,44 @@ def test_bad_input_is_refused():
         RewardSum(["gain"]).rows(environments(3, 5, [2], [EndKind.CUT]))
     with pytest.raises(TypeError, match="list of keys"):
         RewardSum("reward")
+
+
+def stepped(batch, dtype):
+    """The sums of an environment that adds at every step."""
+    total = RewardSum()
+    total.transform_reward_spec(Composite(reward=Unbounded((3, 2), dtype=dtype), shape=(3,)))
+    sums, root = [], total.reset(TensorDict({}, [3]))
+    for t in range(batch.shape[1]):
+        root = total.step(root, batch["next"][:, t])
+        sums.append(root["episode_reward"])
+        root = total.reset(root, batch["next", "done"][:, t, 0])
+    return torch.stack(sums, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.sets(st.integers(1, 40)), st.data())
+def test_the_bits_of_a_sum_do_not_depend_on_where_batches_are_cut(dtype, lengths, cuts, data):
+    batch = environments(3, 41, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED])
+    noise = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    rewards = torch.randn(3, 41, 2, generator=noise, dtype=torch.float64) * 10
+    batch["next", "reward"] = torch.where(rewards > 12, -0.0, rewards).to(dtype)
+    last, pieces = None, []
+    for piece in batch.tensor_split(sorted(cuts), 1):
+        pieces.append(RewardSum().rows(piece, last))
+        last = pieces[-1][:, -1]
+    made, whole = torch.cat(pieces, 1), RewardSum().rows(batch)
+    wanted = stepped(batch, dtype)
+    for found in (made, whole):
+        sums = found["next", "episode_reward"]
+        assert sums.dtype == dtype
+        assert torch.equal(sums, wanted)
+        assert torch.equal(sums.signbit(), wanted.signbit())
+    assert torch.equal(made["episode_reward"], whole["episode_reward"])
+
+
+def test_rewards_that_need_a_gradient_keep_it():
+    batch = environments(3, 5, [2], [EndKind.TERMINATED])
+    batch["next", "reward"] = weights = torch.ones(3, 5, 1, requires_grad=True)
+    RewardSum().rows(batch)["next", "episode_reward"].sum().backward()
+    assert weights.grad[0, :, 0].tolist() == [2, 1, 2, 1, 1]

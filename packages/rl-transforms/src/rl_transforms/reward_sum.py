@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import keys
+from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, sibling
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_transforms.done_groups import group_mask, next_done
 from rl_transforms.entries import missing, not_reset, with_entries
-from rl_transforms.step_counter import left_by, since_reset
+from rl_transforms.step_counter import left_by
 from rl_transforms.transform import Transform, with_specs
 
 
@@ -21,7 +22,8 @@ class RewardSum(Transform):
     """Adds up the rewards since the last reset.
 
     The sum is 0 at a reset and lies under ``"next"`` after every step, so that its value where a
-    trajectory ends is the trajectory's return, undiscounted.
+    trajectory ends is the trajectory's return, undiscounted. `rows` adds in the order of the steps,
+    so sums have the same bits however the steps are cut into batches.
 
     Args:
         in_keys: rewards; ``["reward"]`` by default.
@@ -103,7 +105,7 @@ class RewardSum(Transform):
                 raise missing(self, key, after)
             if before is None and (key in self._specs or len(as_tuple(key)) == 1):
                 raise not_reset(self, out, root)
-            changes[out] = reward.clone() if before is None else before + reward
+            changes[out] = (torch.zeros_like(reward) if before is None else before) + reward
         return with_entries(after, changes)
 
     def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
@@ -156,23 +158,37 @@ class RewardSum(Transform):
 
 
 def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums before and behind each step.
+    """Sums before and behind each step, added up in the order of the steps.
 
-    By doubling rather than by differences of one long sum: there an infinite reward would reach
-    the trajectories behind its own.
+    In another order the last bits would depend on where a batch is cut.
     """
-    length, age = reward.shape[time], since_reset(done, time, None)
-    later = torch.zeros_like(reward.narrow(time, 1, length - 1))
-    total = reward + torch.cat([start.unsqueeze(time), later], time)
-    reach, longest = 1, int(age.max())
-    while reach <= longest:
-        inside = age.narrow(time, reach, length - reach) >= reach
-        more = total.narrow(time, 0, length - reach).masked_fill(~inside, 0)
-        reached = total.narrow(time, reach, length - reach) + more
-        total = torch.cat([total.narrow(time, 0, reach), reached], time)
-        reach *= 2
-    before = total.narrow(time, 0, length - 1).masked_fill(done.narrow(time, 0, length - 1), 0)
+    columns = reward.movedim(time, -1)  # [*B, ..., T]
+    segments = Segments.from_ends(done.movedim(time, -1).unsqueeze(-1))
+    carried = torch.zeros_like(columns)
+    carried[..., 0] = start
+    carried = segments.first(carried).index_select(0, segments.order)
+    behind = torch.empty_like(columns, memory_format=torch.contiguous_format).reshape(-1)
+    for block in segments.time_blocks(max_waste=0.25):
+        rewards = block.gather(columns, columns.shape)  # [K, n]
+        sums = _running_sums(torch.cat([carried[None, : rewards.shape[1]], rewards]))[1:]
+        block.scatter(sums, behind)
+        carried = sums[-1]
+    total = behind.reshape(columns.shape).movedim(-1, time)
+    earlier = done.shape[time] - 1
+    before = total.narrow(time, 0, earlier).masked_fill(done.narrow(time, 0, earlier), 0)
     return torch.cat([start.unsqueeze(time), before], time), total
+
+
+def _running_sums(values: Tensor) -> Tensor:
+    """Add up ``[K, n]`` along its first dimension, one after the other and in its own dtype."""
+    # torch.cumsum adds in double precision on a CPU, and in another order on a GPU
+    if values.is_cuda or values.requires_grad or values.dtype == torch.bfloat16:
+        sums = [values[0]]
+        for row in values[1:]:
+            sums.append(sums[-1] + row)
+        return torch.stack(sums)
+    array = values.numpy()
+    return torch.from_numpy(np.add.accumulate(array, axis=0, dtype=array.dtype))
 
 
 def _ended(who: object, batch: TensorDictBase, key: NestedKey, like: Tensor) -> Tensor:
