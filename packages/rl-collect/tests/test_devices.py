@@ -21,13 +21,17 @@ def test_what_is_not_said_is_where_the_parts_are():
     devices = Devices.of(CPU, nn.Linear(2, 2, device="meta"))
     assert (devices.env, devices.policy, devices.storing) == (CPU, torch.device("meta"), CPU)
     assert Devices.of(CPU, device="cpu", storing_device="meta").storing.type == "meta"
+    devices = Devices.of(CPU, nn.Linear(2, 2, device="meta"), device="meta")
+    assert (devices.env, devices.policy.type, devices.storing.type) == (CPU, "meta", "meta")
 
 
 def test_devices_that_are_not_there_are_refused():
     with pytest.raises(RuntimeError, match="no device 'cuda:99'"):
         Devices.of(CPU, storing_device="cuda:99")
-    with pytest.raises(ValueError, match="make the environment with device='meta'"):
+    with pytest.raises(ValueError, match=r"environment is on cpu.* make it with device='meta'"):
         Devices.of(CPU, env_device="meta")
+    with pytest.raises(ValueError, match=r"policy is on cpu.* policy\.to\('meta'\)"):
+        Devices.of(CPU, nn.Linear(2, 2), device="meta")
 
 
 def test_nothing_moves_that_is_there_already():

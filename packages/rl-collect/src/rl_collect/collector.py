@@ -36,7 +36,8 @@ class Collector(Collecting):
         frames_per_batch: steps in a batch, of all environments together; rounded up to a multiple
             of the environments.
         total_frames: steps to play in all; -1 for no end.
-        device: for `env_device`, `policy_device` and `storing_device` that are not named.
+        device: for `policy_device` and `storing_device` that are not named. The environment stays
+            where it is; what it returns is moved.
         env_device: where the environment is.
         policy_device: where the policy is.
         storing_device: where batches go.

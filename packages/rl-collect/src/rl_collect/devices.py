@@ -47,8 +47,8 @@ class Devices:
         Args:
             env: where the environment is.
             policy: the policy, whose first parameter says where it is.
-            device: for all three, unless one is named.
-            env_device: where the environment shall be.
+            device: of policy and batches, unless they are named.
+            env_device: where the environment is.
             policy_device: where the policy is.
             storing_device: where batches shall be.
 
@@ -57,26 +57,35 @@ class Devices:
 
         Raises:
             RuntimeError: a device that is not there.
-            ValueError: `env_device` is not where the environment is.
+            ValueError: environment or policy are elsewhere; nothing here moves them.
         """
         parameter = next(iter(policy.parameters()), None) if hasattr(policy, "parameters") else None
         found = env if parameter is None else parameter.device
-        said = {"env": env_device, "policy": policy_device, "storing": storing_device}
-        chosen = {name: device if one is None else one for name, one in said.items()}
         devices = cls(
-            torch.device(env if chosen["env"] is None else chosen["env"]),
-            torch.device(found if chosen["policy"] is None else chosen["policy"]),
-            torch.device(env if chosen["storing"] is None else chosen["storing"]),
+            _first(env_device, env),
+            _first(policy_device, device, found),
+            _first(storing_device, device, env),
         )
-        if devices.env.type != env.type:
-            msg = (
-                f"the environment is on {env}, env_device says {devices.env}: make the "
-                f"environment with device={str(devices.env)!r}."
-            )
-            raise ValueError(msg)
         for one in (devices.policy, devices.storing):
             _require_there(one)
+        making = (
+            f"make it with device={str(devices.env)!r}, or leave env_device out, because what it "
+            "returns is moved"
+        )
+        _require_same("environment", env, devices.env, making)
+        moving = f"move it first, by policy.to({str(devices.policy)!r})"
+        _require_same("policy", None if parameter is None else found, devices.policy, moving)
         return devices
+
+
+def _first(*said: Any) -> torch.device:
+    return torch.device(next(one for one in said if one is not None))
+
+
+def _require_same(what: str, found: torch.device | None, wanted: torch.device, advice: str) -> None:
+    if found is not None and found.type != wanted.type:
+        msg = f"the {what} is on {found}, and should be on {wanted}: {advice}."
+        raise ValueError(msg)
 
 
 def _require_there(device: torch.device) -> None:

@@ -35,7 +35,7 @@ def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> 
     given = dict(kwargs or {})
     if isinstance(create_env_fn, EnvBase):
         return create_env_fn
-    if isinstance(create_env_fn, Sequence) and not isinstance(create_env_fn, str):
+    if isinstance(create_env_fn, Sequence):
         if not create_env_fn:
             msg = "create_env_fn is empty: give an environment, or a function that makes one."
             raise ValueError(msg)

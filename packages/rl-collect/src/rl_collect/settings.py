@@ -126,7 +126,7 @@ class Settings:
         return num_steps
 
     def _check_numbers(self) -> None:
-        limits = {
+        limits: dict[str, Any] = {
             "frames_per_batch": self.frames_per_batch,
             "trajs_per_batch": 1 if self.trajs_per_batch is None else self.trajs_per_batch,
             "max_unfinished_frames": self.max_unfinished_frames,
