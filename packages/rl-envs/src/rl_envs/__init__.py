@@ -8,6 +8,7 @@ from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.random_policy import RandomPolicy
 from rl_envs.serial import SerialEnv
 from rl_envs.spaces import space_of_spec, spec_of_space
+from rl_envs.text import Alphabet
 from rl_envs.transformed import TransformedEnv
 from rl_envs.vector import GymVectorEnv
 from rl_envs.wiring import wire_policy
@@ -15,6 +16,7 @@ from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerError, Worke
 from rl_envs.workers import WorkerPool
 
 __all__ = [
+    "Alphabet",
     "CallOutOfOrder",
     "EnvBase",
     "GymEnv",

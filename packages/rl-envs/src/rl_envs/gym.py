@@ -14,15 +14,10 @@ from rl_envs import gym_state
 from rl_envs.arrays import Array, Rows
 from rl_envs.env import EnvBase
 from rl_envs.frame_skip import FrameSkip
-from rl_envs.spaces import (
-    leaves_of_space,
-    reader_of_space,
-    spec_of_space,
-    value_at,
-    writer_of_space,
-)
+from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.space_values import reader_of_space, writer_of_space
+from rl_envs.spaces import spec_under
 from rl_layout.tensordict_fast import build, nest
-from rl_specs import Composite
 
 
 class GymEnv(EnvBase):
@@ -69,17 +64,13 @@ class GymEnv(EnvBase):
         self._is_over = False
         one_hot = not categorical_action_encoding
         seen, acted = self.env.observation_space, self.env.action_space
-        self.observation_spec = _under("observation", spec_of_space(seen))
-        self.action_spec = _under("action", spec_of_space(acted, one_hot=one_hot))
-        self._writers = [
-            (key, key if isinstance(seen, gymnasium.spaces.Dict) else (), writer_of_space(one, key))
-            for key, one in leaves_of_space(seen, "observation")
-        ]
-        self._readers = [
-            (key, reader_of_space(one, one_hot=one_hot))
-            for key, one in leaves_of_space(acted, "action")
-        ]
-        self._one_action = not isinstance(acted, gymnasium.spaces.Dict)
+        shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
+        check_keys(shown, taken)
+        self.observation_spec = spec_under("observation", seen)
+        self.action_spec = spec_under("action", acted, one_hot=one_hot)
+        self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
+        self._readers = [(one.key, reader_of_space(one.space, one_hot=one_hot)) for one in taken]
+        self._one_action = len(taken) == 1 and not taken[0].path
         self._blank = {
             key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
             for key, leaf in self._observation_leaves
@@ -148,7 +139,8 @@ class GymEnv(EnvBase):
         if self._one_action:
             key, read = self._readers[0]
             return read(root[key])
-        return nest({key: read(root[key]) for key, read in self._readers})
+        values = (read(root[key]) for key, read in self._readers)
+        return assembled(self.env.action_space, values)
 
     def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
         self._require_ready()
@@ -275,7 +267,3 @@ def _made(env: str | gymnasium.Env[Any, Any], kwargs: dict[str, Any]) -> gymnasi
         msg = f"{sorted(kwargs)} go to gymnasium.make, but the environment is already made."
         raise TypeError(msg)
     return env
-
-
-def _under(name: str, spec: Any) -> Any:
-    return spec if isinstance(spec, Composite) else Composite({name: spec})

@@ -1,8 +1,7 @@
-"""Gymnasium spaces as specs, specs as spaces, and values between the two."""
+"""Gymnasium spaces as specs, and specs as spaces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -11,6 +10,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from rl_envs.arrays import Array
+from rl_envs.space_tree import parts_of_space
+from rl_envs.text import Alphabet
 from rl_specs import (
     Binary,
     Bounded,
@@ -24,15 +26,22 @@ from rl_specs import (
 )
 
 Space = gymnasium.Space[Any]
-Array = np.ndarray[Any, Any]
+
+SAME = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+# torch cannot draw or compare wide unsigned integers
+WIDER = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SAME} | WIDER
 
 
 def spec_of_space(space: Space, *, one_hot: bool = False) -> TensorSpec:
     """Describe the data of a Gymnasium space.
 
     `Box` becomes `Bounded`, or `Unbounded` where it has no bound at all; `Discrete` and
-    `MultiDiscrete` become categorical or one-hot; `MultiBinary` becomes `Binary`; `Dict` becomes
-    `Composite`. Numbers count from 0 also where the space starts elsewhere.
+    `MultiDiscrete` become categorical or one-hot (rows of choices in two dimensions stay
+    categorical); `MultiBinary` becomes `Binary`; `Dict` and `Tuple` become `Composite`, the parts
+    of a tuple named "0", "1", and so on. Choices count from 0 also where the space starts
+    elsewhere. `Text` becomes numbers of characters, int64 `[max_length]`, which `Alphabet` reads.
+    Unsigned integers that torch cannot compute with become signed ones that hold them.
 
     Args:
         space: a space.
@@ -42,14 +51,24 @@ def spec_of_space(space: Space, *, one_hot: bool = False) -> TensorSpec:
         The spec of one value.
 
     Raises:
-        TypeError: the space has no data of a fixed shape.
+        TypeError: the space, or one in it, has no data of a fixed shape or no dtype of torch's; or
+            a name in it is no string.
 
     Example:
         >>> spec_of_space(spaces.Discrete(3), one_hot=True).shape
         torch.Size([3])
+        >>> list(spec_of_space(spaces.Tuple([spaces.Text(5), spaces.Discrete(3)])).keys())
+        ['0', '1']
     """
+    return _spec(space, one_hot, ())
+
+
+def _spec(space: Space, one_hot: bool, path: tuple[Any, ...]) -> TensorSpec:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = parts_of_space(space)
+        return Composite({str(name): _spec(one, one_hot, (*path, name)) for name, one in parts})
     if isinstance(space, spaces.Box):
-        return _box(space)
+        return _box(space, path)
     if isinstance(space, spaces.Discrete):
         return OneHot(int(space.n)) if one_hot else Categorical(int(space.n), ())
     if isinstance(space, spaces.MultiDiscrete):
@@ -58,24 +77,65 @@ def spec_of_space(space: Space, *, one_hot: bool = False) -> TensorSpec:
         return MultiCategorical(torch.as_tensor(space.nvec))
     if isinstance(space, spaces.MultiBinary):
         return Binary(shape=space.shape, dtype=torch.int8)
-    if isinstance(space, spaces.Dict):
-        return Composite(
-            {name: spec_of_space(inner, one_hot=one_hot) for name, inner in space.spaces.items()}
-        )
+    if isinstance(space, spaces.Text):
+        return Alphabet(space).spec
+    known = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
     msg = (
-        f"expected a Box, Discrete, MultiDiscrete, MultiBinary or Dict space: got "
-        f"{type(space).__name__}. Wrap the environment so that its data has a fixed shape."
+        f"expected a {known} space: got {type(space).__name__}{_place(path)}. Wrap the environment "
+        f"so that its data has a fixed shape."
     )
     raise TypeError(msg)
 
 
-def _box(space: spaces.Box) -> TensorSpec:
-    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+def _place(path: tuple[Any, ...]) -> str:
+    return "" if not path else f" at {path[0]!r}" if len(path) == 1 else f" at {path!r}"
+
+
+def _box(space: spaces.Box, path: tuple[Any, ...]) -> TensorSpec:
+    dtype = _dtype(space, path)
     free = np.isinf(space.low).all() and np.isinf(space.high).all()
     if free and dtype.is_floating_point:
         return Unbounded(space.shape, dtype=dtype)
-    low, high = (torch.from_numpy(np.array(bound)) for bound in (space.low, space.high))
+    held = torch.empty(0, dtype=dtype).numpy().dtype
+    low, high = (torch.from_numpy(np.array(b, dtype=held)) for b in (space.low, space.high))
     return Bounded(low, high, space.shape, dtype=dtype)
+
+
+def _dtype(space: spaces.Box, path: tuple[Any, ...]) -> torch.dtype:
+    """The dtype that holds every value of a box."""
+    name = space.dtype.name
+    if name == "uint64" and (space.high > np.iinfo(np.int64).max).any():
+        name = "uint64 above the largest int64"
+    found = DTYPES.get(name)
+    if found is None:
+        msg = f"torch has no dtype for a Box of {name}{_place(path)}: cast it by a wrapper."
+        raise TypeError(msg)
+    return found
+
+
+def spec_under(name: str, space: Space, *, one_hot: bool = False) -> Composite:
+    """Describe the data of a space by the keys that `leaves_of_space` gives it.
+
+    Args:
+        name: the key of a space that is no `Dict`.
+        space: any space.
+        one_hot: write choices as one-hot vectors.
+
+    Returns:
+        The specs of one value.
+
+    Raises:
+        TypeError: as for `spec_of_space`.
+
+    Example:
+        >>> spec_under("observation", spaces.Discrete(3))["observation"].n
+        3
+    """
+    spec = spec_of_space(space, one_hot=one_hot)
+    if isinstance(space, spaces.Dict):
+        assert isinstance(spec, Composite)
+        return spec
+    return Composite({name: spec})
 
 
 @singledispatch
@@ -86,7 +146,8 @@ def space_of_spec(spec: TensorSpec) -> Space:
         spec: a spec of fixed sizes.
 
     Returns:
-        The space of one value. One-hot specs become `Discrete` and `MultiDiscrete`.
+        The space of one value. One-hot specs become `Discrete` and `MultiDiscrete`; a `Composite`
+        becomes a `Dict`, or a `Tuple` where its names are "0", "1", and so on.
 
     Raises:
         TypeError: there is no space for it.
@@ -144,141 +205,12 @@ def _(spec: Binary) -> Space:
 @space_of_spec.register
 def _(spec: Composite) -> Space:
     named: dict[Any, Any] = dict(spec.items())
-    return spaces.Dict({name: space_of_spec(inner) for name, inner in named.items()})
+    parts: dict[Any, Space] = {name: space_of_spec(inner) for name, inner in named.items()}
+    if parts and list(parts) == [str(place) for place in range(len(parts))]:
+        return spaces.Tuple(parts.values())
+    return spaces.Dict(parts)
 
 
 def _broadcast(bound: torch.Tensor, spec: TensorSpec) -> Array:
     array: Array = bound.to(spec.dtype).expand(spec.shape).numpy()
     return array
-
-
-def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any], None]:
-    """Make what writes values of a leaf space into rows of its spec.
-
-    Args:
-        space: a space that is no `Dict`.
-        key: what to call it in messages.
-
-    Returns:
-        A function of a row, written in place, and a value. It refuses other shapes.
-
-    Example:
-        >>> row = np.zeros(2, "float32")
-        >>> writer_of_space(spaces.Box(0, 1, (2,)), ("observation",))(row, [0.5, 1.0])
-        >>> row.tolist()
-        [0.5, 1.0]
-    """
-    start: Any = getattr(space, "start", 0)
-    moved = bool(np.any(start))
-
-    def write(row: Array, value: Any) -> None:
-        found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
-        if found != row.shape:
-            msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {found}."
-            raise ValueError(msg)
-        row[...] = value - start if moved else value
-
-    return write
-
-
-def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Make what reads rows of a spec as values of a leaf space.
-
-    Args:
-        space: a space that is no `Dict`.
-        one_hot: whether choices lie in the rows as one-hot vectors.
-
-    Returns:
-        A function of a row. Arrays that it returns are copies, because environments keep them.
-
-    Example:
-        >>> reader_of_space(spaces.Discrete(2, start=5), one_hot=True)(np.array([False, True]))
-        6
-    """
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        if one_hot:
-            return lambda row: int(row.argmax()) + start
-        return lambda row: int(row) + start
-    if isinstance(space, spaces.MultiDiscrete):
-        starts = space.start
-        if one_hot and space.nvec.ndim == 1:
-            cuts = np.cumsum(space.nvec)[:-1]
-            return lambda row: (
-                np.array([part.argmax() for part in np.split(row, cuts)], space.dtype) + starts
-            )
-        return lambda row: row.astype(space.dtype) + starts
-    return np.array
-
-
-def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Array]:
-    """Make what reads a batch of rows of a spec as a batch of values of a leaf space.
-
-    Args:
-        space: a space that is no `Dict`, of one row.
-        one_hot: whether choices lie in the rows as one-hot vectors.
-
-    Returns:
-        A function of rows `[B, ...]`. What it returns is a copy, because environments keep it.
-
-    Example:
-        >>> read = batch_reader_of_space(spaces.Discrete(3), one_hot=True)
-        >>> read(np.eye(3)[[2, 0]] > 0).tolist()
-        [2, 0]
-    """
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        if one_hot:
-            return lambda rows: rows.argmax(-1) + start
-        return lambda rows: rows + start
-    if isinstance(space, spaces.MultiDiscrete):
-        starts = space.start
-        if one_hot and space.nvec.ndim == 1:
-            cuts = np.cumsum(space.nvec)[:-1]
-            return lambda rows: (
-                np.stack([part.argmax(-1) for part in np.split(rows, cuts, -1)], -1) + starts
-            )
-        return lambda rows: rows + starts
-    return np.array
-
-
-def leaves_of_space(space: Space, name: str) -> list[tuple[tuple[str, ...], Space]]:
-    """List the leaf spaces, those of a `Dict` under their own names.
-
-    Args:
-        space: any space.
-        name: the key of a space that is no `Dict`.
-
-    Returns:
-        Key and space of each leaf.
-
-    Example:
-        >>> [key for key, _ in leaves_of_space(spaces.Dict(a=spaces.Discrete(2)), "observation")]
-        [('a',)]
-    """
-    if not isinstance(space, spaces.Dict):
-        return [((name,), space)]
-    return [
-        ((part, *rest) if isinstance(inner, spaces.Dict) else (part,), leaf)
-        for part, inner in space.spaces.items()
-        for rest, leaf in leaves_of_space(inner, part)
-    ]
-
-
-def value_at(value: Any, path: tuple[str, ...]) -> Any:
-    """Read one leaf of a nested dictionary.
-
-    Args:
-        value: nested dictionaries, or the leaf itself where the path is empty.
-        path: names, outermost first.
-
-    Returns:
-        The leaf.
-
-    Example:
-        >>> value_at({"a": {"b": 3}}, ("a", "b"))
-        3
-    """
-    for part in path:
-        value = value[part]
-    return value

@@ -14,13 +14,9 @@ from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding, RowBinding
 from rl_envs.env import EnvBase
 from rl_envs.seeds import next_seed
-from rl_envs.spaces import (
-    batch_reader_of_space,
-    leaves_of_space,
-    spec_of_space,
-    value_at,
-    writer_of_space,
-)
+from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.space_values import batch_reader_of_space, writer_of_space
+from rl_envs.spaces import spec_under
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite
@@ -94,18 +90,14 @@ class GymVectorEnv(EnvBase):
 
     def _describe(self, one_hot: bool) -> None:
         seen, acted = self.env.single_observation_space, self.env.single_action_space
-        is_dict = isinstance(seen, gymnasium.spaces.Dict)
-        self.observation_spec = self._many("observation", spec_of_space(seen))
-        self.action_spec = self._many("action", spec_of_space(acted, one_hot=one_hot))
-        self._writers = [
-            (key, key if is_dict else (), writer_of_space(one, key))
-            for key, one in leaves_of_space(seen, "observation")
-        ]
+        shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
+        check_keys(shown, taken)
+        self.observation_spec = self._many(spec_under("observation", seen))
+        self.action_spec = self._many(spec_under("action", acted, one_hot=one_hot))
+        self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
         self._readers = [
-            (key, batch_reader_of_space(one, one_hot=one_hot))
-            for key, one in leaves_of_space(acted, "action")
+            (one.key, batch_reader_of_space(one.space, one_hot=one_hot)) for one in taken
         ]
-        self._one_action = not isinstance(acted, gymnasium.spaces.Dict)
 
     @property
     def num_envs(self) -> int:
@@ -227,9 +219,8 @@ class GymVectorEnv(EnvBase):
             msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
         self.leftover = None  # whoever steps by hand leaves it behind
-        actions = {key: read(root[key]) for key, read in self._readers}
-        tree: Any = actions
-        action = next(iter(actions.values())) if self._one_action else nest(tree)
+        values = (read(root[key]) for key, read in self._readers)
+        action = assembled(self.env.single_action_space, values)
         try:
             self._shown, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
@@ -263,9 +254,8 @@ class GymVectorEnv(EnvBase):
         leaves = {key: torch.from_numpy(row) for key, row in rows.items()}
         return build(nest(leaves), self.batch_size)
 
-    def _many(self, name: str, spec: Any) -> Composite:
-        whole = spec if isinstance(spec, Composite) else Composite({name: spec})
-        many: Composite = whole.expand(*self.batch_size, *whole.shape)
+    def _many(self, spec: Composite) -> Composite:
+        many: Composite = spec.expand(*self.batch_size, *spec.shape)
         return many
 
 
