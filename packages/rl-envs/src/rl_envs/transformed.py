@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from rl_envs import guards
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
 from rl_envs.done import RESET
+from rl_envs.driven import DrivenEnv
 from rl_envs.env import EnvBase
 from rl_envs.finishing import split_for
 from rl_envs.leftover import Leftover
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
+from rl_envs.rollout import Request
 from rl_envs.transformed_binding import TransformedBinding, pass_step
 from rl_layout import keys
-from rl_transforms import Compose, Place, Transform
+from rl_transforms import ActionMask, Compose, Driver, EndOfLife, Place, Transform
 
 Change = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -29,6 +32,9 @@ class TransformedEnv(EnvBase):
     A `TransformedEnv` inside a `TransformedEnv` is taken apart: one environment remains, with all
     transforms in a row. What the policy writes under `"next"` passes the transforms as well, but
     none of them can drop it.
+
+    A transform that takes steps of its own (`FrameSkip`, `NoopReset`) drives the environment with
+    the transforms in front of it.
 
     Args:
         base_env: any environment.
@@ -125,8 +131,42 @@ class TransformedEnv(EnvBase):
         return self
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the environment inside."""
-        return self.base_env.set_seed(seed, static_seed)
+        """Seed the environment inside, and transforms that step it."""
+        return self._inner.set_seed(seed, static_seed)
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Add random actions to a root, those that an `ActionMask` allows.
+
+        Args:
+            tensordict: a root `[*B]`; an empty one where None, unless actions are masked.
+
+        Returns:
+            A new tensordict with the actions.
+
+        Raises:
+            RuntimeError: actions are masked, and the environment was not reset yet.
+            ValueError: actions are masked, and there is no root to read the mask from.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> TransformedEnv(CountingEnv()).rand_action()["action"].shape
+            torch.Size([2])
+        """
+        acted = super().rand_action(tensordict)
+        if self._masks:
+            guards.check_started(self)
+            if tensordict is None:
+                msg = "random actions obey a mask here: pass the root that holds it."
+                raise ValueError(msg)
+        for one in self._masks:
+            assert tensordict is not None
+            acted.set(one.action_key, one.rand(tensordict, self.full_action_spec))
+        return acted
+
+    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
+        if request.policy is None and self._masks:  # nothing can be drawn ahead
+            request = replace(request, policy=self.rand_action)
+        return super()._played(request, root)
 
     def check_place(self, place: Place) -> None:
         """Refuse a place that a transform here, or further in, cannot work in."""
@@ -136,18 +176,18 @@ class TransformedEnv(EnvBase):
     @property
     def leftover(self) -> Leftover | None:
         """Steps behind the end of the last rollout, where the environment inside has such."""
-        return self.base_env.leftover
+        return self._inner.leftover
 
     @leftover.setter
     def leftover(self, leftover: Leftover | None) -> None:
-        self.base_env.leftover = leftover
+        self._inner.leftover = leftover
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
         """Tell what must run at every step from what can be computed on finished rows.
 
         A policy of unknown keys may read all that the environment shows.
         """
-        waiting = Compose(*[one for one in self.transforms if one.rows_only])
+        waiting = Compose(*[one for one in self._outer if one.rows_only])
         if in_keys is None:
             return self, waiting
         inner, finishing = self._parts(in_keys)
@@ -158,10 +198,10 @@ class TransformedEnv(EnvBase):
 
     def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
         """The environment behind the transforms that must step, and the others."""
-        stepping, waiting = split_for(self.transforms, in_keys)
+        stepping, waiting = split_for(self._outer, in_keys)
         place = tuple(id(one) for one in stepping)
         if place not in self._split:
-            inner = TransformedEnv(self.base_env, Compose(*stepping)) if stepping else self.base_env
+            inner = TransformedEnv(self._inner, Compose(*stepping)) if stepping else self._inner
             self._split[place] = inner, Compose(*waiting)
         return self._split[place]
 
@@ -171,8 +211,10 @@ class TransformedEnv(EnvBase):
 
     def _describe(self) -> None:
         """Derive the specs, in the order that transforms rely on."""
-        change, base = self.transforms, self.base_env
-        change.check_place("environment")
+        self.transforms.check_place("environment")
+        self._inner, self._outer = driven(self.base_env, self.transforms)
+        self._masks = [one for one in self.transforms if isinstance(one, ActionMask)]
+        change, base = self._outer, self._inner
         if base.resets_by_stepping:
             guards.check_limits(change)
         # what a reset is given travels in a tensordict
@@ -186,47 +228,54 @@ class TransformedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None:
-            asked = self.transforms.before_reset(TensorDict({}, self.batch_size))
+            asked = self._outer.before_reset(TensorDict({}, self.batch_size))
             if asked.is_empty():
-                return self.transforms.reset(self.base_env.reset(**kwargs))
+                return self._outer.reset(self._inner.reset(**kwargs))
             whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
-            self.base_env._is_started = True  # every row is about to be
-            raw = self.base_env._fresh(asked.copy().set(RESET, whole), {(): whole}, kwargs)
-            return self.transforms.reset(asked.update(raw))
+            self._inner._is_started = True  # every row is about to be
+            raw = self._inner._fresh(asked.copy().set(RESET, whole), {(): whole}, kwargs)
+            return self._outer.reset(asked.update(raw))
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
         rows = mask_of(masks, ()).squeeze(-1)
-        asked = self.transforms.before_reset(tensordict, rows)
-        raw = self.base_env._fresh(asked, masks, kwargs)
+        asked = self._outer.before_reset(tensordict, rows)
+        raw = self._inner._fresh(asked, masks, kwargs)
         # rows that go on keep what the root holds, which has passed the transforms already
         root = merge(without_masks(asked, masks), raw, masks)
-        return self.transforms.reset(root, rows)
+        return self._outer.reset(root, rows)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        inner = self.transforms.inv(tensordict)
+        return self._stepped_through(tensordict, lambda env, raw: env.step(raw).get(keys.NEXT))
+
+    def _stepped_through(
+        self,
+        tensordict: TensorDictBase,
+        step: Callable[[EnvBase, TensorDictBase], TensorDictBase],
+    ) -> TensorDictBase:
+        """Pass a root to a step of the environment inside, and what comes back to the outside."""
+        inner = self._outer.inv(tensordict)
         if inner is None:
             msg = "a transform held back what goes into the environment: it belongs in a buffer."
             raise RuntimeError(msg)
         given = tensordict.get(keys.NEXT, None)
-        after = self.base_env.step(inner).get(keys.NEXT)
-        return pass_step(self.transforms, tensordict, after, given)
+        return pass_step(self._outer, tensordict, step(self._inner, inner), given)
 
     def _finished(self, batch: TensorDictBase) -> TensorDictBase:
-        for one in self.transforms:
+        for one in self._outer:
             batch = one.rows(batch) if one.rows_only else batch
-        return self.base_env._finished(batch)
+        return self._inner._finished(batch)
 
     def _get_state(self) -> dict[str, Any]:
         return {
-            "base": self.base_env.state_dict(),
-            "transforms": dict(self.transforms.state_dict()),
+            "base": self._inner.state_dict(),
+            "transforms": dict(self._outer.state_dict()),
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self.base_env.load_state_dict(state["base"])
-        self.transforms.load_state_dict(state["transforms"])
+        self._inner.load_state_dict(state["base"])
+        self._outer.load_state_dict(state["transforms"])
 
     def _close(self) -> None:
-        self.base_env.close()
+        self._inner.close()
 
     def __repr__(self) -> str:
         names = ", ".join(type(one).__name__ for one in self.transforms)
@@ -239,3 +288,50 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
             yield from _unpacked(list(one))
         else:
             yield one
+
+
+def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
+    """Put the environment together that transforms of their own steps drive.
+
+    Args:
+        base: the environment without transforms.
+        transforms: all of them, in order.
+
+    Returns:
+        The environment to step, and the transforms that its data passes then: all of them, and the
+        base itself, where none takes steps of its own.
+
+    Raises:
+        ValueError: two of them change the steps; one in front of a `FrameSkip` would see some
+            frames only; or rows cannot stand still.
+
+    Example:
+        >>> from rl_transforms import FrameSkip, StepCounter
+        >>> from rl_envs.testing import CountingEnv
+        >>> env, rest = driven(CountingEnv(), Compose(FrameSkip(2), StepCounter()))
+        >>> type(env).__name__, len(rest)
+        ('DrivenEnv', 1)
+    """
+    members = list(transforms)
+    drivers = {place: one for place, one in enumerate(members) if isinstance(one, Driver)}
+    if not drivers:
+        return base, transforms
+    skips = [place for place, one in drivers.items() if one.drives == "step"]
+    if len(skips) > 1:
+        names = [type(members[place]).__name__ for place in skips]
+        msg = f"expected one transform that makes a step of several: got {names}. Make them one."
+        raise ValueError(msg)
+    for one in drivers.values():  # what follows a reset is nearest to the environment
+        base = DrivenEnv(base, one) if one.drives == "reset" else base
+    first = skips[0] if skips else 0
+    before, behind = (
+        [one for one in part if not isinstance(one, Driver)]
+        for part in (members[:first], members[first:])
+    )
+    if skips:
+        skip = drivers[first]
+        if any(isinstance(one, EndOfLife) for one in before):
+            msg = f"EndOfLife in front of {type(skip).__name__} would mark the lives of the last "
+            raise ValueError(msg + "frame only: put it behind.")
+        base = DrivenEnv(TransformedEnv(base, Compose(*before)) if before else base, skip)
+    return base, Compose(*behind)

@@ -78,7 +78,7 @@ class TransformedBinding:
     """
 
     def __init__(self, env: TransformedEnv, root: Rows, after: Rows) -> None:
-        self.env, self.base = env, env.base_env
+        self.env, self.base = env, env._inner
         self._rows = env.batch_size
         self._time = len(self._rows)
         self._given: set[Key] = set()  # what the policy writes under "next"
@@ -97,7 +97,7 @@ class TransformedBinding:
             "root": {**self._out["root"], **_tensors(self._raw_root)},
             "after": {**self._out["after"], **_tensors(self._raw_after)},
         }
-        self._inverts = any(one.in_keys_inv for one in env.transforms) or any(
+        self._inverts = any(one.in_keys_inv for one in env._outer) or any(
             self._actions[key] is not root.get(key) for key in self._actions
         )
         self._carried = [
@@ -128,7 +128,7 @@ class TransformedBinding:
 
     def _passive_columns(self) -> dict[Key, Array] | None:
         """What steps carry on, where no transform does more than that between two resets."""
-        members = list(self.env.transforms)
+        members = list(self.env._outer)
         if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
             return None
         names = [
@@ -152,7 +152,7 @@ class TransformedBinding:
         """Reset the environment inside, and write column 0 of the root."""
         self._binding.start()
         raw = self._at(self._raw["root"], 0, self._raw_root)
-        fresh = self.env.transforms.reset(raw)
+        fresh = self.env._outer.reset(raw)
         self._write(self._root, fresh, raw, 0, None)
         self.env._is_started = True
 
@@ -173,7 +173,7 @@ class TransformedBinding:
         truly = None if self._real is None else self._kept(self._real, t)
         raw = self._at(self._raw["after"], t, self._results)
         given = self._at(self._out["after"], t, self._given) if self._given else None
-        after = pass_step(self.env.transforms, root, raw, given)
+        after = pass_step(self.env._outer, root, raw, given)
         self._write(self._after, after, raw, t, None)
         done = self._column(self._after["done",], t)
         if truly is not None:
@@ -207,11 +207,11 @@ class TransformedBinding:
         for key, rows in self._fresh.items():
             self._column(self._raw_root[key], t + 1)[mask] = rows
         root = self._at(self._raw["root"], t + 1, self._raw["root"])
-        fresh = self.env.transforms.reset(root, torch.from_numpy(mask.copy()))
+        fresh = self.env._outer.reset(root, torch.from_numpy(mask.copy()))
         self._write(self._root, fresh, root, t + 1, mask)
 
     def _invert(self, root: TensorDictBase, t: int) -> None:
-        inner = self.env.transforms.inv(root)
+        inner = self.env._outer.inv(root)
         assert inner is not None
         for key, column in self._actions.items():
             self._column(column, t)[...] = keys.require(inner, key).numpy()

@@ -1,0 +1,192 @@
+"""The largest value of the last frames, pixel by pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import RowSource, Segments, keys
+from rl_layout.keys import NestedKey, next_key
+from rl_transforms.entries import check_mask, missing, not_reset, with_entries
+from rl_transforms.transform import Transform
+
+
+class TimeMaxPool(Transform):
+    """Takes the maximum of the last T frames, entry by entry, as for screens that flicker.
+
+        pooled[t] = max(frame[t], frame[t - 1], ..., frame[t - T + 1])
+
+    over the frames of the same trajectory; its first frame is pooled with nothing. In an
+    environment the transform keeps the frames that the next step needs, T - 1 of each key, as part
+    of `state_dict`: they are in no tensordict and cost a batch nothing.
+
+    Rows that were stored as single frames are pooled when they are sampled: the frames before a row
+    are those of its sample or, where a buffer has them, stored ones that the markers prove. Frames
+    that cannot be had, as where a ring has overwritten them, are left out of the maximum.
+
+    Args:
+        in_keys: frames; ``["observation"]`` by default.
+        out_keys: what to call the pooled ones; the same by default.
+        T: how many frames to pool, at least 1.
+
+    Raises:
+        ValueError: T is less than 1.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = trajectories([4, 2])
+        >>> rows["screen"] = torch.tensor([5.0, 3, 4, 1, 0, 2])
+        >>> TimeMaxPool(["screen"], T=2)(rows)["screen"]
+        tensor([5., 5., 4., 4., 0., 2.])
+    """
+
+    needs_rows = True
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        T: int = 1,
+    ) -> None:
+        super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
+        if T < 1:
+            msg = f"T: expected at least 1 frame, got {T}."
+            raise ValueError(msg)
+        self.T = T
+        self._recent: dict[NestedKey, Tensor] = {}  # [T - 1, *B, ...], the newest last
+
+    def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
+        """Pool the frames of sampled rows, at the root and under ``"next"``.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]`` with markers.
+            source: the rows of the buffer, by their write numbers.
+
+        Returns:
+            The rows; ``("next", key)`` is pooled with the frames at the root.
+
+        Raises:
+            KeyError: a frame is missing at the root, or there are no markers; or a source is there
+                and ``("collector", "row")`` is not.
+            ValueError: they are n-step rows; or the stored frames have another form than those of
+                the sample, which a transform in front has changed.
+        """
+        for key in self.in_keys:
+            if batch.get(key, None) is None:
+                raise missing(self, key, batch)
+        if self.T == 1 and self.in_keys == self.out_keys:
+            return batch
+        far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
+        if far is not None and bool((far > 1).any()):
+            msg = "TimeMaxPool: these are n-step rows: pool ahead of MultiStep."
+            raise ValueError(msg)
+        earlier = [self._earlier(batch, source, k) for k in range(1, self.T)]
+        changes: dict[NestedKey, Tensor] = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            own = batch[key].reshape(batch.batch_size.numel(), *batch[key].shape[batch.ndim :])
+            before = [(frames[key], had) for frames, had in earlier]
+            changes[out] = _pooled(own, before).reshape(batch[key].shape)
+            behind = batch.get(next_key(key), None)
+            if behind is not None:
+                last = [(own, torch.ones(len(own), dtype=torch.bool)), *before][: self.T - 1]
+                flat = behind.reshape(own.shape)
+                changes[next_key(out)] = _pooled(flat, last).reshape(behind.shape)
+        return with_entries(batch, changes)
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Begin anew in the rows that were reset: a first frame is pooled with nothing.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root with the frames; rows outside the mask keep what was pooled.
+
+        Raises:
+            KeyError: a frame is missing.
+        """
+        for key in self.in_keys:
+            frame = root.get(key, None)
+            if frame is None:
+                raise missing(self, key, root)
+            kept = self._recent.get(key)
+            if kept is None or mask is None or kept.shape[1:] != frame.shape:
+                self._recent[key] = frame.unsqueeze(0).repeat(self.T - 1, *[1] * frame.ndim)
+            else:
+                check_mask(mask, frame.shape)
+                self._recent[key] = kept.clone()
+                self._recent[key][:, mask] = frame[mask]
+        return super().reset(root, mask)
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Pool the frame of a step with those before it.
+
+        Args:
+            root: ``[*B]``, what the step started from.
+            after: ``[*B]`` with the frames.
+
+        Returns:
+            The new ``after``.
+
+        Raises:
+            KeyError: a frame is missing, or there are none before it: `reset` was not called.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            frame, before = after.get(key, None), self._recent.get(key)
+            if frame is None:
+                raise missing(self, key, after)
+            if before is None:
+                raise not_reset(self, key, root)
+            both = torch.cat([before, frame.unsqueeze(0)])
+            changes[out] = both.amax(0)
+            self._recent[key] = both[1:]
+        return with_entries(after, changes)
+
+    def _earlier(
+        self, batch: TensorDictBase, source: RowSource | None, k: int
+    ) -> tuple[dict[NestedKey, Tensor], Tensor]:
+        """The frames k steps before each row ``[N, ...]`` by key, and where there are such."""
+        if source is None:
+            place = Segments.of(batch).positions.reshape(-1)
+            index = (torch.arange(len(place), device=place.device) - k).clamp_min(0)
+            flat = {key: batch[key].flatten(0, batch.ndim - 1) for key in self.in_keys}
+            return {key: value[index.to(value.device)] for key, value in flat.items()}, place >= k
+        numbers = batch.get(keys.ROW, None)
+        if numbers is None:
+            raise missing(self, keys.ROW, batch)
+        found, proved = source.before(numbers.reshape(-1), k)
+        frames, stored = source.read(found, self.in_keys)
+        for key in self.in_keys:
+            form, own = frames[key], batch[key]
+            if (form.shape[1:], form.dtype) != (own.shape[batch.ndim :], own.dtype):
+                msg = (
+                    f"TimeMaxPool: {key!r} is stored as {list(form.shape[1:])}, {form.dtype}, and "
+                    f"comes as {list(own.shape[batch.ndim :])}, {own.dtype}: put the transforms "
+                    "that change it behind this one."
+                )
+                raise ValueError(msg)
+        return {key: frames[key] for key in self.in_keys}, proved & stored.to(proved.device)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The frames that the next step needs, by the number of their key."""
+        named = enumerate(self._recent.get(key) for key in self.in_keys)
+        return {str(i): recent.clone() for i, recent in named if recent is not None}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from the frames that `get_extra_state` returned."""
+        self._recent = {self.in_keys[int(i)]: recent.clone() for i, recent in state.items()}
+
+
+def _pooled(frame: Tensor, earlier: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The maximum of frames ``[N, ...]`` and of earlier ones, where there are such."""
+    found = frame
+    for before, had in earlier:
+        there = had.to(frame.device).reshape(-1, *[1] * (frame.ndim - 1))
+        found = torch.where(there, torch.maximum(found, before.to(frame.device)), found)
+    return found

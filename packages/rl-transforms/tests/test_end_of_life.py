@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_layout import check_layout, step_mdp
+from rl_layout.testing import EndKind, trajectories
+from rl_specs import Binary, Composite, Unbounded
+from rl_transforms import EndOfLife
+
+
+def flag(*rows):
+    return torch.tensor(rows).unsqueeze(-1)
+
+
+def played(lives, ending=EndKind.TERMINATED):
+    """One trajectory with these lives before its steps, and behind the last of them."""
+    rows = trajectories([len(lives) - 1], ending)
+    rows["lives"] = torch.tensor(lives[:-1])
+    rows["next", "lives"] = torch.tensor(lives[1:])
+    return rows
+
+
+def test_a_step_that_costs_a_life_is_marked_and_ends_nothing():
+    eol = EndOfLife()
+    no = flag(False, False, False)
+    root = eol.reset(TensorDict({"lives": torch.tensor([3, 3, 1]), "done": no}, [3]))
+    assert root["end-of-life"].flatten().tolist() == [False, False, False]
+    after = TensorDict({"lives": torch.tensor([3, 2, 2]), "done": no}, [3])
+    stepped = eol.step(root, after)
+    assert stepped["end-of-life"].flatten().tolist() == [False, True, False]
+    assert not stepped["done"].any()
+    assert "end-of-life" not in after
+
+
+def test_the_end_of_an_episode_ends_a_life():
+    lives, over = torch.tensor([2, 2]), flag(False, True)
+    root = TensorDict({"lives": lives}, [2])
+    after = EndOfLife().step(root, TensorDict({"lives": lives, "done": over}, [2]))
+    assert after["end-of-life"].flatten().tolist() == [False, True]
+
+
+def test_a_partial_reset_clears_its_rows_alone():
+    eol = EndOfLife()
+    root = TensorDict({"lives": torch.tensor([1, 1]), "end-of-life": flag(True, True)}, [2])
+    again = eol.reset(root, torch.tensor([False, True]))
+    assert again["end-of-life"].flatten().tolist() == [True, False]
+    assert root["end-of-life"].all()
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 1)])
+def test_agents_have_lives_of_their_own(shape):
+    keys = {name: ("agents", name) for name in ("eol", "lives", "done")}
+    eol = EndOfLife(keys["eol"], keys["lives"], keys["done"])
+    done = Composite(agents={"done": Binary(shape=(2, 4, 1), dtype=torch.bool)}, shape=(2,))
+    shown = Composite(agents={"lives": Unbounded(shape, dtype=torch.int64)}, shape=(2,))
+    assert eol.transform_done_spec(done) is done
+    assert eol.transform_observation_spec(shown)["agents", "eol"].shape == (2, 4, 1)
+    lives = torch.full(shape, 3)
+    root = eol.reset(TensorDict({"agents": {"lives": lives}}, [2]))
+    assert root["agents", "eol"].shape == (2, 4, 1)
+    less = lives.clone()
+    less[1, 2] -= 1
+    behind = {"lives": less, "done": torch.zeros(2, 4, 1, dtype=torch.bool)}
+    after = eol.step(root, TensorDict({"agents": behind}, [2]))
+    assert after["agents", "eol"].nonzero().tolist() == [[1, 2, 0]]
+
+
+def test_rows_are_marked_as_steps_were():
+    rows = played([3, 3, 2, 2, 0])
+    marked = EndOfLife()(rows)
+    assert marked["next", "end-of-life"].flatten().tolist() == [False, True, False, True]
+    assert "end-of-life" not in rows["next"]
+    eol, root, flags = EndOfLife(), rows[0], []
+    for row in rows:
+        root = eol.step(row, row["next"])
+        flags.append(root["end-of-life"].item())
+    assert flags == marked["next", "end-of-life"].flatten().tolist()
+
+
+def test_what_was_marked_already_stays():
+    rows = EndOfLife()(played([3, 2, 1]))
+    rows["next", "lives"] += 9
+    assert EndOfLife()(rows) is rows
+
+
+def test_a_learner_may_take_a_life_for_an_episode():
+    rows = played([3, 3, 2, 2, 2], EndKind.TRUNCATED)
+    ended = EndOfLife(mark_done=True)(rows)
+    assert ended["next", "terminated"].flatten().tolist() == [False, True, False, False]
+    assert ended["next", "truncated"].flatten().tolist() == [False, False, False, True]
+    assert ended["next", "done"].flatten().tolist() == [False, True, False, True]
+    assert rows["next", "done"].flatten().tolist() == [False, False, False, True]
+    check_layout(rows).raise_if_broken()
+
+
+def test_ends_for_a_learner_belong_into_a_buffer():
+    with pytest.raises(ValueError, match="cannot sit in a environment: put it into one of buffer"):
+        EndOfLife(mark_done=True).check_place("environment")
+
+
+def test_an_environment_without_lives_is_refused():
+    with pytest.raises(KeyError, match=r"shows no 'lives': it shows \['seen'\]"):
+        EndOfLife().transform_observation_spec(Composite(seen=Unbounded((3,))))
+    with pytest.raises(KeyError, match="no done flag 'over'"):
+        EndOfLife(done_key="over").transform_done_spec(Composite(done=Binary(shape=(1,))))
+    with pytest.raises(ValueError, match=r"one number for each done flag \[1\]: 'lives' has \[3\]"):
+        EndOfLife().transform_observation_spec(Composite(lives=Unbounded((3,))))
+    with pytest.raises(KeyError, match="'lives' is missing"):
+        EndOfLife().step(TensorDict({}, [2]), TensorDict({}, [2]))
+    rows = played([3, 2])
+    del rows["next", "done"]
+    with pytest.raises(KeyError, match=r"'done'.*is missing"):
+        EndOfLife()(rows)
+
+
+def test_the_flag_moves_to_the_root_that_follows():
+    rows = EndOfLife()(played([3, 2, 2]))
+    assert step_mdp(rows[0])["end-of-life"].item() is True
