@@ -7,6 +7,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.keys import NestedKey
 from rl_layout.reference import continues
 
 
@@ -71,3 +72,35 @@ def next_rows(batch: TensorDictBase) -> Tensor:
             reached, steps = reached + 1, steps + 1
         found.append(reached if steps == wanted else -1)
     return torch.tensor(found)
+
+
+def cat_frames(
+    batch: TensorDictBase, key: NestedKey, num_frames: int, constant: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Lay the last frames of each row side by side along the last dimension, row by row.
+
+    Args:
+        batch: TED rows ``[N]`` with ``traj_step``, all real.
+        key: frames ``[N, ..., D]``.
+        num_frames: how many, F.
+        constant: what stands for frames that there never were; the oldest one if None.
+
+    Returns:
+        Stacks ``[N, ..., F * D]``, and where a frame that there was is not in the batch, bool
+        ``[N]``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> cat_frames(trajectories([2]), "observation", 2)[0].tolist()
+        [[7.0, 0.0, 7.0, 0.0], [7.0, 0.0, 7.0, 1.0]]
+    """
+    stacks, missing = [], []
+    for row in range(len(batch)):
+        held = [row]
+        while len(held) < num_frames and held[0] and continues(batch, held[0] - 1, held[0]):
+            held.insert(0, held[0] - 1)
+        frames = [batch[key][one] for one in held]
+        pad = frames[0] if constant is None else torch.full_like(frames[0], constant)
+        stacks.append(torch.cat([*[pad] * (num_frames - len(held)), *frames], -1))
+        missing.append(len(held) < num_frames and int(batch[keys.TRAJ_STEP][held[0]]) > 0)
+    return torch.stack(stacks), torch.tensor(missing)

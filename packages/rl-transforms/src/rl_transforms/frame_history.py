@@ -1,0 +1,184 @@
+"""Which rows hold the frames before a row, and which of them the markers prove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import RowSource, Segments, keys
+from rl_layout.keys import NestedKey
+from rl_transforms.entries import missing
+
+
+class Neighbours(Protocol):
+    """Rows beside those of a batch, in the batch or in a buffer."""
+
+    def at(self, far: int) -> tuple[Tensor, Tensor]:
+        """Find the rows some steps later, or earlier where that is negative.
+
+        Args:
+            far: how many steps.
+
+        Returns:
+            Where they are, int64 ``[R]``, and where the markers prove them, bool ``[R]``.
+        """
+        ...
+
+    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+        """Read leaves of rows ``[*P]``; and say which still hold them, bool ``[*P]``."""
+        ...
+
+
+class InBatch:
+    """The rows of one batch beside each other.
+
+    Args:
+        batch: TED rows ``[*B, T]``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> InBatch(trajectories([2, 1])).at(-1)[1]
+        tensor([False,  True, False])
+    """
+
+    def __init__(self, batch: TensorDictBase) -> None:
+        segments = Segments.of(batch)
+        self._batch = batch
+        self._rows = torch.arange(segments.num_rows, device=segments.starts.device)
+        # padding is in no segment: its first row lies behind the batch
+        firsts = segments.scatter(segments.spread(segments.starts), fill=segments.num_rows)
+        lasts = segments.scatter(segments.spread(segments.lasts))
+        self._firsts, self._lasts = firsts.reshape(-1), lasts.reshape(-1)
+
+    def at(self, far: int) -> tuple[Tensor, Tensor]:
+        """Find the rows some steps later or earlier in the same segments."""
+        there = self._rows + far
+        return there, (there >= self._firsts) & (there <= self._lasts)
+
+    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+        """Read leaves of rows by their place in the flattened batch."""
+        found = self._batch.select(*wanted).reshape(-1)[places]
+        return found, torch.ones_like(places, dtype=torch.bool)
+
+
+class InBuffer:
+    """The rows of a buffer beside those of a sample.
+
+    Args:
+        source: the rows of the buffer.
+        numbers: those of the sample, int64 ``[R]``.
+
+    Example:
+        >>> from rl_layout.reference import ListRowSource
+        >>> from rl_layout.testing import trajectories
+        >>> InBuffer(ListRowSource(trajectories([2, 1])), torch.tensor([1, 2])).at(-1)
+        (tensor([0, 2]), tensor([ True, False]))
+    """
+
+    def __init__(self, source: RowSource, numbers: Tensor) -> None:
+        self._source = source
+        self._numbers = numbers
+
+    def at(self, far: int) -> tuple[Tensor, Tensor]:
+        """Find the rows some steps later or earlier in the same trajectories."""
+        if far == 0:
+            return self._numbers, torch.ones_like(self._numbers, dtype=torch.bool)
+        found = self._source.after if far > 0 else self._source.before
+        return found(self._numbers, abs(far))
+
+    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+        """Read leaves of rows by their number."""
+        return self._source.read(places, wanted)
+
+
+@dataclass(frozen=True)
+class FrameHistory:
+    """The last rows of each row's trajectory.
+
+    Attributes:
+        places: the row and those before it, the oldest first, int64 ``[R, N]``; in front of the
+            first one that is proved, that one again.
+        ages: how many rows before it are proved, up to N - 1, int64 ``[R]``.
+        is_whole: where the oldest of them is proved to be N - 1 steps back, or the first step of
+            the trajectory, bool ``[R]``.
+    """
+
+    places: Tensor
+    ages: Tensor
+    is_whole: Tensor
+
+    @classmethod
+    def of(
+        cls, who: object, batch: TensorDictBase, near: Neighbours, num_frames: int
+    ) -> FrameHistory:
+        """Walk back from the rows of a batch.
+
+        Args:
+            who: the transform that asks, for the message.
+            batch: TED rows ``[*B, T]``, R in all.
+            near: the rows beside them.
+            num_frames: how many rows to have, the row itself among them.
+
+        Returns:
+            The history.
+
+        Raises:
+            KeyError: the rows have neither ``traj_step`` nor ``is_init``, which would say where
+                trajectories begin.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> batch = trajectories([3])
+            >>> FrameHistory.of("me", batch, InBatch(batch), 2).places.tolist()
+            [[0, 0], [0, 1], [1, 2]]
+        """
+        walked = [near.at(-far) for far in range(num_frames)]
+        places = torch.stack([place for place, _ in walked])  # [N, R], the newest first
+        proved = torch.stack([proof for _, proof in walked])
+        proved[0] = True  # padding is in no segment, but is the row that it is
+        ages = proved.long().cumprod(0).sum(0) - 1
+        back = torch.arange(num_frames, device=places.device)[:, None]
+        places = places.gather(0, torch.minimum(back, ages)).flip(0).T.contiguous()
+        steps = batch.get(keys.TRAJ_STEP, None)
+        if steps is not None:
+            is_first = steps.reshape(-1).to(ages.device) == ages
+        elif batch.get(keys.IS_INIT, None) is not None:
+            first, there = near.read(places[:, 0], [keys.IS_INIT])
+            is_first = first[keys.IS_INIT].reshape(-1) & there
+        else:
+            raise missing(who, keys.TRAJ_STEP, batch)
+        return cls(places, ages, is_first | (ages == num_frames - 1))
+
+    def ahead(self, near: Neighbours, far: Tensor) -> tuple[Tensor, Tensor]:
+        """Find the rows that end at some steps later, without the last of them.
+
+        Args:
+            near: the rows beside the batch.
+            far: how many steps later, int64 ``[R]``, at least 1.
+
+        Returns:
+            Places ``[R, N - 1]``, the oldest first, and where all of them are proved, bool ``[R]``.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> batch = trajectories([3])
+            >>> history = FrameHistory.of("me", batch, InBatch(batch), 2)
+            >>> history.ahead(InBatch(batch), torch.tensor([2, 1, 1]))[0].flatten()
+            tensor([1, 1, 2])
+        """
+        num_frames = self.places.shape[1]
+        backs = torch.arange(num_frames - 1, 0, -1, device=far.device) - far[:, None]  # [R, N - 1]
+        held = torch.minimum(backs.clamp_min(0), self.ages[:, None])
+        places = self.places.gather(1, num_frames - 1 - held)
+        is_whole = (backs <= self.ages[:, None]).all(1) | self.is_whole
+        for later in backs[backs < 0].unique().neg().tolist():
+            there, proved = near.at(later)
+            is_asked = backs == -later
+            places = torch.where(is_asked, there[:, None], places)
+            is_whole = is_whole & (proved | ~is_asked.any(1))
+        return places, is_whole
