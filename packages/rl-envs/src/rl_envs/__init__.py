@@ -6,6 +6,7 @@ from rl_envs.gym import GymEnv
 from rl_envs.parallel import ParallelEnv
 from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.random_policy import RandomPolicy
+from rl_envs.rendering import FrameRecorder, write_gif
 from rl_envs.serial import SerialEnv
 from rl_envs.spaces import space_of_spec, spec_of_space
 from rl_envs.text import Alphabet
@@ -19,6 +20,7 @@ __all__ = [
     "Alphabet",
     "CallOutOfOrder",
     "EnvBase",
+    "FrameRecorder",
     "GymEnv",
     "GymVectorEnv",
     "ParallelEnv",
@@ -35,4 +37,5 @@ __all__ = [
     "space_of_spec",
     "spec_of_space",
     "wire_policy",
+    "write_gif",
 ]

@@ -15,6 +15,7 @@ from rl_envs.env_rows import EnvRows
 from rl_envs.env_specs import EnvSpecs
 from rl_envs.env_type import EnvType
 from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
+from rl_envs.rendering import Rendered
 from rl_envs.rollout import Request
 from rl_envs.seeds import next_seed
 from rl_layout import step_mdp
@@ -23,7 +24,7 @@ from rl_transforms import Place
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-class EnvBase(EnvSpecs, EnvRows, metaclass=EnvType):
+class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     """An environment that speaks tensordicts: one, or a batch of them that step together.
 
     A subclass sets its specs in `__init__` and gives three methods:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl_envs.env import EnvBase
 from rl_envs.exchange import Exchange
@@ -125,6 +126,10 @@ class EnvServant:
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed the environments in turn; returns the seed of the next one."""
         return self.env.set_seed(seed, static_seed)
+
+    def render(self) -> Tensor:
+        """A frame of each environment."""
+        return self.env.render()
 
     def get_states(self) -> list[Any]:
         """The state of each environment."""

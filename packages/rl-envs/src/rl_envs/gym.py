@@ -9,11 +9,15 @@ import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl_envs import gym_state
 from rl_envs.arrays import Array, Rows
 from rl_envs.env import EnvBase
-from rl_envs.frame_skip import FrameSkip
+from rl_envs.gym_wrappers import wrappers_for
+from rl_envs.pixels import check_renders
+from rl_envs.rendering import frame_of
+from rl_envs.show_info import InfoKeys
 from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.space_values import reader_of_space, writer_of_space
 from rl_envs.spaces import spec_under
@@ -32,12 +36,20 @@ class GymEnv(EnvBase):
         env: an id that `gymnasium.make` knows, or an environment already made.
         categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
         frame_skip: how many frames each action is taken for; the rewards are added up.
+        from_pixels: show rendered frames as `"pixels"`, uint8 `[H, W, 3]`.
+        pixels_only: show no other observation then.
+        info_keys: entries of `info` to show beside the observations: names (a tuple for what lies
+            in a dictionary), or a spec by name. Zeros where an `info` lacks one. For names alone
+            the environment is reset and stepped once, to see what there is.
         device: where the data lies.
         kwargs: passed on to `gymnasium.make`.
 
     Raises:
-        TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
-        ValueError: `frame_skip` is less than 1.
+        KeyError: `info` has no such entry.
+        TypeError: a space has no data of a fixed shape, an entry of `info` holds no numbers, or
+            `kwargs` come with a made environment.
+        ValueError: `frame_skip` is less than 1, a name is taken, or a made environment gives no
+            pixels.
 
     Example:
         >>> env = GymEnv("CartPole-v1")
@@ -46,20 +58,30 @@ class GymEnv(EnvBase):
         torch.Size([5, 4])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         env: str | gymnasium.Env[Any, Any],
         *,
         categorical_action_encoding: bool = False,
         frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: InfoKeys | None = None,
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
         self.native_rows = self.reads_actions_only = self.device.type == "cpu"
+        if from_pixels and isinstance(env, str):
+            kwargs.setdefault("render_mode", "rgb_array")
         self.env = _made(env, kwargs)
-        if frame_skip is not None:
-            self.env = FrameSkip(self.env, frame_skip)
+        for wrap in wrappers_for(
+            frame_skip=frame_skip,
+            from_pixels=from_pixels,
+            pixels_only=pixels_only,
+            info_keys=info_keys,
+        ):
+            self.env = wrap(self.env)
         self._seed: int | None = None
         self._is_over = False
         one_hot = not categorical_action_encoding
@@ -90,6 +112,11 @@ class GymEnv(EnvBase):
         observation, reward, terminated, truncated = self._take(self._read_action(root))
         self._write(after, observation)
         self._finish(after, ..., (reward, terminated, truncated))
+
+    def render(self) -> Tensor:
+        """Draw the environment: a frame uint8 `[H, W, 3]`. It needs `render_mode="rgb_array"`."""
+        check_renders(self.env)
+        return frame_of(self.env.render())
 
     def bind(self, root: Rows, after: Rows) -> GymBinding:
         """Bind the columns `[T, ...]` of a batch."""

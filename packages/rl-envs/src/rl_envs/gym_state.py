@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import wrappers
 
-from rl_envs.frame_skip import FrameSkip
+from rl_envs.gym_wrappers import STATELESS
 
 # all that changes in them from step to step, beside the generator and the wrappers' counters
 ATTRIBUTES = ("state", "steps_beyond_terminated", "last_u")
@@ -90,7 +90,7 @@ def _check(env: Env) -> None:
 
 def _wrappers(env: Env) -> Iterator[Any]:
     while isinstance(env, gymnasium.Wrapper):
-        if not isinstance(env, FrameSkip):  # which has no state
+        if not isinstance(env, STATELESS):
             yield env
         env = env.env
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from rl_envs import guards
 from rl_envs.arrays import Array, Rows
@@ -202,6 +203,11 @@ class ParallelEnv(EnvBase):
         found = self._rows.after
         for key, row in after.items():
             row[...] = found[key]
+
+    def render(self) -> Tensor:
+        """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
+        guards.check_open(self)
+        return torch.cat(self.pool.call_all("render"))
 
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from rl_envs import guards
 from rl_envs.arrays import Array, Rows
@@ -117,6 +119,10 @@ class SerialEnv(EnvBase):
         guards.check_action(self, tensordict)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
         return TensorDict.maybe_dense_stack([env.step(root) for env, root in pairs])
+
+    def render(self) -> Tensor:
+        """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
+        return torch.stack([env.render() for env in self.envs])
 
     def bind(self, root: Rows, after: Rows) -> SerialBinding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""

@@ -93,6 +93,8 @@ def _place(path: tuple[Any, ...]) -> str:
 
 def _box(space: spaces.Box, path: tuple[Any, ...]) -> TensorSpec:
     dtype = _dtype(space, path)
+    if dtype == torch.bool and not space.low.any() and space.high.all():
+        return Binary(shape=space.shape, dtype=dtype)
     free = np.isinf(space.low).all() and np.isinf(space.high).all()
     if free and dtype.is_floating_point:
         return Unbounded(space.shape, dtype=dtype)
@@ -199,6 +201,8 @@ def _(spec: MultiOneHot) -> Space:
 
 @space_of_spec.register
 def _(spec: Binary) -> Space:
+    if spec.dtype == torch.bool:
+        return spaces.Box(0, 1, tuple(spec.shape), np.bool_)
     return spaces.MultiBinary(spec.shape[0] if spec.ndim == 1 else tuple(spec.shape))
 
 

@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding, RowBinding
 from rl_envs.env import EnvBase
+from rl_envs.gym_wrappers import wrappers_for
+from rl_envs.pixels import check_renders
+from rl_envs.rendering import frame_of
 from rl_envs.seeds import next_seed
+from rl_envs.show_info import InfoKeys, ShowVectorInfo
 from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.space_values import batch_reader_of_space, writer_of_space
 from rl_envs.spaces import spec_under
@@ -47,11 +52,16 @@ class GymVectorEnv(EnvBase):
         autoreset_mode: what Gymnasium does with rows that are done; a vector environment of its own
             has its own.
         categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        from_pixels: show rendered frames as `"pixels"`, as `GymEnv` does.
+        pixels_only: show no other observation then.
+        info_keys: entries of `info` to show, as for `GymEnv`.
         kwargs: passed on to `gymnasium.make_vec`.
 
     Raises:
+        KeyError: `info` has no such entry.
         TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
-        ValueError: there is no number of copies, or a mode is unknown.
+        ValueError: there is no number of copies, a mode is unknown, or a vector environment of its
+            own is asked for pixels.
 
     Example:
         >>> env = GymVectorEnv("CartPole-v1", 3)
@@ -60,7 +70,7 @@ class GymVectorEnv(EnvBase):
         >>> env.close()
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         env: str | VectorEnv[Any, Any, Any],
         num_envs: int | None = None,
@@ -68,13 +78,32 @@ class GymVectorEnv(EnvBase):
         vectorization_mode: str = "sync",
         autoreset_mode: AutoresetMode = DISABLED,
         categorical_action_encoding: bool = False,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: InfoKeys | None = None,
         **kwargs: Any,
     ) -> None:
+        is_whole = not isinstance(env, str) or vectorization_mode == "vector_entry_point"
+        if from_pixels and is_whole:
+            msg = (
+                "from_pixels stands around each environment of a vector, so give the environment "
+                "by its id, with vectorization_mode='sync' or 'async'."
+            )
+            raise ValueError(msg)
         if isinstance(env, str):
+            if from_pixels:
+                kwargs.setdefault("render_mode", "rgb_array")
+            if not is_whole:
+                wrappers = wrappers_for(
+                    from_pixels=from_pixels, pixels_only=pixels_only, info_keys=info_keys
+                )
+                kwargs["wrappers"] = [*kwargs.get("wrappers", ()), *wrappers]
             env = _made(env, num_envs, vectorization_mode, autoreset_mode, kwargs)
         elif kwargs or num_envs is not None:
             msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
             raise TypeError(msg)
+        if info_keys is not None and is_whole:
+            env = ShowVectorInfo(env, info_keys)
         super().__init__(batch_size=(env.num_envs,))
         self.env = env
         self.native_rows = self.reads_actions_only = True
@@ -144,6 +173,11 @@ class GymVectorEnv(EnvBase):
         for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
             if (name,) in after:
                 after[name,][...] = value[:, None]
+
+    def render(self) -> Tensor:
+        """Draw every copy: frames uint8 `[num_envs, H, W, 3]`; needs `render_mode="rgb_array"`."""
+        check_renders(self.env)
+        return frame_of(self.env.render())
 
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns `[num_envs, T, ...]` of a batch."""
