@@ -17,6 +17,7 @@ from rl_replay.compact_writer import CompactWriter
 from rl_replay.side_table import SideTable
 from rl_slabs import Rows, RowSchema
 from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.schema import Leaves
 from rl_slabs.selection import RowIndex, require_inside, select
 
 
@@ -118,7 +119,7 @@ class CompactRows:
         self,
         rows: RowIndex,
         numbers: range,
-        cells: TensorDictBase,
+        cells: TensorDictBase | Leaves,
         back: NDArray[np.integer[Any]],
     ) -> None:
         """Copy a batch into the rows of a span. All is checked before anything is written.

@@ -18,7 +18,7 @@ from rl_replay.side_table import SideTable
 from rl_slabs import Rows
 from rl_slabs.dtypes import carrier
 from rl_slabs.lane import LANE_MASK, LANE_SHIFT
-from rl_slabs.schema import leaves_of
+from rl_slabs.schema import Leaves, leaves_of
 from rl_slabs.writing import bits_of, fitting, fitting_leaves
 
 Places = NDArray[np.int64]
@@ -78,11 +78,11 @@ class CompactWriter:
         rows: slice | torch.Tensor,
         positions: Places,
         numbers: range,
-        cells: TensorDictBase,
+        cells: TensorDictBase | Leaves,
         back: Back,
     ) -> None:
         """See `CompactRows.write`; `positions` says the same as `rows`."""
-        leaves = leaves_of(cells)
+        leaves = dict(leaves_of(cells))
         fields, observes = self._layout.coming(leaves)
         fitting(leaves, fields, torch.Size([len(positions)]), exact=True)
         behind = np.asarray(back, dtype=np.int64)

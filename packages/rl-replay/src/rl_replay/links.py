@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_layout.keys import NestedKey, as_tuple
+from rl_layout.keys import NestedKey
 from rl_replay.extent import Extent
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
 from rl_slabs import Span
 from rl_slabs.dtypes import carrier
-from rl_slabs.schema import leaves_of
+from rl_slabs.schema import Leaves, leaves_of
 from rl_slabs.writing import bits_of
 
 Step = tuple[int, ...]
@@ -100,7 +100,12 @@ class Links:
         self._lasts: Sequence[Last] = ()
         self._pruned_at = 64
 
-    def find(self, cells: TensorDictBase, extent: Extent, numbers: range) -> Found:
+    def find(
+        self,
+        cells: TensorDictBase | Leaves,
+        extent: Extent,
+        numbers: range,
+    ) -> Found:
         """The rows that those about to be written continue.
 
         Args:
@@ -121,7 +126,7 @@ class Links:
             [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
         """
         leaves = leaves_of(cells)
-        columns = {key: _bits(leaves.get(as_tuple(key))) for key in self.keys.columns}
+        columns = _columns(leaves, self.keys)
         marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
         back = np.zeros(extent.count, dtype=np.int32)
         if extent.count > stride:
@@ -165,8 +170,10 @@ class Links:
         if not pairs:
             return Found(_NONE, {}, ())
         goes_on = len(self._lasts) == 1 and self._follows(self._lasts[0], get)
-        following = [get(after).tobytes() for _, after in pairs]
-        return Found(_NONE + goes_on, {}, (), [Last(ids, step, not self._ends(get), following)])
+        last = _OVER
+        if not self._ends(get):
+            last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
+        return Found(_NONE + goes_on, {}, (), [last])
 
     def write(self, span: Span, found: Found) -> None:
         """Take over the links of rows that were written.
@@ -244,7 +251,7 @@ class Links:
         """
         self._lasts = ()
         leaves = leaves_of(cells)
-        columns = {key: _bits(leaves.get(as_tuple(key))) for key in self.keys.columns}
+        columns = _columns(leaves, self.keys)
         self._lasts = self._by_bits(leaves, columns, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
@@ -376,30 +383,33 @@ class Links:
         stride: int,
     ) -> Found:
         """Complete `back` for first rows that go on where the last call ended, bit for bit."""
-        pairs = self.keys.observations
-        if not pairs or any(as_tuple(key) not in leaves for pair in pairs for key in pair):
+        pairs, paths = self.keys.observations, self.keys.observed
+        if not pairs or any(one not in leaves or two not in leaves for one, two in paths):
             return Found(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-        seen = {key: _bits(leaves[as_tuple(key)], slice(0, stride)) for key, _ in pairs}
-        following: dict[NestedKey, Any] = {
-            after: _bits(leaves[as_tuple(after)], slice(begin, count)) for _, after in pairs
-        }
 
         def at(found: dict[NestedKey, Any], row: int) -> Callable[[NestedKey], NDArray[Any]]:
             return lambda key: found[key][row]
 
-        if len(self._lasts) == stride <= count:
-            heads = columns | seen
+        if len(self._lasts) == stride <= count and any(last.waits for last in self._lasts):
+            heads: dict[NestedKey, Any] = dict(columns)
+            for (key, _), (path, _) in zip(pairs, paths, strict=True):
+                heads[key] = _bits(leaves[path], slice(0, stride))
             for row, before in enumerate(self._lasts):
                 if not back[row] and self._follows(before, at(heads, row)):
                     back[row] = stride
+        following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
             get = at(columns, row)
-            waits = back[row] >= 0 and not self._ends(get)
-            bits = [following[after][place].tobytes() for _, after in pairs]
-            lasts.append(Last(*self._name(get), waits, bits))
+            if back[row] < 0 or self._ends(get):
+                lasts.append(_OVER)
+                continue
+            if not following:
+                following = [_bits(leaves[path], slice(begin, count)) for _, path in paths]
+            bits = [rows[place].tobytes() for rows in following]
+            lasts.append(Last(*self._name(get), True, bits))
         return Found(back, {}, (), lasts)
 
     def _follows(self, last: Last, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
@@ -433,6 +443,7 @@ class Links:
         self._pruned_at = max(64, len(self.pending))
 
 
+_OVER = Last((), None, False, [])
 _NONE = np.zeros(1, dtype=np.int32)
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -447,11 +458,17 @@ def _any(flag: NDArray[Any]) -> bool:
     return bool(flag.item() if flag.size == 1 else flag.any())
 
 
-def _bits(leaf: torch.Tensor | None, rows: slice | None = None) -> NDArray[Any] | None:
-    """Some rows of a leaf as numpy sees their bits, all of them unless said; None for none."""
-    if leaf is None:
-        return None
-    if leaf.is_cpu or rows is None:
-        array = bits_of(leaf, carrier(leaf.dtype))
-        return array if rows is None else array[rows]
+def _columns(leaves: Leaves, keys: MarkerKeys) -> dict[NestedKey, NDArray[Any] | None]:
+    """The columns that mark as numpy sees their bits; None for one that is not there."""
+    columns: dict[NestedKey, NDArray[Any] | None] = {}
+    for key, path in keys.paths:
+        leaf = leaves.get(path)
+        columns[key] = None if leaf is None else bits_of(leaf, carrier(leaf.dtype))
+    return columns
+
+
+def _bits(leaf: torch.Tensor, rows: slice) -> NDArray[Any]:
+    """Some rows of a leaf as numpy sees their bits."""
+    if leaf.is_cpu:
+        return bits_of(leaf, carrier(leaf.dtype))[rows]
     return bits_of(leaf[rows], carrier(leaf.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from rl_layout import keys
@@ -72,13 +73,23 @@ class MarkerKeys:
             observations=tuple(_pairs(schema)),
         )
 
-    @property
+    @cached_property
     def columns(self) -> tuple[NestedKey, ...]:
         """Every column that marks, observations not among them."""
         single = (self.step, self.init, self.far, self.mask)
         return (*self.ids, *self.ends, *(key for key in single if key is not None))
 
-    @property
+    @cached_property
+    def paths(self) -> tuple[tuple[NestedKey, tuple[str, ...]], ...]:
+        """Every column that marks, with its path."""
+        return tuple((key, as_tuple(key)) for key in self.columns)
+
+    @cached_property
+    def observed(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """The paths of the observations and of the next ones."""
+        return tuple((as_tuple(key), as_tuple(after)) for key, after in self.observations)
+
+    @cached_property
     def numbered(self) -> bool:
         """Whether ids and steps are both there, so that a row names the one it continues."""
         return bool(self.ids) and self.step is not None

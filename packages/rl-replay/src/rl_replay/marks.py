@@ -147,16 +147,20 @@ def as_numpy(leaf: Any) -> NDArray[Any] | None:
 
 
 def _single(column: NDArray[Any], count: int) -> NDArray[Any]:
-    return column if column.ndim == 1 else column.reshape(count, -1)[:, 0]
+    if column.ndim == 1:
+        return column
+    return column.reshape(count) if column.size == count else column.reshape(count, -1)[:, 0]
 
 
 def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | None:
     column = None if key is None else get(key)
     if column is None:
         return None
-    flags = column if column.dtype == np.bool_ else column != 0
-    flat = flags.reshape(count, -1)
-    return flat[:, 0] if flat.shape[1] == 1 else np.logical_or.reduce(flat, 1)
+    flags = column if column.dtype.char == "?" else column != 0
+    if flags.size == count:
+        return flags.reshape(count)
+    found: NDArray[np.bool_] = np.logical_or.reduce(flags.reshape(count, -1), 1)
+    return found
 
 
 def _ends(get: Get, keys: MarkerKeys, count: int) -> tuple[NDArray[np.bool_], ...]:

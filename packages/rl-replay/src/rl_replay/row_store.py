@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.schema import Key, leaves_of
+from rl_slabs.schema import Key, Leaves, leaves_of
 from rl_slabs.selection import RowIndex
+
+Cells: TypeAlias = TensorDictBase | Leaves
 
 
 class RowStore(Protocol):
@@ -24,9 +26,7 @@ class RowStore(Protocol):
 
     def __len__(self) -> int: ...
 
-    def write(
-        self, rows: RowIndex, numbers: range, cells: TensorDictBase, back: NDArray[Any]
-    ) -> None:
+    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Copy a batch into the rows of a span. All is checked before anything is written."""
         ...
 
@@ -89,9 +89,7 @@ class PlainRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def write(
-        self, rows: RowIndex, numbers: range, cells: TensorDictBase, back: NDArray[Any]
-    ) -> None:
+    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
@@ -13,6 +13,7 @@ from rl_replay.extent import Extent
 from rl_replay.marker_keys import END_KEYS, MarkerKeys
 from rl_replay.structure import Batch
 from rl_slabs import RowSchema
+from rl_slabs.tensordict_fast import peek
 
 
 def is_sample(data: TensorDictBase) -> bool:
@@ -23,6 +24,8 @@ def is_sample(data: TensorDictBase) -> bool:
         >>> is_sample(TensorDict({"a": torch.ones(2)}, [2]))
         False
     """
+    if type(data) is TensorDict:
+        return peek(data, keys.ROW) is not None
     group = data.get(keys.COLLECTOR, None)
     return group is not None and keys.ROW[1] in set(group.keys())
 

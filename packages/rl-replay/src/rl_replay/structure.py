@@ -16,6 +16,7 @@ from rl_layout.tensordict_fast import build, nest
 from rl_replay.extent import Extent
 from rl_replay.trees import Branch, Path, class_name, named_class, put_together, take_apart
 from rl_slabs.schema import leaves_of
+from rl_slabs.tensordict_fast import entries_of
 
 Form = Literal["tensordict", "tensorclass", "tensor", "tree"]
 
@@ -232,16 +233,18 @@ class Structure:
         return f"Structure({self.form})"
 
     def _take_tensordict(self, data: Any, arrangement: Arrangement) -> Batch:
-        if not is_tensor_collection(data):
+        plain = type(data) is TensorDict  # the other two questions take 1 us each
+        if not plain and not is_tensor_collection(data):
             raise TypeError(
                 f"this storage holds {self.form} rows, got {type(data).__name__}: wrap the data, "
                 "or call empty() first."
             )
         inner = len(self.element)
-        shape = data.batch_size[: len(data.batch_size) - inner]
-        if data.batch_size[len(shape) :] != self.element or len(shape) < arrangement.ndim:
-            raise _too_few(data.batch_size, arrangement.ndim, self.element)
-        if isinstance(data, TensorDictBase):
+        batch = data.batch_size
+        shape = batch[: len(batch) - inner] if inner else batch
+        if batch[len(shape) :] != self.element or len(shape) < arrangement.ndim:
+            raise _too_few(batch, arrangement.ndim, self.element)
+        if plain or isinstance(data, TensorDictBase):
             data = _without_sample_keys(data)
         else:
             data = build(dict(data.items()), data.batch_size)
@@ -249,10 +252,10 @@ class Structure:
         if len(shape) > arrangement.ndim:
             kept = shape[len(shape) - arrangement.ndim + 1 :] if arrangement.ndim > 1 else ()
             shape = torch.Size([prod(shape[: len(shape) - len(kept)]), *kept])
-            data = _merged(data, shape, dims=len(data.batch_size) - inner)
+            data = _merged(data, shape, dims=len(batch) - inner)
         count = shape.numel()
         if not count:
-            raise _nothing(list(data.batch_size))
+            raise _nothing(list(batch))
         if arrangement.dim_extend:
             leaves = leaves_of(data)
             flat = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
@@ -314,12 +317,16 @@ def _with_class(cells: TensorDictBase, name: str) -> Any:
 
 
 def _without_sample_keys(data: TensorDictBase) -> TensorDictBase:
-    names = data.keys()
+    names = _names(data)
     if keys.INDEX not in names and keys.PRIORITY_WEIGHT not in names:
-        group = data.get(keys.COLLECTOR, None) if keys.COLLECTOR in names else None
-        if group is None or not {keys.ROW[1], keys.SLICE_IDS[1]} & set(group.keys()):
+        group = data.get(keys.COLLECTOR) if keys.COLLECTOR in names else None
+        if group is None or not {keys.ROW[1], keys.SLICE_IDS[1]} & set(_names(group)):
             return data
     return data.exclude(*SAMPLE_KEYS)
+
+
+def _names(data: Any) -> Any:
+    return entries_of(data) if type(data) is TensorDict else data.keys()
 
 
 def _merged(data: TensorDictBase, shape: torch.Size, dims: int) -> TensorDictBase:

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.dtypes import carrier
 from rl_slabs.gathering import take_known_rows, take_rows, zeroed
-from rl_slabs.schema import Field, Key, RowSchema
+from rl_slabs.schema import Field, Key, Leaves, RowSchema
 from rl_slabs.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.unpacking import unpacking
 from rl_slabs.writing import as_cells, bits_of, fitting_leaves
@@ -212,7 +212,11 @@ class Rows:
         return self._unpack(take_known_rows(words, rows.numpy()), [], rows.shape)
 
     def write(
-        self, rows: RowIndex, source: TensorDictBase, *, keys: Sequence[Key] | None = None
+        self,
+        rows: RowIndex,
+        source: TensorDictBase | Leaves,
+        *,
+        keys: Sequence[Key] | None = None,
     ) -> None:
         """Copy a tensordict into some rows. Everything is checked before anything is written.
 

@@ -9,10 +9,11 @@ from math import prod
 from typing import Any, Protocol, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import is_non_tensor
 
 from rl_slabs.dtypes import carrier, dtype_named, name_of
+from rl_slabs.tensordict_fast import entries_of
 
 PACKED_LEAF_BYTES = 256
 """Leaves of at most this many bytes a row share one packed row; larger ones have own arrays."""
@@ -326,18 +327,25 @@ class RowSchema:
         return "\n".join([head, "  offset  bytes  leaf", *lines])
 
 
-def leaves_of(tensordict: TensorDictBase) -> dict[tuple[str, ...], torch.Tensor]:
-    """Every leaf of a tensordict by its path.
+class Leaves(dict[tuple[str, ...], torch.Tensor]):
+    """Leaves by path, as `leaves_of` collects them, so that nobody has to do it again."""
+
+
+def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
+    """Every leaf of a tensordict by its path; leaves that were collected already as they are.
 
     Raises:
         TypeError: A leaf that is no dense tensor.
 
     Example:
         >>> from tensordict import TensorDict
-        >>> leaves_of(TensorDict({"next": {"done": torch.ones(2)}})).keys()
-        dict_keys([('next', 'done')])
+        >>> leaves = leaves_of(TensorDict({"next": {"done": torch.ones(2)}}))
+        >>> leaves.keys(), leaves_of(leaves) is leaves
+        (dict_keys([('next', 'done')]), True)
     """
-    found: dict[tuple[str, ...], torch.Tensor] = {}
+    if isinstance(tensordict, Leaves):
+        return tensordict
+    found = Leaves()
     _collect(tensordict, (), found)
     return found
 
@@ -345,14 +353,17 @@ def leaves_of(tensordict: TensorDictBase) -> dict[tuple[str, ...], torch.Tensor]
 def _collect(
     tensordict: TensorDictBase,
     prefix: tuple[str, ...],
-    found: dict[tuple[str, ...], torch.Tensor],
+    found: Leaves,
 ) -> None:
-    for name, value in tensordict.items():
+    entries = entries_of(tensordict) if type(tensordict) is TensorDict else tensordict
+    for name, value in entries.items():
         path = (*prefix, name)
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 raise _not_dense(path)
             found[path] = value
+        elif type(value) is TensorDict:
+            _collect(value, path, found)
         elif is_non_tensor(value) or not hasattr(value, "items"):
             raise TypeError(
                 f"leaf {path} is a {type(value).__name__}: rows hold tensors. "

@@ -11,11 +11,15 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_slabs.schema import Field, leaves_of
+from rl_slabs.schema import Field, Leaves, leaves_of
 
 
 def fitting_leaves(
-    source: TensorDictBase, fields: Sequence[Field], batch: torch.Size, *, exact: bool
+    source: TensorDictBase | Leaves,
+    fields: Sequence[Field],
+    batch: torch.Size,
+    *,
+    exact: bool,
 ) -> list[torch.Tensor]:
     """The leaf of `source` for each field, all of them checked.
 
@@ -136,7 +140,7 @@ def as_cells(array: NDArray[Any]) -> NDArray[Any]:
         >>> as_cells(np.ones((5, 3), dtype=np.float32)).dtype
         dtype('V12')
     """
-    flat = array.reshape(len(array), prod(array.shape[1:]))
+    flat = array if array.ndim == 2 else array.reshape(len(array), prod(array.shape[1:]))
     if flat.shape[1] > 1 and flat.strides[1] != flat.itemsize:
         flat = np.ascontiguousarray(flat)
     cells: NDArray[Any] = flat.view(f"V{flat.shape[1] * flat.itemsize}")[:, 0]

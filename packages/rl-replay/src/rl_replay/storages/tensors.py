@@ -13,6 +13,7 @@ from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
 from rl_replay.compact import CompactRows
 from rl_replay.explain import storage_lines, warn_of_few_links
+from rl_replay.extent import Extent
 from rl_replay.links import Found, Links
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.ring import PrivateRing
@@ -24,8 +25,8 @@ from rl_replay.stored_samples import is_sample, without_own_marks
 from rl_replay.structure import Arrangement, Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
-from rl_slabs.schema import PACKED_LEAF_BYTES, leaves_of
-from rl_slabs.writing import fitting_leaves
+from rl_slabs.schema import PACKED_LEAF_BYTES, Leaves, leaves_of
+from rl_slabs.writing import fitting
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
 
@@ -116,7 +117,7 @@ class TensorStorage(MarkedStorage):
         if self._open or self.structure is None:
             return self._write(self._make(data, None))
         batch = self.structure.take_apart(data, self.arrangement)
-        if self.columns != self.arrangement.columns(batch.shape):
+        if self.ndim > 1 and self.columns != self.arrangement.columns(batch.shape):
             raise self._other_columns(batch.shape)
         if self.ndim == 1 and self.structure.form == "tensordict" and is_sample(data):
             return self._write(*without_own_marks(batch, self._came(), self._linked().keys))
@@ -346,12 +347,14 @@ class TensorStorage(MarkedStorage):
         try:
             span = self.ring.reserve(count)
             try:
-                found = self._find(links, batch, span, marks or links.keys)
-                cells = batch.cells
+                leaves = leaves_of(batch.cells)
+                found = self._find(links, leaves, batch.extent, span, marks)
                 if marks is not None:
-                    new = (key for key in marks.columns if key not in self._came())
-                    cells = cells.exclude(*new)
-                store.write(span.rows, span.numbers, cells, found.back)
+                    new = {path for key, path in marks.paths if key not in self._came()}
+                    leaves = Leaves(
+                        (path, leaf) for path, leaf in leaves.items() if path not in new
+                    )
+                store.write(span.rows, span.numbers, leaves, found.back)
             except (KeyError, TypeError, ValueError, OSError):
                 self.ring.cancel()  # all of these come before the first byte is written
                 raise
@@ -401,14 +404,23 @@ class TensorStorage(MarkedStorage):
     def _end_write(self) -> None:
         """Let go of what a write held."""
 
-    def _find(self, links: Links, batch: Batch, span: Span, marks: MarkerKeys) -> Any:
-        usual, links.keys = links.keys, marks
+    def _find(
+        self,
+        links: Links,
+        leaves: Leaves,
+        extent: Extent,
+        span: Span,
+        marks: MarkerKeys | None,
+    ) -> Found:
+        usual = links.keys
+        if marks is not None:
+            links.keys = marks
         try:
-            return links.find(batch.cells, batch.extent, span.numbers)
+            return links.find(leaves, extent, span.numbers)
         except Exception:
             # a marker does not fit: say which, in the words of the schema
-            count, fields = batch.extent.count, self._made()[0].schema.fields
-            fitting_leaves(batch.cells, fields, torch.Size([count]), exact=True)
+            fields = self._made()[0].schema.fields
+            fitting(leaves, fields, torch.Size([extent.count]), exact=True)
             raise
         finally:
             links.keys = usual
@@ -451,7 +463,7 @@ class TensorStorage(MarkedStorage):
 
     def _require_views(self, storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
         if is_tensor_collection(storage):
-            given = leaves_of(storage)
+            given: dict[tuple[str, ...], torch.Tensor] = leaves_of(storage)
         else:
             given = Structure.of(storage)._leaves(storage)
         for path, leaf in found.items():
