@@ -29,6 +29,7 @@ from rl_transforms.shapes import FlattenObservation, SqueezeTransform, Unsqueeze
 from rl_transforms.step_counter import StepCounter
 from rl_transforms.time_max_pool import TimeMaxPool
 from rl_transforms.transform import Place, Transform
+from rl_transforms.vec_norm import VecNorm
 
 __all__ = [
     "ActionMask",
@@ -72,6 +73,7 @@ __all__ = [
     "ToTensorImage",
     "Transform",
     "UnsqueezeTransform",
+    "VecNorm",
     "as_transform",
     "discounted_sums",
     "multi_step",

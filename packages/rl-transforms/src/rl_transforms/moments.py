@@ -1,0 +1,95 @@
+"""Count, mean and squared deviations of rows, put together from parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is known of the rows of one leaf, in double precision.
+
+    Attributes:
+        count: how many rows, or what is left of that number after decay.
+        mean: of the rows, in the shape of one.
+        squares: sum of the squared distances from the mean, likewise.
+
+    Example:
+        >>> Moments.of(np.array([[1.0], [3.0]])).joined(Moments.of(np.array([[5.0]])))
+        Moments(count=3.0, mean=array([3.]), squares=array([8.]))
+    """
+
+    count: float
+    mean: Floats
+    squares: Floats
+
+    @classmethod
+    def none(cls, shape: Sequence[int]) -> Moments:
+        """Those of no row, in the shape of one."""
+        return cls(0.0, np.zeros(shape), np.zeros(shape))
+
+    @classmethod
+    def of(cls, rows: NDArray[Any]) -> Moments:
+        """Those of rows ``[R, ...]``, R at least 1."""
+        exact = rows.astype(np.float64)
+        mean = np.asarray(exact.mean(0))
+        return cls(float(len(rows)), mean, np.asarray(np.square(exact - mean).sum(0)))
+
+    @classmethod
+    def merged(cls, parts: Sequence[Moments]) -> Moments:
+        """Those of all rows of some parts, at least one part.
+
+        With n the sum of the counts: mean = Σ nᵢ meanᵢ / n, and
+        squares = Σ squaresᵢ + nᵢ (meanᵢ - mean)², as Chan, Golub and LeVeque give it.
+
+        Example:
+            >>> one = Moments.of(np.array([[1.0], [3.0]]))
+            >>> Moments.merged([one, one]).count
+            4.0
+        """
+        full = [part for part in parts if part.count]
+        if len(full) < 2:
+            return full[0] if full else parts[0]
+        count = sum(part.count for part in full)
+        # from the first part on, so that a mean far from 0 loses nothing
+        shifts = [part.mean - full[0].mean for part in full]
+        shift, squares = np.zeros_like(full[0].mean), np.zeros_like(full[0].mean)
+        for part, distance in zip(full, shifts, strict=True):
+            shift = shift + part.count / count * distance
+        for part, distance in zip(full, shifts, strict=True):
+            squares = squares + part.squares + part.count * np.square(distance - shift)
+        return cls(count, np.asarray(full[0].mean + shift), np.asarray(squares))
+
+    def joined(self, other: Moments) -> Moments:
+        """Those of these rows and others."""
+        return Moments.merged([self, other])
+
+    def decayed(self, decay: float) -> Moments:
+        """The same as of fewer rows: every row counts `decay` times what it counted."""
+        if decay == 1:
+            return self
+        return Moments(self.count * decay, self.mean, self.squares * decay)
+
+    @property
+    def std(self) -> Floats:
+        """Standard deviation of the rows, in the shape of one; 0 without any."""
+        found: Floats = np.sqrt(self.squares / max(self.count, np.finfo(np.float64).tiny))
+        return found
+
+    def packed(self) -> Floats:
+        """All numbers in a row, ``[1 + 2 F]``."""
+        return np.concatenate([[self.count], self.mean.ravel(), self.squares.ravel()])
+
+    @classmethod
+    def unpacked(cls, row: Floats, shape: Sequence[int]) -> Moments:
+        """What `packed` made, of leaves of a shape."""
+        size = len(row) // 2
+        mean, squares = row[1 : 1 + size].reshape(shape), row[1 + size :].reshape(shape)
+        return cls(float(row[0]), mean.copy(), squares.copy())
