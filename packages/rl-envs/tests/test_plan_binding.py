@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.columns import Columns
@@ -36,7 +36,25 @@ class Whole:
         return parts()(root)
 
 
-@pytest.mark.parametrize("make", [parts, Whole])
+class Listed(TensorDictModuleBase):
+    """The same as one module, which says what its step calls."""
+
+    in_keys, out_keys = ["a"], ["b", C]
+
+    def step(self, a):
+        b = a[:, :1].expand(2, 4) + 1
+        return b, a[:, 1:2] * b[:, :1]
+
+    def step_calls(self):
+        self.listed = getattr(self, "listed", 0) + 1
+        one, other = parts().module
+        return [(one.module, ["a"], ["b", "_"]), (other.module, ["a", "b"], [C])]
+
+    def forward(self, tensordict):
+        return parts()(tensordict)
+
+
+@pytest.mark.parametrize("make", [parts, Whole, Listed])
 def test_a_bound_plan_writes_what_the_plan_returns(make):
     found, plan = columns(), PolicyPlan(make())
     assert plan.calls is None  # not before it has been checked against its policy
@@ -51,6 +69,18 @@ def test_a_bound_plan_writes_what_the_plan_returns(make):
             found.tensors[C][:, t, 0] == found.tensors[A][:, t, 1] * found.tensors[B][:, t, 0]
         ).all()
     assert not found.tensors[B][:, [0, 2, 4]].any()
+
+
+def test_the_calls_of_a_step_are_listed_where_a_plan_is_bound():
+    policy, found = Listed(), columns()
+    plan = PolicyPlan(policy)
+    plan(found.at(0, [A]), BATCH)
+    plan(found.at(1, [A]), BATCH)
+    assert not hasattr(policy, "listed")
+    act = bind_plan(plan, found, [A], [B, C])
+    act(1)
+    act(2)
+    assert policy.listed == 1
 
 
 def test_what_a_policy_writes_is_copied():

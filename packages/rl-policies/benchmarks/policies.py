@@ -1,8 +1,10 @@
 """Sampling actors beside plain torch and beside torchrl, in one process.
 
 Run with `nox -s "bench(rl-policies)"`. All sides compute a small network, draw an action and
-its log-probability, without gradient; the plan is what rollouts and collectors call. Medians of
-calls taken in turn, ratios printed.
+its log-probability, without gradient. "ours, rollout" is what rollouts and collectors call at each
+step, on tensors; "stored" reads the observation from a batch and writes to it, ours every key, by
+hand the two. "ours, plan" may be called on anything at any time, and looks. Medians of calls taken
+in turn, in processor time and on the clock, ratios printed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from torch.distributions import Categorical
 
 import rl_policies as ours
 from rl_envs import policy_plan
+from rl_envs.columns import Columns
+from rl_envs.plan_binding import bind_calls, bind_plan
 from rl_specs import Bounded, OneHot
 from rl_specs import Categorical as Choice
 
@@ -31,18 +35,26 @@ warnings.filterwarnings("ignore")
 FEATURES, CHOICES, WIDTH = 4, 2, 64
 
 
-def medians_us(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median duration of each call, in microseconds; they take turns, to meet the same load."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for turn in range(repeats + 5):
-        random.shuffle(order)  # the caches are those of whoever came before
-        for name in order:
-            begin = time.perf_counter()
-            calls[name]()
-            if turn >= 5:
-                times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(each) * 1e6 for name, each in times.items()}
+def medians_us(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Median duration of each call, in microseconds, of the processor's time and of the clock's.
+
+    They take turns, to meet the same load.
+    """
+    clocks = time.thread_time_ns, time.perf_counter_ns
+    found: dict[str, list[float]] = {}
+    for clock in clocks:
+        times: dict[str, list[int]] = {name: [] for name in calls}
+        order = list(calls)
+        for turn in range(repeats + 5):
+            random.shuffle(order)  # the caches are those of whoever came before
+            for name in order:
+                begin = clock()
+                calls[name]()
+                if turn >= 5:
+                    times[name].append(clock() - begin)
+        for name, each in times.items():
+            found.setdefault(name, []).append(statistics.median(each) / 1e3)
+    return found
 
 
 def network(outputs: int) -> nn.Module:
@@ -112,26 +124,59 @@ def actor(package: Any, net: nn.Module, keys: list[str], name: str, spec: Any) -
     )
 
 
+def stored(plan: Any, observation: Tensor) -> Callable[[], object]:
+    """What a rollout does at each step: reads from a batch, acts, writes to it."""
+    key, rows = ("observation",), observation.shape[:1]
+    columns = Columns(rows, 1)
+    columns.add(key, observation.shape[1:], observation.dtype)
+    columns.write(0, key, observation)
+    made = plan({key: observation}, rows)
+    for name, value in made.items():
+        columns.add(name, value.shape[1:], value.dtype)
+    act = bind_plan(plan, columns, [key], list(made))
+    return lambda: act(0)
+
+
+def stored_by_hand(by_hand: Callable[..., Any], observation: Tensor) -> Callable[[], object]:
+    """The same as a script would write it."""
+    batch = [torch.stack([value]) for value in (observation, *by_hand(observation))]
+    observations, actions, log_probs = batch
+
+    def act() -> None:
+        actions[0], log_probs[0] = by_hand(observations[0])
+
+    return act
+
+
 def compare(title: str, rows: int, sides: dict[str, Any], by_hand: Callable[..., object]) -> None:
     """Print the durations at one number of rows."""
     observation = torch.randn(rows, FEATURES)
     batch = TensorDict({"observation": observation}, [rows])
-    mine = sides["ours"]
-    plan, root = policy_plan(mine), {("observation",): observation}
+    mine, root = sides["ours"], {("observation",): observation}
+    plan = policy_plan(mine)
+    plan(root, batch.batch_size)
+    run = bind_calls(plan.entries)
     calls: dict[str, Callable[[], object]] = {
         "by hand": lambda: by_hand(observation),
+        "ours, rollout": lambda: run({("observation",): observation}),
         "ours, plan": lambda: plan(root, batch.batch_size),
         "ours, step": lambda: mine.step(observation),
         "ours, module": lambda: mine(batch),
+        "by hand, stored": stored_by_hand(by_hand, observation),
+        "ours, stored": stored(plan, observation),
     }
     if "torchrl" in sides:
         calls["torchrl, module"] = lambda: sides["torchrl"](batch)
     found = medians_us(calls, 300 if rows > 1 else 2000)
     floor = found["by hand"]
     bar = "at most 1.5 of by hand" if rows > 1 else "at most +20 us through the plan"
-    print(f"{title}, {rows:,} rows, bar {bar}")
-    for name, us in found.items():
-        print(f"  {name:18}{us:9.1f} us  {us / floor:5.2f} of by hand  {us - floor:+9.1f} us")
+    print(f"{title}, {rows:,} rows, bar {bar}; processor | clock")
+    for name, each in found.items():
+        shown = [
+            f"{us:9.1f} us {us / least:5.2f} {us - least:+9.1f} us"
+            for us, least in zip(each, floor, strict=True)
+        ]
+        print(f"  {name:18}", " | ".join(shown))
 
 
 def peer() -> Any:

@@ -14,6 +14,7 @@ from rl_policies import (
     TanhNormal,
 )
 from rl_policies.distributions.direct import can_draw, direct_draw
+from rl_specs import Bounded
 
 LOW, HIGH = torch.tensor([-1.9, 0.0, 5.0]), torch.tensor([0.8, 1.0, 7.0])
 VECTORS = ["loc", "scale"]
@@ -148,3 +149,68 @@ def test_rounding_never_passes_a_bound():
     sample, log_prob = draw(torch.tensor([[50.0], [-50.0]]), torch.full((2, 1), 1e-3))
     assert torch.equal(sample, torch.tensor([[0.8], [-1.9]]))
     assert log_prob.isfinite().all()
+
+
+def looped(module, *given):
+    """What a loop makes of it, which asks for its calls once: they see the same form twice."""
+    ((call, in_keys, out_keys),) = module.step_calls()
+    assert (in_keys, out_keys) == (module.in_keys, module.out_keys)
+    return [call(*given) for _ in range(3)]
+
+
+@pytest.mark.parametrize("log_prob", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("default", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
+@pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
+def test_the_calls_of_a_loop_do_what_step_does(kind, names, kwargs, default, dtype, log_prob):
+    module = SamplingModule(
+        names,
+        distribution_class=kind,
+        distribution_kwargs=kwargs,
+        return_log_prob=log_prob,
+        default_interaction_type=default,
+    )
+    given = [one.to(dtype) for one in parameters(names, torch.float32)]
+    with torch.no_grad():
+        torch.manual_seed(3)
+        found = looped(module, *given)
+        torch.manual_seed(3)
+        wanted = [module.step(*given) for _ in range(3)]
+    assert all(
+        torch.equal(one, other)
+        for a, b in zip(found, wanted, strict=True)
+        for one, other in zip(a, b, strict=True)
+    )
+
+
+def test_a_loop_looks_at_parameters_whose_form_changes():
+    module = SamplingModule(
+        VECTORS,
+        distribution_class=IndependentNormal,
+        spec=Bounded(-1, 1, shape=(3,)),
+        default_interaction_type=InteractionType.RANDOM,
+    )
+    ((call, *_),) = module.step_calls()
+    x = torch.ones(5, 3)
+    with torch.no_grad():
+        assert call(x, x)[0].shape == call(x, x)[0].shape == (5, 3)
+        assert call(x[:2], x[:2])[0].shape == (2, 3)
+        for _ in range(2):  # what was refused is refused again
+            with pytest.raises(ValueError, match=r"must end in shape \(3,\)"):
+                call(x[:, :2], x[:, :2])
+            with pytest.raises(TypeError, match="float32 by its spec"):
+                call(x[:2].double(), x[:2].double())
+        assert call(x, x[0])[0].shape == (5, 3)  # only the distribution can broadcast
+
+
+def test_a_loop_heeds_interaction_and_gradient_at_every_step():
+    module = SamplingModule(VECTORS, distribution_class=IndependentNormal)
+    ((call, *_),) = module.step_calls()
+    loc, scale = torch.zeros(5, 3), torch.ones(5, 3, requires_grad=True)
+    for _ in range(2):
+        assert torch.equal(call(loc, scale)[0], loc)
+        with set_interaction_type(InteractionType.RANDOM):
+            with torch.no_grad():
+                drawn = [call(loc, scale)[0] for _ in range(2)]
+            assert not any(one.requires_grad or torch.equal(one, loc) for one in drawn)
+            assert call(loc, scale)[0].requires_grad

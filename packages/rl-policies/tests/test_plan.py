@@ -164,3 +164,60 @@ def test_a_network_with_too_few_outputs_is_refused():
     short = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden", "more"])
     with pytest.raises(ValueError, match="returned 1"):
         actor(short).step(torch.zeros(5, 4))
+
+
+def stepped(policy, observation):
+    """What a loop computes that asks for the calls once."""
+    values = {"observation": observation}
+    for call, in_keys, out_keys in policy.step_calls():
+        made = call(*[values[key] for key in in_keys])
+        values.update(zip(out_keys, made if isinstance(made, tuple) else (made,), strict=True))
+    return {key: values[key] for key in policy.out_keys}
+
+
+def test_the_calls_of_a_loop_are_those_of_the_parts():
+    policy, x = actor(), torch.randn(5, 3)
+    calls = [call for call, *_ in policy.step_calls()]
+    assert calls[:2] == [policy.module[0].module[0].module, policy.module[0].module[1].module]
+    assert_close(stepped(policy, x), both(policy, x)[1])
+    policy.module[0].module[0].module = nn.Linear(3, 4)
+    assert_close(stepped(policy, x), both(policy, x)[1])
+
+
+def test_the_calls_of_a_loop_write_what_is_selected():
+    policy, x = actor(), torch.randn(5, 3)
+    policy.select_out_keys("action")
+    ((_, in_keys, out_keys),) = policy.step_calls()
+    assert (in_keys, out_keys) == (["observation"], ["action"])
+    assert_close(stepped(policy, x), {"action": policy.step(x)[0]})
+
+
+def test_the_calls_of_a_loop_skip_no_hook():
+    policy = actor()
+    policy.module[0].module[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="can only be called on a tensordict"):
+        policy.step_calls()
+
+
+def test_the_calls_of_a_nested_policy_are_its_parts_and_never_out_of_date():
+    inner, x = actor(), torch.randn(5, 3)
+    outer = QValueActor(TensorDictSequential(inner), action_space="categorical")
+    assert len(outer.step_calls()) == 4
+    outer.step(x)
+    inner.module[0].module[0].module = nn.Linear(3, 4)
+    assert_close(*both(outer, x))
+
+
+class Scaled(QValueActor):
+    """A policy whose step is its own."""
+
+    def step(self, *tensors):
+        return super().step(*[2 * one for one in tensors])
+
+
+def test_a_step_of_its_own_is_what_a_loop_calls():
+    policy = Scaled(linear("observation", "action_value", (3, 2)), action_space="categorical")
+    ((call, *_),) = policy.step_calls()
+    assert call == policy.step
+    outer = QValueActor(TensorDictSequential(policy), action_space="categorical")
+    assert outer.step_calls()[0][0] == policy.step

@@ -45,7 +45,7 @@ def bind_plan(
     if plan.calls is None:
         run = _through(plan, set(written), columns.batch_size)
     else:
-        run = _flat(plan.calls)
+        run = bind_calls(plan.calls)
 
     def act(t: int) -> None:
         made = run({key: read(t) for key, read in reads})
@@ -55,16 +55,29 @@ def bind_plan(
     return act
 
 
-def _flat(entries: Sequence[Entry]) -> Run:
-    """Call every entry on tensors, which are added to those that were read."""
-    calls = [(one, one.call, one.in_keys or [], one.out_keys or []) for one in entries]
+def bind_calls(entries: Iterable[Entry]) -> Run:
+    """Make what calls every entry on plain tensors, for a run of steps.
+
+    Args:
+        entries: of a plan that is flat. What they list as their parts is called in their place.
+
+    Returns:
+        A function of tensors by key, which adds what is written, and returns them.
+
+    Example:
+        >>> run = bind_calls([Entry(torch.neg, [("a",)], [("b",)])])
+        >>> run({("a",): torch.tensor(3)})
+        {('a',): tensor(3), ('b',): tensor(-3)}
+    """
+    flat = [part for one in entries for part in one.bound()]
+    calls = [(one.call, one.in_keys or [], one.out_keys or [], one.outputs) for one in flat]
 
     def run(scope: dict[Key, Any]) -> dict[Key, Any]:
-        for entry, call, in_keys, out_keys in calls:
+        for call, in_keys, out_keys, as_tuple in calls:
             made = call(*[scope[key] for key in in_keys])
             if type(made) is not tuple or len(made) != len(out_keys):
-                made = entry.outputs(made)
-            scope.update(zip(out_keys, made, strict=True))
+                made = as_tuple(made)
+            scope.update(zip(out_keys, made))  # noqa: B905 - as many as keys, and quicker
         return scope
 
     return run

@@ -32,6 +32,7 @@ class Entry:
             and returns a tensordict where both are None.
         in_keys: what it reads.
         out_keys: what it writes; `("_",)` is dropped.
+        parts: lists what the call itself calls, with keys, good until its parts change; or None.
 
     Example:
         >>> Entry(torch.neg, [("a",)], [("b",)]).on({("a",): torch.tensor(3)})
@@ -41,6 +42,22 @@ class Entry:
     call: Callable[..., Any]
     in_keys: list[Key] | None
     out_keys: list[Key] | None
+    parts: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
+
+    def bound(self) -> list[Entry]:
+        """Flatten it once more, for a run of steps in which the policy stays what it is.
+
+        Returns:
+            What it calls; itself where it lists nothing.
+
+        Example:
+            >>> listed = lambda: [(torch.neg, ["a"], ["b"])]
+            >>> [one.in_keys for one in Entry(torch.neg, [("a",)], [("b",)], listed).bound()]
+            [[('a',)]]
+        """
+        if self.parts is None:
+            return [self]
+        return [Entry(call, _keys(read), _keys(made)) for call, read, made in self.parts()]
 
     def on(self, scope: Mapping[Key, Any]) -> Values:
         """Call it on plain tensors, which it must be able to take.
@@ -54,10 +71,11 @@ class Entry:
         Raises:
             ValueError: it returns more or fewer tensors than it has keys.
         """
-        assert self.in_keys is not None
-        assert self.out_keys is not None
-        made = self.outputs(self.call(*[scope[key] for key in self.in_keys]))
-        written = dict(zip(self.out_keys, made, strict=True))
+        in_keys, out_keys = self.in_keys or [], self.out_keys or []
+        made = self.call(*[scope[key] for key in in_keys])
+        if type(made) is not tuple or len(made) != len(out_keys):
+            made = self.outputs(made)
+        written = dict(zip(out_keys, made))  # noqa: B905 - as many as keys, and quicker
         written.pop(("_",), None)
         return written
 
@@ -88,7 +106,8 @@ class PolicyPlan:
     """A policy as a list of calls, which write to a dictionary of tensors.
 
     A stock `TensorDictModule` is called as `module.module(*tensors)`, a module that offers
-    `step(*tensors)` by that, a sequence part by part, and anything else through a tensordict. On
+    `step(*tensors)` by that, a sequence part by part, and anything else through a tensordict. Where
+    a module offers `step_calls()` too, a rollout makes those calls in the place of `step`. On
     the first step the plan is run beside the policy under the same generator state; where they
     differ the policy is called as it is from then on.
 
@@ -171,8 +190,8 @@ class PolicyPlan:
                 written = _through_tensordict(entry.call, scope, batch_size)
             else:
                 written = entry.on(scope)
-            scope.update(written)
-            made.update(written)
+            scope |= written
+            made |= written
         return made
 
     def _verified(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
@@ -248,7 +267,8 @@ def _entries(policy: Any) -> Iterator[Entry]:
         yield Entry(policy, None, None)
     elif isinstance(policy, TensorDictModuleBase) and callable(getattr(type(policy), "step", None)):
         # asked of the class: an instance hands on unknown names to the module inside
-        yield Entry(policy.step, _keys(policy.in_keys), _keys(policy.out_keys))
+        parts = policy.step_calls if hasattr(type(policy), "step_calls") else None
+        yield Entry(policy.step, _keys(policy.in_keys), _keys(policy.out_keys), parts)
     elif _is_stock(policy, TensorDictSequential):
         for part in policy.module:
             yield from _entries(part)

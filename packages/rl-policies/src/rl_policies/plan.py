@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey
-from rl_policies.tensor_step import TensorStep, ordinary, outputs_of, read
-
-Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
+from rl_policies.tensor_step import Call, TensorStep, ordinary, outputs_of, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Plan:
     """The modules of a sequence in the order they run, each to be called on tensors.
 
     Args:
-        calls: a callable for each part, the keys of its inputs and of its outputs.
+        calls: what the parts call, with the keys of its inputs and of its outputs.
         modules: the dictionaries of children of every module that the plan went through.
         children: what was in each when the plan was made.
         hooks: dictionaries of hooks, all empty when the plan was made.
@@ -29,7 +27,7 @@ class Plan:
             every mode. A module of another package that offers `step` promises that for acting.
     """
 
-    calls: tuple[Call, ...]
+    calls: list[Call]
     modules: list[dict[str, Any]]
     children: list[tuple[Any, ...]]
     hooks: tuple[dict[Any, Any], ...]
@@ -54,7 +52,7 @@ class Plan:
             outputs = call(*[values[key] for key in in_keys])
             if type(outputs) is not tuple or len(outputs) != len(out_keys):
                 outputs = outputs_of(outputs, out_keys)
-            values.update(zip(out_keys, outputs, strict=True))
+            values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
 
     def run_on(self, tensordict: TensorDictBase, module: Any, last: int | None = None) -> None:
         """Step the parts on the entries of a tensordict, and write what they compute.
@@ -100,6 +98,21 @@ class PlannedStep(TensorStep):
         self._planned().run(values)
         return tuple([values[key] for key in self.out_keys])
 
+    def step_calls(self) -> list[Call]:
+        """List what the parts call, for a loop that steps many times.
+
+        Returns:
+            Functions on tensors, each with the keys of its inputs and of its outputs, to be called
+            one after another. They do what `step` does until a part is replaced or a hook added:
+            ask anew for each batch.
+
+        Raises:
+            TypeError: a part can only be called on a tensordict.
+        """
+        if not _is_sequence(self):
+            return super().step_calls()
+        return list(self._planned().calls)
+
     def _planned(self) -> Plan:
         plan: Plan | None = self.__dict__.get("_plan")
         if plan is None or plan.stale():
@@ -144,12 +157,15 @@ def plan_of(sequence: Any) -> Plan:
     children = [tuple(each.values()) for each in modules]
     hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
     exact = all(isinstance(part, TensorStep) or _is_stock(part) for part in parts)
-    return Plan(tuple(map(_call, parts)), modules, children, hooks, exact)
+    calls = [call for part in parts for call in _calls(part)]
+    return Plan(calls, modules, children, hooks, exact)
 
 
-def _call(part: Any) -> Call:
+def _calls(part: Any) -> list[Call]:
+    if isinstance(part, TensorStep) and not isinstance(part, PlannedStep):
+        return part.step_calls()
     call = part.module if _is_stock(part) else part.step
-    return call, list(part.in_keys), list(part.out_keys)
+    return [(call, list(part.in_keys), list(part.out_keys))]
 
 
 def _children(sequence: Any) -> Iterable[Any]:
@@ -161,7 +177,7 @@ def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
     kind = type(module)
     visited.append(module)
     if ordinary(module) and not any(_hooks(module)):
-        if kind.forward is TensorDictSequential.forward:
+        if _is_sequence(module):
             visited.append(module.module)
             for child in _children(module):
                 yield from _parts(child, visited)
@@ -175,6 +191,15 @@ def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
         "options of its own. Call the policy on a tensordict, or step its parts one by one."
     )
     raise TypeError(msg)
+
+
+def _is_sequence(module: Any) -> bool:
+    """Tell whether a module does what its children do one after another, and writes all of it."""
+    kind = type(module)
+    if not isinstance(module, PlannedStep):
+        return bool(kind.forward is TensorDictSequential.forward)
+    stock = kind.step is PlannedStep.step and kind.forward is TensorStep.forward
+    return stock and ordinary(module) and getattr(module, "_requires_sample", True)
 
 
 def _is_stock(module: Any) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import (
     CompositeDistribution,
@@ -25,7 +26,7 @@ from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
-from rl_policies.tensor_step import TensorStep, read
+from rl_policies.tensor_step import Call, TensorStep, read
 from rl_specs import Bounded, OneHot, TensorSpec
 
 Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
@@ -195,15 +196,15 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             >>> module.step(torch.zeros(3, 2), torch.ones(3, 2))[0].shape
             torch.Size([3, 2])
         """
+        kind = interaction_type() or self.default_interaction_type
+        if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
+            return self._drawn(self._draw, tensors)
         if not self._simple or self.num_samples is not None:
             msg = (
                 "composite distributions, num_samples and generators need a tensordict: "
                 "call the module instead of step"
             )
             raise TypeError(msg)
-        kind = interaction_type() or self.default_interaction_type
-        if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
-            return self._drawn(self._draw, tensors)
         dist = self.distribution(*tensors)
         if kind is InteractionType.RANDOM:
             sample = dist.rsample() if dist.has_rsample else dist.sample()
@@ -216,6 +217,38 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if self.return_log_prob:
             return sample, dist.log_prob(sample)
         return (sample,)
+
+    def step_calls(self) -> list[Call]:
+        """List what `step` calls, for a loop that steps many times.
+
+        Returns:
+            One function, with the keys of its inputs and of its outputs. It does what `step` does,
+            and draws from parameters of the form of those before without a look at them.
+        """
+        if self._draw is None or type(self).step is not SamplingModule.step:
+            return super().step_calls()
+        step, draw, random = self.step, self._draw, InteractionType.RANDOM
+        is_compiling, keeps_gradient = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+        shape: torch.Size | None = None  # of parameters that were looked at
+        dtype: torch.dtype | None = None
+
+        def act(*parameters: Tensor) -> tuple[Tensor, ...]:
+            nonlocal shape, dtype
+            kind = interaction_type() or self.default_interaction_type
+            if kind is not random or keeps_gradient() or is_compiling():
+                return step(*parameters)
+            for one in parameters:
+                if one.dtype is not dtype or one.shape != shape:
+                    break
+            else:
+                made = draw(*parameters)
+                return made if self.return_log_prob else made[:1]
+            looked_at = step(*parameters)
+            if can_draw(*parameters):
+                shape, dtype = parameters[0].shape, parameters[0].dtype
+            return looked_at
+
+        return [(act, list(self.in_keys), list(self.out_keys))]
 
     def _drawn(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What `step` returns, without making a distribution."""

@@ -6,13 +6,16 @@ a module that offers `step` takes the tensors of its `in_keys` and returns those
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor
 
 from rl_layout.keys import NestedKey, require
+
+Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
 
 
 class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
@@ -32,6 +35,22 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
             One for each of `out_keys`.
         """
         raise NotImplementedError
+
+    def step_calls(self) -> list[Call]:
+        """List what `step` calls, for a loop that steps many times.
+
+        Returns:
+            Functions on tensors, each with the keys of its inputs and of its outputs, to be called
+            one after another. They do what `step` does until a part is replaced or a hook added:
+            ask anew for each batch.
+
+        Example:
+            >>> from torch import nn
+            >>> from rl_policies import ValueOperator
+            >>> [keys for _, *keys in ValueOperator(nn.Linear(3, 1)).step_calls()]
+            [[['observation'], ['state_value']]]
+        """
+        return [(self.step, list(self.in_keys), list(self.out_keys))]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Read the inputs from a tensordict, and write the outputs to it.

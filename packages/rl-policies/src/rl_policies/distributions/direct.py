@@ -8,14 +8,13 @@ generator gives the same samples, and log-probabilities that are the same up to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from math import isnan
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical
-from torch.nn.functional import softplus
 
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI
@@ -134,7 +133,8 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index).squeeze(-1)
-    if isnan(float(log_prob.sum())):  # one NaN makes all of its row, and one row the sum
+    # one NaN makes all of its row, and one row the sum
+    if isnan(float(log_prob if log_prob.numel() == 1 else log_prob.sum())):
         msg = "cannot draw from these logits: some are nan. Look at the weights of the policy."
         raise RuntimeError(msg)
     return index.squeeze(-1), log_prob
@@ -155,11 +155,11 @@ def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         >>> torch.allclose(log_prob, -0.5 * x.square().sum(-1) - 1.837877)
         True
     """
-    x = torch.addcmul(loc, torch.empty_like(loc).normal_(), scale)
+    x = torch.addcmul(loc, torch.randn_like(loc), scale)
     # the density of what is handed out: x has been rounded, its noise has not
     z = x.sub(loc).div_(scale)
     surprise = torch.addcmul(scale.log(), z, z, value=0.5)
-    return x, torch.rsub(surprise.sum(-1), -HALF_LOG_2PI * loc.shape[-1])
+    return x, _log_density(surprise, HALF_LOG_2PI)
 
 
 def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,8 +178,7 @@ def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         True
     """
     u, surprise = _before_tanh(loc, scale)
-    constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
-    return u.tanh(), torch.rsub(surprise.sum(-1), -constant)
+    return u.tanh(), _log_density(surprise, HALF_LOG_2PI + 2 * LOG_2)
 
 
 def draw_bounded(
@@ -206,15 +205,26 @@ def draw_bounded(
     u, surprise = _before_tanh(loc, scale)
     # the sum may round past a bound
     x = (low + half * (1 + u.tanh())).clamp(low, high)
-    constant = (HALF_LOG_2PI + 2 * LOG_2) * loc.shape[-1]
-    return x, torch.rsub((surprise + half.log()).sum(-1), -constant)
+    return x, _log_density(surprise + half.log(), HALF_LOG_2PI + 2 * LOG_2)
 
 
 def _before_tanh(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """What tanh is taken of, and what each entry takes from the log-density: ``[*B, k]``."""
-    noise = torch.empty_like(loc).normal_()
+    noise = torch.randn_like(loc)
     u = torch.addcmul(loc, noise, scale)
-    # the threshold makes softplus exact to the last bit of float64
-    flatness = u + softplus(-2 * u, threshold=40)
-    surprise = torch.addcmul(scale.log(), noise, noise, value=0.5).sub_(flatness, alpha=2)
-    return u, surprise
+    surprise = torch.addcmul(scale.log(), noise, noise, value=0.5)
+    return u, surprise.sub_(torch.logaddexp(u, -u), alpha=2)
+
+
+def _log_density(surprise: Tensor, constant: float) -> Tensor:
+    """Sum what entries take from the log-density, and a constant for each of them."""
+    total, whole = surprise.sum(-1), -constant * surprise.shape[-1]
+    if torch.compiler.is_compiling():
+        return torch.rsub(total, whole)
+    return _number(whole, total.dtype) - total
+
+
+@cache
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor, on whatever device: to wrap one anew takes as long as an operation."""
+    return torch.full((), value, dtype=dtype, device="cpu")

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.kl import register_kl
-from torch.nn.functional import softplus
 
 from rl_policies.distributions.drawn import Drawn
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale, normal_kl
@@ -22,7 +21,7 @@ class TanhNormal(LocScale):
 
         u = loc + scale ε,    half = (high - low) / 2,    x = low + half (1 + tanh u)
         log p(x) = Σᵢ log N(uᵢ) - log(1 - tanh² uᵢ) - log halfᵢ
-        log(1 - tanh² u) = 2 (log 2 - u - softplus(-2u))
+        log(1 - tanh² u) = 2 (log 2 - log(exp(u) + exp(-u)))
 
     The last line is exact for any u. Values that this object has drawn keep their u; for others it
     is atanh of the value, pulled one rounding inside the bounds, so that a value on a bound has a
@@ -148,9 +147,7 @@ class TanhNormal(LocScale):
             tensor(-1.8379)
         """
         u, z = self._before_tanh(value)
-        # the threshold makes softplus exact to the last bit of float64
-        flatness = u + softplus(-2 * u, threshold=40)
-        surprise = torch.sub(self._surprise(u, z), flatness, alpha=2)
+        surprise = torch.sub(self._surprise(u, z), torch.logaddexp(u, -u), alpha=2)
         if not self._plain:
             surprise = surprise + self._half.log()
         return self._log_density(surprise, HALF_LOG_2PI + 2 * LOG_2)
