@@ -62,3 +62,13 @@ def test_the_root_alone_decides_where_it_has_a_flag():
     step = TensorDict({"done": NO, "agents": {"done": YES}})
     assert ends(step, groups) == {(): NO}
     assert set(ends(step, [("agents",)])) == {("agents",)}
+
+
+def test_flags_that_may_not_be_looked_at_follow_from_the_others():
+    done, terminated = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+    either, _, truncated = completed(
+        {"done": done, "terminated": terminated}, (), "step", waits=False
+    )
+    assert (either.tolist(), truncated.tolist()) == ([True, True, False], [False, True, False])
+    flags = {"done": ~done, "terminated": terminated, "truncated": truncated}
+    assert completed(flags, (), "step", waits=False)[0].tolist() == [True, True, False]

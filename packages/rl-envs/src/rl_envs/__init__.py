@@ -4,6 +4,7 @@ from rl_envs.check import check_env_specs
 from rl_envs.env import EnvBase
 from rl_envs.gym import GymEnv
 from rl_envs.parallel import ParallelEnv
+from rl_envs.pendulums import Pendulums
 from rl_envs.policy_plan import PolicyPlan, policy_plan
 from rl_envs.random_policy import RandomPolicy
 from rl_envs.rendering import FrameRecorder, write_gif
@@ -24,6 +25,7 @@ __all__ = [
     "GymEnv",
     "GymVectorEnv",
     "ParallelEnv",
+    "Pendulums",
     "PolicyPlan",
     "RandomPolicy",
     "SerialEnv",

@@ -62,7 +62,9 @@ def complete_done_spec(full_done_spec: Composite) -> Composite:
     return spec
 
 
-def complete_done(tensordict: TensorDictBase, groups: Iterable[Prefix], what: str) -> None:
+def complete_done(
+    tensordict: TensorDictBase, groups: Iterable[Prefix], what: str, *, waits: bool = True
+) -> None:
     """Write the flags that follow from those that are there, in place.
 
     `done` is `terminated | truncated`. `done` alone means that the task ended; `truncated` alone
@@ -72,6 +74,8 @@ def complete_done(tensordict: TensorDictBase, groups: Iterable[Prefix], what: st
         tensordict: what a step produced, flags bool `[*B, ..., 1]`.
         groups: the prefixes of the groups, from `done_groups`.
         what: what to call the tensordict in a message.
+        waits: compare flags that tell the same, which waits for the device. Otherwise `terminated`
+            and `truncated` count.
 
     Raises:
         KeyError: a group has no flag at all.
@@ -87,19 +91,22 @@ def complete_done(tensordict: TensorDictBase, groups: Iterable[Prefix], what: st
     for prefix in groups:
         holder = tensordict if not prefix else tensordict.get(prefix, None)
         flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
-        done, terminated, truncated = completed(flags, prefix, what)
+        done, terminated, truncated = completed(flags, prefix, what, waits=waits)
         holder.set(keys.DONE, done)
         holder.set(keys.TERMINATED, terminated)
         holder.set(keys.TRUNCATED, truncated)
 
 
-def completed(flags: dict[str, Any], prefix: Prefix, what: str) -> tuple[Tensor, Tensor, Tensor]:
+def completed(
+    flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     """Work out the three flags of one group from those that are there.
 
     Args:
         flags: bool tensors by name; None where there is none.
         prefix: the group's, for messages.
         what: what to call the tensordict in a message.
+        waits: as for `complete_done`.
 
     Returns:
         done, terminated, truncated.
@@ -127,9 +134,11 @@ def completed(flags: dict[str, Any], prefix: Prefix, what: str) -> tuple[Tensor,
             raise ValueError(msg)
         assert truncated is not None
         return truncated.clone(), torch.zeros_like(truncated), truncated
+    if not waits and truncated is None and done is not None:
+        truncated = done & ~terminated
     truncated = torch.zeros_like(terminated) if truncated is None else truncated
     either = terminated | truncated
-    if done is not None and not torch.equal(done, either):
+    if waits and done is not None and not torch.equal(done, either):
         if flags.get(keys.TRUNCATED) is not None or bool((terminated & ~done).any()):
             msg = (
                 f"{what}: {(*prefix, 'done')} must be terminated or truncated: got {done.tolist()} "

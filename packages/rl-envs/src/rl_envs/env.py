@@ -18,6 +18,7 @@ from rl_envs.partial_reset import asked, merge, reset_masks, without_masks
 from rl_envs.rendering import Rendered
 from rl_envs.rollout import Request
 from rl_envs.seeds import next_seed
+from rl_envs.waiting import may_wait, names_every_row, names_no_row
 from rl_layout import step_mdp
 from rl_transforms import Place
 
@@ -48,6 +49,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             state is all in the tensordict may set it to False.
         check_values: whether each value is compared with its spec, and NaN refused. Shapes and
             dtypes always are.
+        waits_for_device: whether rollouts look at the done flags at each step, to reset only where
+            a row is over. Where False, `_reset` is called after every step, with a mask that may
+            name no row, and nothing waits for the device (`check_values` would).
         native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
         device: where its data lies.
         is_closed: whether `close` was called.
@@ -61,6 +65,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
 
     batch_locked: bool = True
     check_values: bool = True
+    waits_for_device: bool = True
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = torch.device("cpu" if device is None else device)
@@ -127,9 +132,10 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         guards.check_batch(self, tensordict)
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
         kept = None if tensordict is None else without_masks(tensordict, masks)
-        if kept is not None and masks and not any(bool(mask.any()) for mask in masks.values()):
+        waits = may_wait(self)
+        if waits and kept is not None and masks and names_no_row(masks):
             return kept
-        whole = kept is None or not masks or all(bool(mask.all()) for mask in masks.values())
+        whole = kept is None or not masks or (waits and names_every_row(masks))
         root = self._fresh(None if whole else asked(kept, masks), masks, kwargs)
         self._is_started = True
         if kept is not None:
@@ -204,7 +210,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             tensordict: a root `[*B]`, as `step_mdp` makes it.
 
         Returns:
-            The root itself where nothing is done, otherwise a new one.
+            The root itself where nothing is seen to be done, otherwise a new one.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
@@ -214,7 +220,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             True
         """
         over = ends(tensordict, self.done_groups)
-        if not any(bool(flag.any()) for flag in over.values()):
+        if may_wait(self) and names_no_row(over):
             return tensordict
         asked = tensordict.copy()
         for prefix, flag in over.items():
@@ -480,7 +486,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         after = after.copy()
         lead = self._lead(after)
         guards.fit_columns(self, after, lead)
-        complete_done(after, self.done_groups, "step")
+        complete_done(after, self.done_groups, "step", waits=may_wait(self))
         guards.check_leaves(self._after_leaves, after, lead, "step")
         if self.check_values:
             guards.check_values(self._after_leaves, after, "step")

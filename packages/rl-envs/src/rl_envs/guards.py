@@ -13,6 +13,7 @@ from rl_envs.arrays import Array
 from rl_envs.done import Prefix, complete_done
 from rl_envs.env_specs import Leaves
 from rl_envs.partial_reset import fitted
+from rl_envs.waiting import may_wait
 from rl_layout import keys
 from rl_specs import Bounded, TensorSpec
 from rl_transforms import StepCounter, Transform
@@ -405,20 +406,23 @@ def checked_reset(
     """
     lead = env._lead(root)
     fit_columns(env, root, lead)
+    flagged, waits = [], may_wait(env)
     for prefix in env.done_groups:
         flags = _flags(root, prefix)
         mask = masks.get(prefix, masks.get((), None))
-        for flag in flags:
+        for flag in flags if waits else ():
             over = flag if mask is None else flag & fitted(mask, flag)
             if bool(over.any()):
                 msg = f"reset: {(*prefix, 'done')} is set right after a reset: got {flag.tolist()}."
                 raise RuntimeError(msg)
-        if not flags:
+        if flags:
+            flagged.append(prefix)
+        else:
             holder = env.full_done_spec[prefix] if prefix else env.full_done_spec
             zeros = {name: holder[name].zero(lead) for name in keys.DONE_KEYS}
             for name, flag in zeros.items():
                 root.set((*prefix, name), flag)
-    complete_done(root, env.done_groups, "reset")
+    complete_done(root, flagged, "reset", waits=waits)
     check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
     return root
 

@@ -1,0 +1,157 @@
+"""An environment on tensors alone: right, resumable, and never waited for."""
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from rl_envs import GymEnv, TransformedEnv
+from rl_envs.pendulums import Pendulums
+from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
+from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
+
+ENDINGS = [(2, "terminated"), (3, "truncated"), (1, "terminated")]
+
+
+def policy():
+    return TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"])
+
+
+def play_unseen(env, *policies):
+    """Play with tensors that have no values, so that whatever looks at one raises."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return env.rollout(11, *policies, break_when_any_done=False)
+
+
+def test_every_promise_is_kept():
+    check_conformance(lambda: Pendulums(3, max_steps=7))
+
+
+def test_pendulums_move_as_that_of_gymnasium():
+    plain = gymnasium.make("Pendulum-v1").unwrapped
+    env = Pendulums(3)
+    env.reset()
+    start = env._angle, env._speed
+    torques = torch.empty(9, 3, 1).uniform_(-3, 3)
+    torques[0] = 2.0
+    steps = [
+        env.step(TensorDict({"action": torque.clamp(-2, 2)}, [3]))["next"] for torque in torques
+    ]
+    for row in range(3):
+        plain.reset()
+        plain.state = np.array([float(part[row]) for part in start])
+        for step, torque in zip(steps, torques, strict=True):
+            seen, reward, *_ = plain.step(torque[row].numpy())
+            # Gymnasium computes in double precision
+            assert np.allclose(step["observation"][row].numpy(), seen, atol=1e-4)
+            assert math.isclose(step["reward"][row], reward, rel_tol=1e-4, abs_tol=1e-4)
+
+
+def test_rows_are_truncated_and_begin_anew():
+    batch = Pendulums(5, max_steps=4).rollout(10, break_when_any_done=False)
+    over = batch["next", "truncated"].squeeze(-1)
+    assert over.tolist() == [[t in (3, 7) for t in range(10)]] * 5
+    assert not batch["next", "terminated"].any()
+    after, seen = batch["next", "observation"][:, :-1], batch["observation"][:, 1:]
+    same = (after == seen).all(-1)
+    assert torch.equal(same, ~over[:, :-1])
+    assert (seen[~same][:, 2].abs() <= 1).all()  # an episode begins slowly
+
+
+def test_single_rows_are_reset_by_a_mask():
+    env = Pendulums(3)
+    root = env.step(env.rand_action(env.reset()))["next"].exclude("reward")
+    mask = torch.tensor([[False], [True], [False]])
+    fresh = env.reset(root.copy().set("_reset", mask))
+    same = (fresh["observation"] == root["observation"]).all(-1)
+    assert same.tolist() == [True, False, True]
+    assert env._count.flatten().tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [None, lambda: Compose(InitTracker(), StepCounter(max_steps=3), RewardSum())],
+    ids=["bare", "transformed"],
+)
+@pytest.mark.parametrize("policies", [(), (policy(),)], ids=["random", "policy"])
+def test_no_step_waits_for_a_value(around, policies):
+    env = Pendulums(5, max_steps=4)
+    if around is not None:
+        env = TransformedEnv(env, around())
+    batch = play_unseen(env, *policies)
+    assert batch.shape == (5, 11)
+    assert batch["next", "done"].shape == (5, 11, 1)
+
+
+def test_looking_at_a_value_is_noticed():
+    class Looking(Pendulums):
+        def _step(self, tensordict):
+            after = super()._step(tensordict)
+            assert not after["reward"].isnan().any()
+            return after
+
+    with pytest.raises(DataDependentOutputException):
+        play_unseen(Looking(5))
+    with pytest.raises(DataDependentOutputException):
+        play_unseen(CountingEnv(3, (5,)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EpisodeStepEnv(ENDINGS, batch_size=(4,)),
+        lambda: MultiAgentEnv(3, ENDINGS, batch_size=(4,)),
+    ],
+    ids=["plain", "agents"],
+)
+def test_without_waiting_the_batch_is_the_same(make):
+    batches = []
+    for waits in (True, False):
+        env = make()
+        env.waits_for_device = env.check_values = waits
+        env = TransformedEnv(env, Compose(InitTracker(), StepCounter(max_steps=2)))
+        torch.manual_seed(3)
+        batches.append(env.rollout(12, break_when_any_done=False))
+    assert batches[0]["next", "done"].sum() > 12
+    assert set(batches[0].keys(True, True)) == set(batches[1].keys(True, True))
+    assert (batches[0] == batches[1]).all()
+
+
+def test_a_saved_state_goes_on_bit_for_bit():
+    env, other = Pendulums(3, max_steps=4), Pendulums(3, max_steps=4)
+    env.set_seed(3)
+    first = env.rollout(6, break_when_any_done=False)
+    other.load_state_dict(env.state_dict())
+    root = env._advance(first[:, -1])
+    batches = []
+    for one in (env, other):
+        torch.manual_seed(5)
+        batches.append(one.rollout(9, auto_reset=False, tensordict=root, break_when_any_done=False))
+    assert (batches[0] == batches[1]).all()
+
+
+def test_an_ordinary_environment_still_waits():
+    assert GymEnv("CartPole-v1").waits_for_device
+    root = CountingEnv().reset()
+    env = CountingEnv()
+    env.reset()
+    assert env.maybe_reset(root) is root
+
+
+@pytest.mark.gpu
+def test_no_step_waits_for_a_device():
+    env = Pendulums(64, max_steps=4, device="cuda")
+    actor = policy().to("cuda")
+    env.rollout(5, actor, break_when_any_done=False)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = env.rollout(11, actor, break_when_any_done=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert batch["next", "truncated"].sum() == 2 * 64
