@@ -1,6 +1,7 @@
 """Changes of tensordicts, for environments and for buffers."""
 
 from rl_transforms.action_mask import ActionMask
+from rl_transforms.burn_in import BurnIn
 from rl_transforms.cast import DoubleToFloat, DTypeCastTransform
 from rl_transforms.cat_frames import CatFrames
 from rl_transforms.cat_tensors import CatTensors
@@ -33,6 +34,7 @@ from rl_transforms.vec_norm import VecNorm
 
 __all__ = [
     "ActionMask",
+    "BurnIn",
     "CallableTransform",
     "CatFrames",
     "CatTensors",

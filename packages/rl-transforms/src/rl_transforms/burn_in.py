@@ -1,0 +1,192 @@
+"""The first rows of slices, run to warm recurrent states up, and taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys, set_recurrent_mode
+from rl_layout.keys import NestedKey, as_key, as_tuple, next_key
+from rl_transforms.entries import missing, with_entries
+from rl_transforms.transform import Transform
+
+MARKERS = (
+    keys.TRAJ_IDS,
+    keys.TRAJ_STEP,
+    keys.MASK,
+    keys.NEXT_DONE,
+    keys.NEXT_TERMINATED,
+    keys.NEXT_TRUNCATED,
+    keys.STEPS_TO_NEXT_OBS,
+)
+
+
+class Module(Protocol):
+    """A recurrent module on tensordicts, as those of rl-recurrent are."""
+
+    in_keys: Sequence[NestedKey]
+    out_keys: Sequence[NestedKey]
+    __call__: Callable[..., Any]
+
+
+class BurnIn(Transform):
+    """Runs recurrent modules without gradient over the first rows of slices, and takes these away.
+
+    What is left starts from the state behind them, instead of one that was stored by older weights.
+    Modules run in recurrent mode, from the state stored in the first row of each slice, and must
+    write ``("next", state)`` in the last row of each.
+
+    In a flat batch every segment loses its first `burn_in` rows, and one that is no longer is gone.
+    A segment that begins where its trajectory does, at ``traj_step`` 0, starts from a state that is
+    right and loses none. A batch ``[*B, T]`` stays rectangular: it loses its first columns,
+    whatever lies there. What is left is marked ``is_init`` where a slice begins now.
+
+    The modules are the caller's: neither saved nor trained with the transform.
+
+    Args:
+        modules: one module or several, run in order.
+        burn_in: how many rows, at least 1.
+        out_keys: states to hand on, by their names at the root; by default those that the modules
+            write under ``"next"``.
+
+    Raises:
+        TypeError: a module has no ``in_keys`` and ``out_keys``.
+        ValueError: `burn_in` is less than 1, or the modules write no state.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> class Count:
+        ...     in_keys, out_keys = ["is_init", "count"], [("next", "count")]
+        ...     def __call__(self, rows):
+        ...         number = rows["is_init"].cumsum(0)  # of the slice
+        ...         return rows.set(("next", "count"), rows["count"] + 100 * number)
+        >>> rows = trajectories([4, 3], first_step=5)  # two slices, the second from a reset
+        >>> rows["count"] = torch.ones(7, 1)
+        >>> left = BurnIn(Count(), 2)(rows)
+        >>> left["count"].flatten().tolist()
+        [101.0, 1.0, 1.0, 1.0, 1.0]
+        >>> left["collector", "traj_step"].tolist()
+        [7, 8, 0, 1, 2]
+    """
+
+    online = False
+    places = frozenset({"buffer"})
+
+    def __init__(
+        self,
+        modules: Module | Sequence[Module],
+        burn_in: int,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        given = tuple(modules) if isinstance(modules, list | tuple) else (modules,)
+        for module in given:
+            if not (
+                callable(module) and hasattr(module, "in_keys") and hasattr(module, "out_keys")
+            ):
+                msg = f"expected a module with in_keys and out_keys, got {type(module).__name__}."
+                raise TypeError(f"{msg} Wrap it in a TensorDictModule.")
+        if burn_in < 1:
+            msg = f"burn_in: expected at least 1 row, got {burn_in}. Leave the transform out."
+            raise ValueError(msg)
+        written = [as_tuple(key) for module in given for key in module.out_keys]
+        states = [as_key(key[1:]) for key in written if key[0] == keys.NEXT and len(key) > 1]
+        super().__init__(states if out_keys is None else out_keys)
+        if not self.in_keys:
+            msg = f"the modules write no state under 'next': they write {written}. Pass out_keys."
+            raise ValueError(msg)
+        self.modules_run, self.burn_in = given, burn_in  # a tuple, which torch does not register
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Burn in.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``, with the states that were stored.
+
+        Returns:
+            The rows that are left, ``[M]`` or ``[*B, T - burn_in]``, the first of each slice with
+            the state behind those that are gone. Everything else in them is as it was.
+
+        Raises:
+            KeyError: a state, or what a module reads, is missing; or a module wrote no state.
+            ValueError: no row would be left.
+        """
+        for key in self.in_keys:
+            if batch.get(key, None) is None:
+                raise missing(self, key, batch)
+        return self._flat(batch) if batch.ndim == 1 else self._columns(batch)
+
+    def _flat(self, batch: TensorDictBase) -> TensorDictBase:
+        segments = Segments.of(batch)
+        counts = torch.full_like(segments.lengths, self.burn_in)
+        steps = batch.get(keys.TRAJ_STEP, None)
+        if steps is not None:
+            counts = counts.masked_fill(segments.first(steps) == 0, 0)
+        counts = torch.minimum(counts, segments.lengths)
+        positions = segments.rows - segments.spread(segments.starts)
+        is_head = positions < segments.spread(counts)
+        heads, rest = segments.rows[is_head], segments.rows[~is_head]
+        if not len(rest):
+            self._nothing_left(f"slices of at most {segments.max_length} rows")
+        begins = (positions == segments.spread(counts))[~is_head]
+        changes: dict[NestedKey, Tensor] = {keys.IS_INIT: self._begun(batch, rest, begins)}
+        left = batch[rest]
+        goes_on = (counts > 0) & (counts < segments.lengths)
+        if len(heads):
+            states = self._run(batch[heads], (positions == 0)[is_head])
+            ends = (counts.cumsum(0) - 1)[goes_on]  # the last head of each slice that goes on
+            places = ((segments.lengths - counts).cumsum(0) - (segments.lengths - counts))[goes_on]
+            for key, state in states.items():
+                old = left[key]
+                changes[key] = old.index_copy(0, places, state[ends].to(old.dtype))
+        return with_entries(left, changes)
+
+    def _columns(self, batch: TensorDictBase) -> TensorDictBase:
+        burn_in, time = self.burn_in, batch.ndim - 1
+        length = batch.shape[-1]
+        if length <= burn_in:
+            self._nothing_left(f"{length} columns")
+        ids = Segments.of(batch).ids
+        goes_on = (ids[..., burn_in] == ids[..., burn_in - 1]) & (ids[..., burn_in] >= 0)
+        index = (slice(None),) * time
+        head, left = batch[(*index, slice(0, burn_in))], batch[(*index, slice(burn_in, None))]
+        stored = left.get(keys.IS_INIT, None)
+        blank = torch.zeros(*left.shape, 1, dtype=torch.bool, device=ids.device)
+        flag = blank if stored is None else stored.clone()
+        flag[..., 0, 0] |= goes_on
+        changes: dict[NestedKey, Tensor] = {keys.IS_INIT: flag}
+        for key, state in self._run(head, None).items():
+            made = left[key].clone()
+            last = state.select(time, burn_in - 1).to(made.dtype)
+            made.select(time, 0)[goes_on] = last[goes_on]
+            changes[key] = made
+        return with_entries(left, changes)
+
+    def _run(self, head: TensorDictBase, begins: Tensor | None) -> dict[NestedKey, Tensor]:
+        """The states that the modules write under ``"next"`` for rows, by their root names."""
+        read = [as_tuple(key) for module in self.modules_run for key in module.in_keys]
+        rows = head.select(*read, *MARKERS, keys.IS_INIT, strict=False)
+        if begins is not None:  # heads of slices lie side by side now
+            rows = with_entries(rows, {keys.IS_INIT: begins.unsqueeze(-1)})
+        with torch.no_grad(), set_recurrent_mode(True):
+            for module in self.modules_run:
+                rows = module(rows)
+        found = {}
+        for key in self.in_keys:
+            state = rows.get(next_key(key), None)
+            if state is None:
+                raise missing(self, next_key(key), rows)
+            found[key] = state
+        return found
+
+    def _begun(self, batch: TensorDictBase, rest: Tensor, begins: Tensor) -> Tensor:
+        """First steps, and the first rows that are left of slices; ``[M, 1]``."""
+        stored = batch.get(keys.IS_INIT, None)
+        return begins.unsqueeze(-1) if stored is None else stored[rest] | begins.unsqueeze(-1)
+
+    def _nothing_left(self, what: str) -> None:
+        msg = f"burn_in={self.burn_in} leaves no row of {what}: sample longer slices."
+        raise ValueError(msg)
