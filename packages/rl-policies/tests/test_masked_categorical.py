@@ -2,9 +2,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
 from torch.testing import assert_close
 
-from rl_policies import MaskedCategorical, OneHotCategorical
+from rl_policies import (
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+    ProbabilisticActor,
+)
+from rl_specs import OneHot
 
 
 def test_a_masked_choice_is_never_drawn_and_costs_no_gradient():
@@ -32,3 +39,30 @@ def test_a_masked_choice_by_probabilities():
         MaskedCategorical(torch.zeros(3), mask=torch.ones(3))
     with pytest.raises(ValueError, match="leave no choice"):
         MaskedCategorical(torch.zeros(3), mask=torch.zeros(3).bool(), validate_args=True)
+
+
+def test_one_hot_vectors_are_drawn_where_the_mask_allows():
+    torch.manual_seed(0)
+    logits, mask = torch.randn(5, 4), torch.rand(5, 4) < 0.6
+    mask[:, 1] = True
+    net = TensorDictModule(lambda x, m: (x, m), ["observation", "allowed"], ["logits", "mask"])
+    actor = ProbabilisticActor(
+        net,
+        ["logits", "mask"],
+        spec=OneHot(4),
+        distribution_class=MaskedOneHotCategorical,
+        return_log_prob=True,
+    )
+    with set_interaction_type(InteractionType.RANDOM):
+        *_, action, log_prob = actor.step(logits, mask)
+    assert action.dtype == torch.bool  # that of the spec
+    assert (action & ~mask).sum() == 0
+    assert torch.equal(log_prob, OneHotCategorical(logits, mask=mask).log_prob(action))
+    wide = MaskedOneHotCategorical(logits, mask=mask).expand((3, 5))
+    assert (wide.sample().bool() & ~mask).sum() == 0
+
+
+def test_a_mask_has_to_be_given():
+    for kind in (MaskedCategorical, MaskedOneHotCategorical):
+        with pytest.raises(TypeError, match="mask"):
+            kind(torch.zeros(3))

@@ -4,8 +4,12 @@ from tensordict.nn import InteractionType, set_interaction_type
 from tensordict.nn.probabilistic import interaction_type
 
 from rl_policies.actor import Actor, ProbabilisticActor
+from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.independent_normal import IndependentNormal
-from rl_policies.distributions.masked_categorical import MaskedCategorical
+from rl_policies.distributions.masked_categorical import (
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+)
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.ordinal import OneHotOrdinal, Ordinal
 from rl_policies.distributions.tanh_normal import TanhNormal
@@ -20,10 +24,12 @@ from rl_policies.value import ValueOperator
 __all__ = [
     "MLP",
     "Actor",
+    "Delta",
     "EGreedyModule",
     "IndependentNormal",
     "InteractionType",
     "MaskedCategorical",
+    "MaskedOneHotCategorical",
     "OneHotCategorical",
     "OneHotOrdinal",
     "Ordinal",

@@ -12,12 +12,12 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
 )
-from tensordict.nn.distributions import Delta
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey
 from rl_policies.action_spec import ActionForm, check_safe, form_of
+from rl_policies.distributions.delta import Delta
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.plan import PlannedStep
 from rl_policies.sampling import Keys, SamplingModule
@@ -103,7 +103,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
             distribution. A dict gives other names: argument to key.
         out_keys: key of the action; `["action"]` by default.
         spec: spec of the action, or a `Composite` that holds it. Actions are checked against it,
-            and a `OneHotCategorical` draws in its dtype.
+            and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution; by default the parameter is the action.
         distribution_kwargs: further arguments of it.
         return_log_prob: write the log-probability of the action, `[*B]`.

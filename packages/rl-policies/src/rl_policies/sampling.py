@@ -13,7 +13,6 @@ from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
 )
-from tensordict.nn.distributions import Delta
 from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
@@ -21,14 +20,19 @@ from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple
 from rl_policies.action_spec import ActionForm, check_safe, form_of
+from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.direct import Draw, can_draw, direct_draw
 from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.masked_categorical import MaskedOneHotCategorical
 from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.ordinal import OneHotOrdinal
 from rl_policies.distributions.tanh_normal import TanhNormal
+from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
 from rl_policies.tensor_step import Call, TensorStep, read
 from rl_specs import Bounded, OneHot, TensorSpec
 
+ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
 Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
 
 
@@ -43,7 +47,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             distribution. A dict gives other names: argument to key.
         out_keys: key of the sample; `["action"]` by default.
         spec: spec of the sample, or a `Composite` that holds it. Samples are checked against it,
-            and a `OneHotCategorical` draws in its dtype.
+            and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution.
         distribution_kwargs: further arguments of it.
         return_log_prob: write the log-probability too, `[*B]`.
@@ -290,20 +294,21 @@ def _check_names(distribution_class: Any, names: list[str]) -> None:
 def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
     """Refuse a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
     title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
-    if distribution_class is OneHotCategorical:
+    if distribution_class in ONE_HOT:
         if type(leaf) is not OneHot:
             msg = f"{title} needs a OneHot spec: got {type(leaf).__name__}"
             raise TypeError(msg)
         return {"dtype": form.dtype, **kwargs}
-    if distribution_class in (IndependentNormal, TanhNormal) and not form.dtype.is_floating_point:
+    normal = (IndependentNormal, TanhNormal, TruncatedNormal)
+    if distribution_class in normal and not form.dtype.is_floating_point:
         msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
         raise TypeError(msg)
-    if distribution_class is TanhNormal and isinstance(leaf, Bounded) and not safe:
+    if distribution_class in normal[1:] and isinstance(leaf, Bounded) and not safe:
         low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
         box = leaf.space
         if bool((box.low > low).any() or (box.high < high).any()):
             msg = (
-                f"TanhNormal draws from {low} to {high}, outside of the spec. Pass "
+                f"{title} draws from {low} to {high}, outside of the spec. Pass "
                 "distribution_kwargs={'low': spec.space.low, 'high': spec.space.high}."
             )
             raise ValueError(msg)

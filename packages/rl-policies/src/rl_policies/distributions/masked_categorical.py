@@ -1,9 +1,10 @@
-"""One of n choices as a number, some of them not allowed."""
+"""One of n choices, some of them not allowed: as a number, or as a vector with a single one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
@@ -16,7 +17,7 @@ class MaskedCategorical(Categorical):
         pᵢ = exp(lᵢ) mᵢ / Σⱼ exp(lⱼ) mⱼ
 
     What is not allowed is never drawn, has the log-probability -inf, and adds nothing to the
-    entropy and its gradient. Where choices are vectors, `OneHotCategorical` takes a mask.
+    entropy and its gradient. Where choices are vectors it is `MaskedOneHotCategorical`.
 
     Args:
         logits: floats `[*B, n]`, not necessarily normalised.
@@ -31,7 +32,6 @@ class MaskedCategorical(Categorical):
         TypeError: they are no floats, or the mask is not bool.
 
     Example:
-        >>> import torch
         >>> mask = torch.tensor([True, False, True])
         >>> dist = MaskedCategorical(torch.zeros(3), mask=mask)
         >>> dist.probs, dist.log_prob(torch.tensor(1))
@@ -86,3 +86,40 @@ class MaskedCategorical(Categorical):
         new._vectors = self._vectors.expand(batch_shape)
         made: MaskedCategorical = new
         return made
+
+
+class MaskedOneHotCategorical(OneHotCategorical):
+    """Vectors with a single one, in places that a mask allows.
+
+    It is a `OneHotCategorical` that cannot be made without its mask.
+
+    Args:
+        logits: floats `[*B, n]`, not necessarily normalised.
+        probs: floats `[*B, n]`, not negative; instead of `logits`.
+        mask: bool, broadcasts to `[*B, n]`, True where a choice is allowed.
+        dtype: dtype of what is drawn; that of the spec of the action.
+        validate_args: look for NaN, negative probabilities and rows without a choice, and check
+            the values given to `log_prob`. This waits for the device.
+
+    Raises:
+        ValueError: both or none of `logits` and `probs` are given, or they do not hold a
+            distribution and `validate_args` is set.
+        TypeError: they are no floats, or the mask is not bool.
+
+    Example:
+        >>> mask = torch.tensor([True, False, True])
+        >>> dist = MaskedOneHotCategorical(torch.zeros(3), mask=mask)
+        >>> dist.log_prob(torch.eye(3))
+        tensor([-0.6931,    -inf, -0.6931])
+    """
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        probs: Tensor | None = None,
+        *,
+        mask: Tensor,
+        dtype: torch.dtype = torch.int64,
+        validate_args: bool = False,
+    ) -> None:
+        super().__init__(logits, probs, mask=mask, dtype=dtype, validate_args=validate_args)

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.distributions.kl import register_kl
 
+from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
 from rl_policies.distributions.drawn import Drawn
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale, normal_kl
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, normal_kl
 
 LOG_2 = math.log(2.0)
 
 
-class TanhNormal(LocScale):
+class TanhNormal(BoundedLocScale):
     """Vectors between two bounds, as in the appendix of Haarnoja et al. (2018).
 
         u = loc + scale ε,    half = (high - low) / 2,    x = low + half (1 + tanh u)
@@ -49,38 +49,8 @@ class TanhNormal(LocScale):
         (tensor([2., 2.]), True)
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments are the field's
-        self,
-        loc: Tensor,
-        scale: Tensor | float,
-        upscale: float = 5.0,
-        low: Tensor | float = -1.0,
-        high: Tensor | float = 1.0,
-        event_dims: int = 1,
-        tanh_loc: bool = False,
-        validate_args: bool = False,
-    ) -> None:
-        super().__init__(
-            loc,
-            scale,
-            event_dims=event_dims,
-            upscale=upscale,
-            tanh_loc=tanh_loc,
-            validate_args=validate_args,
-        )
-        # tanh itself needs no shift, and never rounds past its bounds
-        self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
-        if not self._plain:
-            check_bounds(low, high, validate_args)
-        self.low: Tensor | float = low if self._plain else placed(low, self.loc)
-        self.high: Tensor | float = high if self._plain else placed(high, self.loc)
+    def _prepare(self) -> None:
         self._drawn: Drawn | None = None
-
-    @constraints.dependent_property(is_discrete=False, event_dim=1)
-    def support(self) -> Any:
-        """Numbers between the bounds, in as many dimensions as the event has."""
-        inside = constraints.interval(self.low, self.high)
-        return constraints.independent(inside, len(self.event_shape))
 
     @property
     def mode(self) -> Tensor:
@@ -173,9 +143,7 @@ class TanhNormal(LocScale):
         """Send u to the bounds, and remember where the result came from."""
         out = u.tanh()
         if not self._plain:
-            # the sum may round past a bound
-            low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
-            out = (low + self._half * (1 + out)).clamp(low, high)
+            out = self._held(self.low + self._half * (1 + out))
         if self.loc.requires_grad or self.scale.requires_grad:
             # the noise stands for (u - loc) / scale only where u carries their gradient
             noise = noise if u.requires_grad else None
@@ -192,45 +160,6 @@ class TanhNormal(LocScale):
         y = value if self._plain else (value - self.low) / self._half - 1
         limit = 1 - torch.finfo(y.dtype).eps
         return y.clamp(-limit, limit).atanh(), None
-
-
-def check_bounds(low: Any, high: Any, wait: bool = True) -> None:
-    """Refuse bounds that leave nothing between them.
-
-    Args:
-        low: lower bound, a number or a tensor.
-        high: upper bound.
-        wait: look into tensors too, which waits for the device.
-
-    Raises:
-        ValueError: a lower bound is not below the upper one.
-
-    Example:
-        >>> check_bounds(0.0, 1.0)
-    """
-    numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
-    if not (low < high if numbers else not wait or bool((low < high).all())):
-        msg = f"low must be below high: got {low} and {high}"
-        raise ValueError(msg)
-
-
-def placed(bound: Tensor | float, loc: Tensor) -> Tensor:
-    """Bring a bound to where the parameters lie.
-
-    Args:
-        bound: a number, or broadcasting against `loc`.
-        loc: floats `[*B, *E]`.
-
-    Returns:
-        A tensor of the dtype and device of `loc`.
-
-    Example:
-        >>> placed(2.0, torch.zeros(3))
-        tensor(2.)
-    """
-    if isinstance(bound, Tensor):
-        return bound.to(loc)
-    return torch.full((), bound, dtype=loc.dtype, device=loc.device)
 
 
 def _equal(bound: Tensor | float, other: Tensor | float) -> bool:

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.special import log_ndtr, ndtri
 
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale
-from rl_policies.distributions.tanh_normal import check_bounds, placed
+from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 
 
-class TruncatedNormal(LocScale):
+class TruncatedNormal(BoundedLocScale):
     """Vectors with independent entries, normal and held between bounds by conditioning.
 
         p(x) = φ((x - loc) / scale) / (scale Z),    Z = Φ(b) - Φ(a)
@@ -22,11 +21,12 @@ class TruncatedNormal(LocScale):
     of its own. Computed in double precision in the tail where the bounds lie.
 
     Args:
-        loc: floats `[*B, k]`.
+        loc: floats `[*B, *E]`.
         scale: positive, broadcasts against `loc`; a number stands for a constant.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         low: lower bound, a number or broadcasting against `loc`.
         high: upper bound, likewise.
+        event_dims: how many trailing dimensions are one event.
         tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
         validate_args: look for NaN and for scales that are not positive, and check the values
             given to `log_prob`. This waits for the device.
@@ -40,22 +40,7 @@ class TruncatedNormal(LocScale):
         (tensor(-0.5372), tensor(-inf))
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments are the field's
-        self,
-        loc: Tensor,
-        scale: Tensor | float,
-        upscale: float = 5.0,
-        low: Tensor | float = -1.0,
-        high: Tensor | float = 1.0,
-        *,
-        tanh_loc: bool = False,
-        validate_args: bool = False,
-    ) -> None:
-        super().__init__(
-            loc, scale, upscale=upscale, tanh_loc=tanh_loc, validate_args=validate_args
-        )
-        check_bounds(low, high, validate_args)
-        self.low, self.high = placed(low, self.loc), placed(high, self.loc)
+    def _prepare(self) -> None:
         loc64, scale64 = self.loc.double(), self.scale.double()
         first, last = (self.low - loc64) / scale64, (self.high - loc64) / scale64
         # both bounds on the side where Φ is small: there differences keep their digits
@@ -66,16 +51,10 @@ class TruncatedNormal(LocScale):
         self._log_from = below
         self._log_mass = up_to + torch.log(-torch.expm1(below - up_to))
 
-    @constraints.dependent_property(is_discrete=False, event_dim=1)
-    def support(self) -> Any:
-        """Numbers between the bounds, in as many dimensions as the event has."""
-        inside = constraints.interval(self.low, self.high)
-        return constraints.independent(inside, len(self.event_shape))
-
     @property
     def mode(self) -> Tensor:
-        """The likeliest value, loc held between the bounds: floats `[*B, k]`."""
-        return self.loc.clamp(self.low, self.high)
+        """The likeliest value, loc held between the bounds: floats `[*B, *E]`."""
+        return self._held(self.loc)
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -84,13 +63,13 @@ class TruncatedNormal(LocScale):
 
     @property
     def mean(self) -> Tensor:
-        """The expectation, loc + scale (φ(a) - φ(b)) / Z, floats `[*B, k]`."""
+        """The expectation, loc + scale (φ(a) - φ(b)) / Z, floats `[*B, *E]`."""
         first, last = (
             torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
             for end in (self._from, self._to)
         )
         shift = torch.where(self._turned, last - first, first - last)
-        return (self.loc + (self.scale * shift).to(self.loc.dtype)).clamp(self.low, self.high)
+        return self._held(self.loc + (self.scale * shift).to(self.loc.dtype))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors without gradient, from the generator of torch.
@@ -99,7 +78,7 @@ class TruncatedNormal(LocScale):
             sample_shape: how many are drawn for each row.
 
         Returns:
-            Floats `[*sample_shape, *B, k]` within the bounds.
+            Floats `[*sample_shape, *B, *E]` within the bounds.
         """
         with torch.no_grad():
             return self.rsample(sample_shape)
@@ -111,20 +90,20 @@ class TruncatedNormal(LocScale):
             sample_shape: how many are drawn for each row.
 
         Returns:
-            Floats `[*sample_shape, *B, k]` within the bounds.
+            Floats `[*sample_shape, *B, *E]` within the bounds.
         """
         shape = self._extended_shape(sample_shape)
         share = torch.rand(shape, dtype=torch.float64, device=self.loc.device)
         z = ndtri(self._log_from.exp() + share * self._log_mass.exp())
         z = torch.maximum(torch.minimum(z, self._to), self._from)
         z = torch.where(self._turned, -z, z)
-        return (self.loc + (self.scale * z).to(self.loc.dtype)).clamp(self.low, self.high)
+        return self._held(self.loc + (self.scale * z).to(self.loc.dtype))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of vectors, -inf outside of the bounds.
 
         Args:
-            value: floats `[*S, *B, k]`.
+            value: floats `[*S, *B, *E]`.
 
         Returns:
             Floats `[*S, *B]`.

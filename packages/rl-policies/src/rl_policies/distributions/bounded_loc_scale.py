@@ -1,0 +1,116 @@
+"""Vectors with independent entries between two bounds, made of normal ones: what two share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from rl_policies.distributions.loc_scale import LocScale
+
+
+class BoundedLocScale(LocScale):
+    """Parameters and bounds of vectors that come of x = loc + scale ε.
+
+    Args:
+        loc: floats `[*B, *E]`.
+        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        upscale: bound on `|loc|` where `tanh_loc` is set.
+        low: lower bound, a number or broadcasting against `loc`.
+        high: upper bound, likewise.
+        event_dims: how many trailing dimensions are one event.
+        tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
+        validate_args: check the parameters and the values given to `log_prob`. This waits for
+            the device.
+
+    Raises:
+        TypeError: `loc` is no tensor of floats.
+        ValueError: shapes do not fit, a lower bound is not below the upper one, or values are
+            refused.
+
+    Example:
+        >>> BoundedLocScale(torch.zeros(3, 2), 1.0, high=4.0).high
+        tensor(4.)
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        loc: Tensor,
+        scale: Tensor | float,
+        upscale: float = 5.0,
+        low: Tensor | float = -1.0,
+        high: Tensor | float = 1.0,
+        event_dims: int = 1,
+        tanh_loc: bool = False,
+        validate_args: bool = False,
+    ) -> None:
+        super().__init__(
+            loc,
+            scale,
+            event_dims=event_dims,
+            upscale=upscale,
+            tanh_loc=tanh_loc,
+            validate_args=validate_args,
+        )
+        # as numbers they cost nothing
+        self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
+        if not self._plain:
+            check_bounds(low, high, validate_args)
+        self.low: Tensor | float = low if self._plain else placed(low, self.loc)
+        self.high: Tensor | float = high if self._plain else placed(high, self.loc)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Compute what a distribution asks for more than once."""
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> Any:
+        """Numbers between the bounds, in as many dimensions as the event has."""
+        inside = constraints.interval(self.low, self.high)
+        return constraints.independent(inside, len(self.event_shape))
+
+    def _held(self, value: Tensor) -> Tensor:
+        """Hold values between the bounds, past which a sum may round."""
+        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
+        return value.clamp(low.to(value), high.to(value))
+
+
+def check_bounds(low: Any, high: Any, wait: bool = True) -> None:
+    """Refuse bounds that leave nothing between them.
+
+    Args:
+        low: lower bound, a number or a tensor.
+        high: upper bound.
+        wait: look into tensors too, which waits for the device.
+
+    Raises:
+        ValueError: a lower bound is not below the upper one.
+
+    Example:
+        >>> check_bounds(0.0, 1.0)
+    """
+    numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
+    if not (low < high if numbers else not wait or bool((low < high).all())):
+        msg = f"low must be below high: got {low} and {high}"
+        raise ValueError(msg)
+
+
+def placed(bound: Tensor | float, loc: Tensor) -> Tensor:
+    """Bring a bound to where the parameters lie.
+
+    Args:
+        bound: a number, or broadcasting against `loc`.
+        loc: floats `[*B, *E]`.
+
+    Returns:
+        A tensor of the dtype and device of `loc`.
+
+    Example:
+        >>> placed(2.0, torch.zeros(3))
+        tensor(2.)
+    """
+    if isinstance(bound, Tensor):
+        return bound.to(loc)
+    return torch.full((), bound, dtype=loc.dtype, device=loc.device)
