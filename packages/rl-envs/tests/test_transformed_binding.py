@@ -4,19 +4,44 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs.transformed_binding import TransformedBinding
 from rl_specs import Unbounded
 from rl_transforms import (
+    CatTensors,
     Compose,
+    DoubleToFloat,
     DTypeCastTransform,
     ExcludeTransform,
+    FlattenObservation,
     InitTracker,
+    ObservationNorm,
     RenameTransform,
+    RewardClipping,
+    RewardScaling,
     RewardSum,
     SelectTransform,
+    SignTransform,
     StepCounter,
     TensorDictPrimer,
     Transform,
+    UnsqueezeTransform,
 )
+
+
+def ten():
+    """Cheap transforms of all kinds."""
+    return Compose(
+        InitTracker(),
+        StepCounter(max_steps=7),
+        RewardScaling(0.5, 2.0),
+        RewardClipping(-1, 1),
+        SignTransform(["reward"], ["sign"]),
+        RewardSum(),
+        ObservationNorm(0.1, 0.7, ["observation"], ["normed"]),
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"], ["wide"]),
+        CatTensors(["normed", "observation"], "both", del_keys=False),
+        UnsqueezeTransform(-1, ["both"], ["column"]),
+    )
 
 
 class Shift(Transform):
@@ -43,6 +68,27 @@ CHANGES = {
         RenameTransform(["observation"], ["seen"]), RenameTransform(["seen"], ["observation"])
     ),
     "select": lambda: Compose(InitTracker(), SelectTransform("observation")),
+    "ten": lambda: ten(),
+    "sizes": lambda: Compose(
+        UnsqueezeTransform(-1),
+        FlattenObservation(-2, -1),
+        UnsqueezeTransform(-2, ["reward"], ["tall"]),
+    ),
+    "names": lambda: Compose(
+        RenameTransform(["observation"], [("seen", "all")], create_copy=True),
+        CatTensors([("seen", "all"), "observation"], "both", del_keys=False),
+        DoubleToFloat(),
+        RenameTransform(["reward"], ["paid"], create_copy=True),
+    ),
+    "back and forth": lambda: Compose(
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"]),
+        ObservationNorm(0.5, 3.0, standard_normal=True),
+        DTypeCastTransform(torch.float64, torch.float32, ["observation"]),
+    ),
+    "bits": lambda: Compose(
+        RewardScaling(0.1, 0.7),
+        ObservationNorm(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor(0.3)),
+    ),
     "exclude": lambda: Compose(Shift(["observation"], ["shifted"]), ExcludeTransform("shifted")),
 }
 
@@ -181,3 +227,52 @@ def counts():
 
 def _right(root):
     return root.set("action", torch.tensor([False, True]))
+
+
+@pytest.fixture
+def steps_through_tensordicts(monkeypatch):
+    """Counts the steps that were not calls on arrays."""
+    counted = []
+    original = TransformedBinding._step_through_tensordicts
+
+    def counting(self, t):
+        counted.append(t)
+        return original(self, t)
+
+    monkeypatch.setattr(TransformedBinding, "_step_through_tensordicts", counting)
+    return counted
+
+
+@pytest.mark.parametrize(
+    "name", ["ten", "sizes", "names", "back and forth", "bits", "select", "exclude"]
+)
+def test_cheap_transforms_step_on_arrays(name, steps_through_tensordicts):
+    change = CHANGES[name]()
+    if name == "exclude":  # the shift of a test has no twin
+        change = ExcludeTransform("observation")
+    env = TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), change)
+    env.rollout(9, lambda root: env.rand_action(root), break_when_any_done=False)
+    assert steps_through_tensordicts == []
+
+
+def test_what_has_no_twin_steps_through_tensordicts(steps_through_tensordicts):
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(Shift(["observation"]), StepCounter(9)))
+    env.rollout(3, lambda root: env.rand_action(root))
+    assert steps_through_tensordicts == [0, 1, 2]
+
+
+def test_rows_that_only_reset_others_see_no_transformed_values_of_them():
+    batches = []
+    for fast in (True, False):
+        base = SerialEnv(3, lambda: GymEnv("CartPole-v1"))
+        env = TransformedEnv(base, ten())
+        env.native_rows = fast
+        env.set_seed(4)
+        torch.manual_seed(4)
+        batches.append(
+            env.rollout(60, lambda root, e=env: e.rand_action(root), break_when_any_done=False)
+        )
+    one, other = batches
+    assert (one["next", "done"].sum(1) > 2).all()
+    for key in one.keys(True, True):
+        assert torch.equal(one[key], other[key]), key

@@ -15,6 +15,7 @@ from rl_envs.arrays import Array, Rows
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
+from rl_transforms.array_chain import ArrayChain, At, Cell
 
 if TYPE_CHECKING:
     from rl_envs.transformed import TransformedEnv
@@ -62,7 +63,9 @@ class TransformedBinding:
     """A `TransformedEnv` bound to the columns of a batch.
 
     The environment inside writes the columns of entries that keep shape and dtype, and columns of
-    its own for all others. The transforms see views of them, and what they change is written back.
+    its own for all others. Where every transform has a twin on arrays, a step calls these one after
+    the other; otherwise the transforms see views of the columns in a tensordict, and what they
+    change is written back, as at a reset.
 
     Args:
         env: the environment.
@@ -115,6 +118,13 @@ class TransformedBinding:
             inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
         self._binding = base.bind(inside, self._raw_after)
         self._results = list(self._raw_after)
+        self._chain: ArrayChain | None = None
+        self._is_put_together = False
+        self._at_reset = self._resetting()
+        self._carrying = [
+            (Cell.of(self._after[key], self._time).at, Cell.of(self._root[key], self._time).at)
+            for key in self._carried
+        ]
 
     def _own(self, key: Key, leaf: Any, columns: Rows) -> Array:
         """The column that the environment inside writes: the given one where it fits."""
@@ -146,6 +156,7 @@ class TransformedBinding:
         """Say which entries of `"next"` the policy writes."""
         self._given = {key for key in names if key in self._after}
         self._results = [*self._raw_after, *(self._given - self._raw_after.keys())]
+        self._is_put_together = False
         self._binding.receive(names)
 
     def start(self) -> None:
@@ -159,13 +170,28 @@ class TransformedBinding:
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
         if self._carries is not None:
-            over = self._binding.step(t)
-            for key, column in self._carries.items():
-                if key not in self._given:
-                    self._column(column, t)[...] = self._column(self._root[key], t)
-            if self._real is not None:
-                self._kept(self._real, t)
-            return over
+            return self._carry_on(self._carries, t)
+        if not self._is_put_together:
+            self._put_together()
+        if self._chain is None:
+            return self._step_through_tensordicts(t)
+        if self._inverts:
+            self._invert(self._at(self._out["root"], t, self._root), t)
+        self._binding.step(t)
+        truly = None if self._real is None else self._kept(self._real, t)
+        self._chain.run(t)
+        return self._is_over(t, truly)
+
+    def _carry_on(self, carries: dict[Key, Array], t: int) -> bool:
+        over = self._binding.step(t)
+        for key, column in carries.items():
+            if key not in self._given:
+                self._column(column, t)[...] = self._column(self._root[key], t)
+        if self._real is not None:
+            self._kept(self._real, t)
+        return over
+
+    def _step_through_tensordicts(self, t: int) -> bool:
         root = self._at(self._out["root"], t, self._root)
         if self._inverts:
             self._invert(root, t)
@@ -175,10 +201,38 @@ class TransformedBinding:
         given = self._at(self._out["after"], t, self._given) if self._given else None
         after = pass_step(self.env._outer, root, raw, given)
         self._write(self._after, after, raw, t, None)
+        return self._is_over(t, truly)
+
+    def _is_over(self, t: int, truly: Array | None) -> bool:
         done = self._column(self._after["done",], t)
         if truly is not None:
             guards.check_ends(done.reshape(self._rows), truly)
         return bool(done.any())
+
+    def _put_together(self) -> None:
+        """Let the steps of the transforms be calls on columns, where all of them can be."""
+        columns = (self._root, self._raw_after, self._after)
+        chain = ArrayChain(self._time, *columns, self._given)
+        self._chain = chain if chain.bind(self.env._outer) else None
+        self._is_put_together = True
+
+    def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
+        """Calls for a reset, and which of their results go into which column of the root."""
+        chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
+        if not chain.bind(self.env._outer):
+            return None
+        results = []
+        for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):
+            column = self._root.get(key)
+            found = chain.now(key)
+            is_raw = column is self._raw_root.get(key) and not chain.has_changed(key)
+            if column is None or is_raw:
+                continue
+            own = Cell.of(column, self._time)
+            if found is None or found.form != own.form:
+                return None
+            results.append((own.at, found.at))
+        return chain, results
 
     def _kept(self, real: Array, t: int) -> Array:
         """Which rows the environment ended; and keep what those show that were only reset."""
@@ -196,8 +250,8 @@ class TransformedBinding:
         Where rows are reset while others step, those start that were only reset in column t.
         """
         self._binding.advance(t)
-        for key in self._carried:
-            self._column(self._root[key], t + 1)[...] = self._column(self._after[key], t)
+        for read, write in self._carrying:
+            write(t + 1)[...] = read(t)
         if self._real is None:
             mask = self._column(self._after["done",], t).reshape(self._rows)
         else:
@@ -206,6 +260,14 @@ class TransformedBinding:
             return
         for key, rows in self._fresh.items():
             self._column(self._raw_root[key], t + 1)[mask] = rows
+        if self._at_reset is not None:
+            chain, results = self._at_reset
+            chain.run(t + 1)
+            for column, cell in results:
+                place = column(t + 1)
+                where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
+                np.copyto(place, cell(t + 1), where=where)
+            return
         root = self._at(self._raw["root"], t + 1, self._raw["root"])
         fresh = self.env._outer.reset(root, torch.from_numpy(mask.copy()))
         self._write(self._root, fresh, root, t + 1, mask)
