@@ -78,6 +78,7 @@ class CompactRows:
         self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
         self._on_cpu = self._device.type == "cpu"
         self._whole = Plan(layout, None)
+        self._unpack = self._whole.unpack[True, False]
         self._plans: dict[tuple[Key, ...] | None, Plan] = {None: self._whole}
 
     @classmethod
@@ -198,8 +199,11 @@ class CompactRows:
         if not self._on_cpu or self.misses:
             return self.read(rows)
         plan = self._whole
-        packed, arrays, _ = self._gather.on_cpu(plan, rows, whole=True)
-        return plan.unpack[True, False](packed[0], arrays, rows.shape, *packed[1:])
+        if plan.wide and not plan.large:
+            words, nexts = self._gather.pairs(rows)
+            return self._unpack(words, [], rows.shape, nexts)
+        packed, arrays, _ = self._gather.on_cpu(plan, rows)
+        return self._unpack(packed[0], arrays, rows.shape, *packed[1:])
 
     def read_beside_writers(
         self,

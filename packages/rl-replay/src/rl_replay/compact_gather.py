@@ -21,6 +21,9 @@ from rl_slabs.writing import as_cells
 
 Array = NDArray[Any]
 
+# up to here a loop over next observations is quicker than numpy
+_FEW = 12
+
 
 class Found(NamedTuple):
     """Rows and their next observations.
@@ -34,7 +37,7 @@ class Found(NamedTuple):
 
     packed: tuple[NDArray[np.int64], ...] | torch.Tensor
     arrays: list[torch.Tensor]
-    distance: torch.Tensor | NDArray[np.int32]
+    distance: torch.Tensor | NDArray[np.integer[Any]]
 
 
 class Run(NamedTuple):
@@ -124,9 +127,8 @@ class Plan:
 class Gather:
     """Copies rows and their next observations out of their places.
 
-    On the CPU a row comes with the one behind it, by a view that overlaps itself, where that one
-    mostly is its successor; else the successors are read by themselves, which is as quick for many
-    interleaved environments as for two. The few that are neither are mended.
+    Successors are read like rows, wherever they lie; the few next observations that no row holds
+    are mended.
 
     Args:
         layout: How the rows are stored.
@@ -143,11 +145,16 @@ class Gather:
         self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
         self._void = _void(layout, rows.packed.device)
-        self._adjacent = True
         if rows.packed.is_cpu:
             self._words = rows.packed.numpy()
             self._sources = _as_items(self._runs, side.rows), _as_items(self._runs, self._void)
-            self._pairs = _overlapping(self._words)
+            self._bytes = _as_bytes(side.rows), _as_bytes(self._void)
+            self._row_bytes, self._slot_bytes = layout.stored.row_bytes, layout.side.row_bytes
+            # of each run the byte at which it begins in a row, and in a slot, and its length
+            self._pieces = [
+                (run.row.start * run.size, run.slot.start * run.size, source.itemsize)
+                for run, source in zip(self._runs, self._sources[0], strict=True)
+            ]
         self._arrays = {
             path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
         }
@@ -157,8 +164,6 @@ class Gather:
         plan: Plan,
         index: torch.Tensor,
         given: NDArray[np.int32] | None = None,
-        *,
-        whole: bool = False,
     ) -> Found:
         """The packed rows, the large leaves, and where each next observation was found.
 
@@ -166,40 +171,39 @@ class Gather:
             plan: The leaves wanted.
             index: Positions `[n]`, int64, none below 0.
             given: Where to look for the next observations, `[n]`; as the rows say unless given.
-            whole: Whether every row is known to have a next observation.
 
         Raises:
             IndexError: A position beyond the last row.
         """
         places = index.numpy()
-        pairs = self._with_neighbours(places) if plan.wide and self._adjacent else None
-        if pairs is None:
-            words = take_known_rows(self._words, places)
-        else:
-            words, nexts = pairs[:, : self._width], pairs[:, self._width :]
-        distance = words.view(np.int32)[:, self._place] if given is None else given
+        words = take_known_rows(self._words, places)
+        distance = self._distance(words) if given is None else given
         arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
         if not plan.wide:
             return Found((words,), arrays, distance)
-        if pairs is None:
-            nexts = pairs = self._successors(places, distance)
-            odd = (distance <= 0).nonzero()[0]
-            # so many steps lie together that one row tells which way is the quicker next time
-            self._adjacent = places.size > 0 and bool(distance[0] == 1)
-        else:
-            odd = (distance != 1).nonzero()[0]
-            self._adjacent = 2 * odd.size <= places.size
+        nexts = self._successors(places, distance)
+        odd = (distance <= 0).nonzero()[0]
         if odd.size:
-            away = distance[odd]
-            beside = away < 0
-            if np.count_nonzero(beside) < odd.size:
-                ahead, nowhere = odd[away > 0], odd[away == 0]
-                nexts[ahead] = self._successors(places[ahead], distance[ahead])
-                if not whole and nowhere.size:
-                    self._fill_on_cpu(pairs, nowhere, np.zeros_like(nowhere), self._sources[1])
-                odd, away = odd[beside], away[beside]
-            self._fill_on_cpu(pairs, odd, ~away, self._sources[0])
+            self._mend(nexts, odd, distance)
         return Found((words, nexts), arrays, distance)
+
+    def pairs(self, index: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The packed rows and their successors, where every row is known to have one or a slot.
+
+        Args:
+            index: Positions `[n]`, int64, none below 0.
+
+        Raises:
+            IndexError: A position beyond the last row.
+        """
+        places = index.numpy()
+        words = take_known_rows(self._words, places)
+        distance = self._distance(words)
+        nexts = self._successors(places, distance)
+        odd = (distance < 0).nonzero()[0]
+        if odd.size:
+            self._mend(nexts, odd, distance)
+        return words, nexts
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
@@ -235,18 +239,13 @@ class Gather:
             arrays.append(array.view(dtype))
         return Found(own, arrays, distance)
 
-    def _with_neighbours(self, places: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Rows `[n, words]` and those behind them in one read; None where that cannot be."""
-        if places.size * self._width >= PARALLEL_ITEMS:
-            return None
-        try:
-            found = self._pairs[places]
-        except IndexError:  # the last row is among them, or a row that is none
-            return None
-        return found.view(np.int64).reshape(len(places), 2 * self._width)
+    def _distance(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What rows name: shifted out of a whole word, in half the time that a cast takes."""
+        word: NDArray[np.int64] = words[:, self._place // 2]
+        return word >> 32 if self._place % 2 else word << 32 >> 32
 
     def _successors(
-        self, places: NDArray[np.int64], distance: NDArray[np.int32]
+        self, places: NDArray[np.int64], distance: NDArray[np.integer[Any]]
     ) -> NDArray[np.int64]:
         """The rows so far round the ring; any row where `distance` is below 0."""
         nexts = places + distance
@@ -254,19 +253,32 @@ class Gather:
             return self._words.take(nexts, 0, None, "wrap")
         return take_known_rows(self._words, nexts % self._count)
 
-    def _fill_on_cpu(
-        self,
-        words: NDArray[np.int64],
-        places: NDArray[np.int64],
-        slots: NDArray[np.integer[Any]],
-        sources: list[Array],
+    def _mend(
+        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], distance: NDArray[np.integer[Any]]
     ) -> None:
-        """Fill in next observations that no row holds, in the last columns of `words`."""
-        begin = words.strides[0] - 8 * self._width
-        for run, source in zip(self._runs, sources, strict=True):
-            place = begin + run.row.start * run.size
-            items: Array = np.ndarray((len(words),), source.dtype, words, place, words.strides[:1])
-            items[places] = source[slots]
+        """Fill in the next observations of the rows `odd`, which no row holds."""
+        if odd.size > _FEW:
+            self._mend_many(nexts, odd, distance[odd])
+            return
+        target, (beside, void) = nexts.data.cast("B"), self._bytes
+        for row in odd.tolist():
+            away = distance.item(row)
+            source, begin = (beside, ~away * self._slot_bytes) if away else (void, 0)
+            end = row * self._row_bytes
+            for ours, theirs, count in self._pieces:
+                place = begin + theirs
+                target[end + ours : end + ours + count] = source[place : place + count]
+
+    def _mend_many(
+        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], away: NDArray[np.integer[Any]]
+    ) -> None:
+        """`_mend` of many rows, each run of bytes at once."""
+        beside = away < 0
+        for run, slots, void in zip(self._runs, *self._sources, strict=True):
+            place = run.row.start * run.size
+            items: Array = np.ndarray((len(nexts),), slots.dtype, nexts, place, nexts.strides[:1])
+            items[odd[beside]] = slots[~away[beside]]
+            items[odd[~beside]] = void[0]
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
@@ -275,7 +287,7 @@ class Gather:
             rows[places, columns] = values[:, slot.start * size : slot.stop * size]
 
     def _large_on_cpu(
-        self, plan: Plan, index: torch.Tensor, distance: NDArray[np.int32]
+        self, plan: Plan, index: torch.Tensor, distance: NDArray[np.integer[Any]]
     ) -> list[torch.Tensor]:
         arrays, nexts = [], None
         for path, name, dtype in plan.large:
@@ -303,7 +315,9 @@ class Gather:
 class _Nexts:
     """Where next observations with own arrays lie: most of them in one of two places."""
 
-    def __init__(self, index: NDArray[np.int64], distance: NDArray[np.int32], count: int) -> None:
+    def __init__(
+        self, index: NDArray[np.int64], distance: NDArray[np.integer[Any]], count: int
+    ) -> None:
         beside = distance < 0
         self.nowhere = np.flatnonzero(distance == 0)
         # what is copied first is copied for every row, so that it is the greater part
@@ -343,13 +357,6 @@ def _runs(layout: CompactLayout) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _overlapping(words: NDArray[np.int64]) -> Array:
-    """Each row but the last and the one behind it as one opaque item, `[rows - 1]`, live."""
-    count, width = words.shape
-    kind = np.dtype(f"V{16 * width}")
-    return np.ndarray((count - 1,), kind, words, strides=(8 * width,))
-
-
 def _as_items(runs: Sequence[Run], slots: Rows) -> list[Array]:
     """The bytes of each run as one opaque item for each slot, `[slots]`."""
     if slots.packed is None:
@@ -357,6 +364,11 @@ def _as_items(runs: Sequence[Run], slots: Rows) -> list[Array]:
     rows = slots.packed.numpy().view(np.uint8)
     pieces = [rows[:, run.slot.start * run.size : run.slot.stop * run.size] for run in runs]
     return [piece.view(f"V{piece.shape[1]}")[:, 0] for piece in pieces]
+
+
+def _as_bytes(slots: Rows) -> memoryview:
+    """The packed rows of slots, live."""
+    return memoryview(b"") if slots.packed is None else slots.packed.numpy().data.cast("B")
 
 
 def _void(layout: CompactLayout, device: torch.device) -> Rows:

@@ -22,7 +22,8 @@ FREE = -1
 _TOP, _SPARE, _SECURED = range(3)
 _WORDS = 8
 _ALIGNMENT = 64
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
+_GROWTH = 16
 
 
 class SideTable:
@@ -268,9 +269,11 @@ class SideTable:
 
     def _secure(self, lane: int, top: int) -> None:
         words = self._words[lane]
-        chunk = max(1, _CHUNK_BYTES // self.schema.nbytes)
-        stop = min(self._slots, max(top, int(words[_SECURED]) + chunk))
-        first, last = lane * self._slots + int(words[_SECURED]), lane * self._slots + stop
+        secured = int(words[_SECURED])
+        # in small steps, so that hardly more is taken than is in use
+        chunk = max(1, _CHUNK_BYTES // self.schema.nbytes, secured // _GROWTH)
+        stop = min(self._slots, max(top, secured + chunk))
+        first, last = lane * self._slots + secured, lane * self._slots + stop
         wanted = f"a side table of {stop} observations of {self.schema.nbytes} bytes"
         if self._on_cpu:
             for start, size in self._regions():
