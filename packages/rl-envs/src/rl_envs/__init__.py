@@ -2,6 +2,7 @@
 
 from rl_envs.check import check_env_specs
 from rl_envs.env import EnvBase
+from rl_envs.env_pool import EnvPoolEnv
 from rl_envs.gym import GymEnv
 from rl_envs.parallel import ParallelEnv
 from rl_envs.pendulums import Pendulums
@@ -21,6 +22,7 @@ __all__ = [
     "Alphabet",
     "CallOutOfOrder",
     "EnvBase",
+    "EnvPoolEnv",
     "FrameRecorder",
     "GymEnv",
     "GymVectorEnv",

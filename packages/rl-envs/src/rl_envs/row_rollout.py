@@ -96,9 +96,9 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
     batch = rollout.play(root, leftover)
     env._is_started = True
     if env.check_values:
-        _check(stepping, batch)
+        check_rows(stepping, batch)
     if request.set_truncated:
-        _truncate_last(batch, len(env.batch_size))
+        truncate_last(batch, len(env.batch_size))
     before = None if leftover is None else leftover.last
     batch = finish([one for one in finishing if not one.rows_only], batch, root, before)
     waiting = [one for one in finishing if one.rows_only]
@@ -351,7 +351,7 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
     return build(nest(kept), torch.Size((len(mask), num_steps)), [None, keys.TIME])
 
 
-def _check(env: EnvBase, batch: TensorDictBase) -> None:
+def check_rows(env: EnvBase, batch: TensorDictBase) -> None:
     """Refuse values outside their specs, all steps of a leaf at once."""
     rows = len(env.batch_size)
     for key, spec in env._after_leaves:
@@ -361,7 +361,7 @@ def _check(env: EnvBase, batch: TensorDictBase) -> None:
         guards.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
 
 
-def _truncate_last(batch: TensorDictBase, time: int) -> None:
+def truncate_last(batch: TensorDictBase, time: int) -> None:
     """Mark the last step as truncated, in place: the columns are nobody else's yet."""
     flags = {name: batch.get((keys.NEXT, name)).select(time, -1) for name in keys.DONE_KEYS}
     flags[keys.TRUNCATED] |= ~flags[keys.TERMINATED]
