@@ -1,0 +1,67 @@
+"""How far the trajectories of rows go on, and the rows at some distance of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Find = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+
+
+def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
+    """Go along trajectories as far as the markers prove it.
+
+    In steps that double until none can be taken, then halve: as many calls as the longest way has
+    binary digits, twice.
+
+    Args:
+        rows: int64 ``[R]``.
+        find: ``after`` or ``before`` of a `rl_layout.RowSource`.
+
+    Returns:
+        The last rows that are proved, int64 ``[R]``, and how many steps away they are, int64
+        ``[R]``.
+
+    Example:
+        >>> from rl_layout.reference import ListRowSource
+        >>> from rl_layout.testing import trajectories
+        >>> furthest(torch.tensor([1, 3]), ListRowSource(trajectories([3, 5])).after)
+        (tensor([2, 7]), tensor([1, 4]))
+    """
+    stride = 1
+    while bool(find(rows, stride)[1].any()):
+        stride *= 2
+    far = torch.zeros_like(rows)
+    while stride := stride // 2:
+        found, proved = find(rows, stride)
+        rows = torch.where(proved, found, rows)
+        far = far + stride * proved
+    return rows, far
+
+
+def at_distances(rows: Tensor, far: Tensor, find: Find) -> Tensor:
+    """Go along trajectories by a distance of its own for each row.
+
+    Args:
+        rows: int64 ``[R]``.
+        far: how many steps, int64 ``[R]``, each known to be proved.
+        find: ``after`` or ``before`` of a `rl_layout.RowSource`.
+
+    Returns:
+        The rows there, int64 ``[R]``.
+
+    Example:
+        >>> from rl_layout.reference import ListRowSource
+        >>> from rl_layout.testing import trajectories
+        >>> source = ListRowSource(trajectories([3, 5]))
+        >>> at_distances(torch.tensor([1, 3]), torch.tensor([0, 3]), source.after)
+        tensor([1, 6])
+    """
+    stride = 1
+    while bool((far >= stride).any()):
+        is_set = (far & stride) > 0
+        rows = torch.where(is_set, find(rows, stride)[0], rows)
+        stride *= 2
+    return rows
