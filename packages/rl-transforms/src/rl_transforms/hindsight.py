@@ -95,7 +95,8 @@ class HindsightRelabel(Transform):
         reward_key: NestedKey = keys.REWARD,
     ) -> None:
         super().__init__([goal_key, achieved_goal_key, reward_key])
-        for name, given in (("reward_fn", reward_fn), ("terminated_fn", terminated_fn)):
+        judges: dict[str, object] = {"reward_fn": reward_fn, "terminated_fn": terminated_fn}
+        for name, given in judges.items():
             if given is not None and not callable(given):
                 msg = f"{name}: expected a function of rows, got {type(given).__name__}."
                 raise TypeError(msg)
