@@ -92,6 +92,19 @@ def test_a_batch_with_padding_gives_zeros_there():
     assert torch.equal(h[:, 0], torch.stack([out[0, 1], out[0, 3], out[1, 3]]))
 
 
+@each_backend
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_batch_that_is_padding_throughout_gives_zeros(backend, kind):
+    segments, module = Segments.from_ids(torch.tensor([[-1, -1]] * 3)), kind(4, 5, num_layers=2)
+    out, states = unroll(
+        torch.randn(3, 2, 4), segments, None, Network.of(module), Settings(backend)
+    )
+    assert out.shape == (3, 2, 5)
+    assert not out.any()
+    assert all(state.shape == (0, 2, 5) for state in states)
+    assert not any(grad.any() for grad in torch.autograd.grad(out.sum(), list(module.parameters())))
+
+
 @pytest.mark.parametrize("backend", ["pack", "scan"])
 def test_states_after_every_row_include_those_at_the_ends(backend):
     segments = Segments.from_lengths(torch.tensor(LENGTHS))

@@ -67,8 +67,20 @@ def test_dense_sequences_that_do_not_fit_are_refused(ours, torchs):
     state = torch.zeros(2, 7, 5)
     with pytest.raises(ValueError, match=r"inputs of shape \[6, 4, 3\]: got \[6, 4, 2\]"):
         network(torch.zeros(6, 4, 2))
-    with pytest.raises(ValueError, match=r"state h of shape \[6, 2, 5\]: got \[7, 2, 5\]"):
+    with pytest.raises(ValueError, match=r"state h of shape \[2, 6, 5\]: got \[2, 7, 5\]"):
         network(torch.zeros(6, 4, 3), (state, state) if ours is LSTM else state)
+
+
+@pairs
+@pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
+def test_segments_of_one_length_may_lie_between_padding(ours, torchs, backend):
+    network, x = ours(3, 5, num_layers=2, recurrent_backend=backend), torch.randn(2, 4, 3)
+    segments = Segments.from_ids(torch.tensor([[4, 4, 4, -1], [-1, 6, 6, 6]]))
+    out, after = network(x, None, segments)
+    wanted, ends = network(torch.stack([x[0, :3], x[1, 1:]]))
+    assert_close(torch.stack([out[0, :3], out[1, 1:]]), wanted)
+    assert_close(after, ends)
+    assert not out[[0, 1], [3, 0]].any()
 
 
 @pairs

@@ -198,13 +198,16 @@ def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
         raise ValueError(msg)
 
 
-def check_states(states: States, batch: tuple[int, ...], network: Network) -> None:
+def check_states(
+    states: States, batch: tuple[int, ...], network: Network, *, layers_first: bool = False
+) -> None:
     """Refuse states that do not fit.
 
     Args:
         states: h, and c of an LSTM.
-        batch: what stands before layers and width.
+        batch: what stands before layers and width; behind the layers, where they are first.
         network: the parameters.
+        layers_first: whether layers stand first, as in torch.
 
     Raises:
         ValueError: there are more or fewer, or the shape, dtype or device is another.
@@ -218,9 +221,10 @@ def check_states(states: States, batch: tuple[int, ...], network: Network) -> No
     if len(states) != len(shapes):
         msg = f"expected {len(shapes)} states: got {len(states)}."
         raise ValueError(msg)
-    for name, state, shape in zip("hc", states, shapes, strict=False):
-        if list(state.shape) != [*batch, *shape]:
-            msg = f"expected the state {name} of shape {[*batch, *shape]}: got {list(state.shape)}."
+    for name, state, (depth, width) in zip("hc", states, shapes, strict=False):
+        shape = [depth, *batch, width] if layers_first else [*batch, depth, width]
+        if list(state.shape) != shape:
+            msg = f"expected the state {name} of shape {shape}: got {list(state.shape)}."
             raise ValueError(msg)
         if (state.dtype, state.device) != (weight.dtype, weight.device):
             msg = (

@@ -108,7 +108,7 @@ def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, 
         >>> made[0].flatten(), made[1]
         (tensor([0.0000, 0.2500, 0.5000, 0.0000]), tensor([[0.5000]]))
     """
-    factors = gates.view(len(gates), 4, -1)
+    factors = gates.unflatten(1, (4, -1))
     i, f, g, o = factors.unbind(1)
     forget, tau = f.clone(), cell.tanh_()
     shown = o * tau
@@ -210,7 +210,7 @@ def gru_factors_(gates: Tensor, inner: Tensor, before: Tensor) -> tuple[Tensor, 
         >>> factors.flatten(), new
         (tensor([0.1250, 0.2500, 0.2500]), tensor([[0.5000]]))
     """
-    factors = gates.view(len(gates), 3, -1)
+    factors = gates.unflatten(1, (3, -1))
     r, z, n = factors.unbind(1)
     update = z.clone()
     opposite = 1 - update

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rl_layout import Segments
+from rl_recurrent.choose import is_dense
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
@@ -49,18 +49,17 @@ def run_network(
     if isinstance(x, PackedSequence):
         msg = "packed sequences are not taken: pass the rows end to end, and segments=."
         raise TypeError(msg)
-    network = Network.of(module)
     if segments is not None:
-        return _with_layers_first(unroll(x, segments, _layers_second(states), network, settings))
+        return _over_segments(module, x, states, segments, settings)
     if x.ndim not in (2, 3):
         msg = f"expected inputs [T, I] or [B, T, I], or segments=: got {list(x.shape)}."
         raise ValueError(msg)
     if x.ndim == 2:
         one = None if states is None else tuple(state.unsqueeze(1) for state in states)
-        out, after = _dense(module, network, x.unsqueeze(0), one, settings)
+        out, after = _over_sequences(module, x.unsqueeze(0), one, settings)
         return out[0], tuple(state.squeeze(1) for state in after)
     inputs = x if module.batch_first else x.transpose(0, 1)
-    out, after = _dense(module, network, inputs, states, settings)
+    out, after = _over_sequences(module, inputs, states, settings)
     return out if module.batch_first else out.transpose(0, 1), after
 
 
@@ -91,23 +90,33 @@ def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> 
     return Segments(made.starts, lengths, made.kinds, torch.Size([num_sequences, num_steps]))
 
 
-def _dense(
-    module: nn.RNNBase, network: Network, x: Tensor, states: States | None, settings: Settings
+def _over_sequences(
+    module: nn.RNNBase, x: Tensor, states: States | None, settings: Settings
 ) -> tuple[Tensor, States]:
-    """Run over sequences ``[B, T, I]`` that are one trajectory each, from states ``[L, B, H]``."""
-    rows, shapes = dense_segments(x.shape[0], x.shape[1], x.device), network.state_shapes
-    if x.dtype not in (torch.float32, torch.float64):
-        return _with_layers_first(unroll(x, rows, _layers_second(states), network, settings))
-    check_input(x, rows.batch_shape, network)
+    """Run over ``[B, T, I]`` whose sequences are one trajectory each."""
+    rows = dense_segments(x.shape[0], x.shape[1], x.device)
+    return _over_segments(module, x, states, rows, settings)
+
+
+def _over_segments(
+    module: nn.RNNBase, x: Tensor, states: States | None, segments: Segments, settings: Settings
+) -> tuple[Tensor, States]:
+    """Run over ``[*B, T, I]``, every segment from its states ``[L, S, H]``."""
+    network, count = Network.of(module), len(segments)
+    check_input(x, segments.batch_shape, network)
     if states is None:
-        states = tuple(x.new_zeros(depth, len(x), width) for depth, width in shapes)
-    second = _layers_second(states)
-    check_states(second, (len(x),), network)
-    choice = choice_for(x, rows, network, settings, every_state=False)
-    if choice.backend != "pad" or module.proj_size:  # oneDNN has no projections
-        return _with_layers_first(unroll(x, rows, second, network, settings))
+        states = tuple(x.new_zeros(depth, count, width) for depth, width in network.state_shapes)
+    check_states(states, (count,), network, layers_first=True)
+    choice = choice_for(x, segments, network, settings, every_state=False)
+    of_torch = x.dtype in (torch.float32, torch.float64) and not module.proj_size  # of oneDNN
+    if not (choice.backend == "pad" and of_torch and is_dense(segments)):
+        second = tuple(state.transpose(0, 1) for state in states)
+        out, after = unroll(x, segments, second, network, settings)
+        return out, tuple(state.transpose(0, 1) for state in after)
+    rows = segments.gather(x).view(count, segments.max_length, -1)
     with torch.autocast(x.device.type, enabled=False):
-        return _torchs_own(module, x, states)
+        out, after = _torchs_own(module, rows, states)
+    return segments.scatter(out.flatten(0, 1)), after
 
 
 def _torchs_own(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
@@ -121,16 +130,3 @@ def _torchs_own(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
         return out, (h,)
     out, h, c = torch.lstm(x, states, params, *options)
     return out, (h, c)
-
-
-@overload
-def _layers_second(states: States) -> States: ...
-@overload
-def _layers_second(states: None) -> None: ...
-def _layers_second(states: States | None) -> States | None:
-    return None if states is None else tuple(state.transpose(0, 1) for state in states)
-
-
-def _with_layers_first(made: tuple[Tensor, States]) -> tuple[Tensor, States]:
-    out, after = made
-    return out, tuple(state.transpose(0, 1) for state in after)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
+from rl_recurrent.backends import pack
 from rl_recurrent.block_plan import Block, block_plan
 from rl_recurrent.choose import is_dense
 from rl_recurrent.settings import Settings
@@ -50,6 +51,8 @@ def lstm_layer(
         >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
         tensor([0.2500, 0.1250])
     """
+    if not len(segments):
+        return pack.lstm_layer(x, weights, states, segments, settings)  # torch refuses no rows
     if is_dense(segments):
         h, c = (state.unsqueeze(0) for state in states)
         params, _ = _lstm_params(weights, [])
@@ -95,6 +98,8 @@ def gru_layer(
         >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
         tensor([0.5000, 0.2500, 0.5000])
     """
+    if not len(segments):
+        return pack.gru_layer(x, weights, state, segments, settings)  # torch refuses no rows
     inner = torch.nn.functional.pad(weights.inner_bias, (2 * state.shape[1], 0))
     params = [weights.w_ih, weights.w_hh, weights.bias, inner]
     if is_dense(segments):
