@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-from rl_layout import Segments
+from rl_layout import Segments, set_recurrent_mode
 from rl_recurrent import reference
 from rl_recurrent.choose import backend_module
 from rl_recurrent.settings import Settings
@@ -75,3 +76,34 @@ def layer() -> Callable[..., Layer]:
         return Layer(cell, segments, [draw(rows, inputs), *weights, *states], seen)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def both_forms() -> Callable[..., list[tuple[Tensor, Tensor]]]:
+    """Run a module over slices ``[S, T]`` and over the same rows end to end; pairs of results."""
+
+    def run(module: Any, grid: TensorDict) -> list[tuple[Tensor, Tensor]]:
+        grid, generator = grid.clone(), torch.Generator().manual_seed(0)
+        grid["is_init"][:, 0] = True  # as slices are marked
+        grid.names = None
+        device = grid["observation"].device
+        for key, shape in zip(module.state_keys, module._shapes, strict=True):
+            drawn = torch.randn(*grid.batch_size, *shape, generator=generator)
+            grid[key] = torch.where(torch.rand(drawn.shape[:2])[..., None, None] < 0.3, 0, drawn)
+            grid[key] = grid[key].to(device)
+        return list(zip(results(module, grid), results(module, grid.reshape(-1)), strict=True))
+
+    return run
+
+
+def results(module: Any, batch: TensorDict) -> list[Tensor]:
+    """Outputs, next states and the gradients of inputs, states and parameters, flattened."""
+    batch = batch.clone()
+    leaves = [batch[key].requires_grad_() for key in ("observation", *module.state_keys)]
+    with set_recurrent_mode(True):
+        out = module(batch)
+    made = [out[key] for key in module.out_keys]
+    seen = [torch.linspace(-1, 2, t.numel(), device=t.device).view_as(t) for t in made]
+    wanted = [*leaves, *module.parameters()]
+    grads = torch.autograd.grad(made, wanted, seen, allow_unused=True)
+    return [t.flatten() for t in (*made, *grads) if t is not None]

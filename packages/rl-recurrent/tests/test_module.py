@@ -122,29 +122,6 @@ def test_states_after_every_row_on_request(make, backend):
 
 
 @each_module
-@each_backend
-@pytest.mark.parametrize("lengths", [[6], [2, 9], [1]], ids=str)
-@pytest.mark.parametrize("static", [{}, {"max_length": 6}], ids=str)
-def test_a_flat_sample_equals_its_rectangular_form_bitwise(make, backend, lengths, static):
-    module = module_of(make, 11, recurrent_backend=backend, dtype=torch.float32, **static)
-    grid = with_states(environments(4, 6, lengths, [EndKind.TERMINATED]), module)
-    grid = grid.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
-    grid["is_init"][:, 0] = True  # as slices are marked
-    flat = grid.reshape(-1)
-    found = []
-    for batch in (grid, flat):
-        module.zero_grad()
-        with sequences:
-            out = module(batch)
-        out["features"].square().sum().backward()
-        grads = [parameter.grad.clone() for parameter in module.parameters()]
-        states = [out[key].flatten(0, -3) for key in module.out_keys[1:]]
-        found.append([out["features"].flatten(0, -2), *states, *grads])
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
-
-
-@each_module
 def test_the_first_row_starts_from_its_stored_state_marked_or_not(make):
     module = module_of(make)
     batch = with_states(trajectories([4], first_step=7), module)

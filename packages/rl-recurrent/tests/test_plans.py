@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rl_layout import Segments
 from rl_recurrent import block_plan, step_plan
+from rl_recurrent.backends.scan import window_steps
 from rl_recurrent.block_plan import BlockPlan
 from rl_recurrent.step_plan import StepPlan
 from rl_recurrent.windows import Windows
@@ -66,6 +67,29 @@ def test_windows_own_every_row_once(lengths, more):
     for column in range(windows.rows.shape[1]):  # a segment lies in one column, row after row
         mine = windows.rows[windows.is_real[:, column, 0], column]
         assert torch.equal(mine, torch.arange(len(mine)) + (mine[0] if len(mine) else 0))
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 40), st.data())
+def test_columns_reach_as_far_as_any_segment_of_sequences(count, steps, length, data):
+    rows, longest = count * steps, min(length, steps)
+    start = torch.zeros(rows, dtype=torch.bool)
+    start[::steps] = True
+    for begin in range(0, rows, steps):  # no segment is longer than it may be
+        shift = data.draw(st.integers(0, longest - 1))
+        start[begin + shift : begin + steps : longest] = True
+    reach = window_steps(length, rows, steps)
+    grid = Windows.of(start, min(length, rows), reach)  # raises if a column is too short
+    flat = Windows.of(start, min(length, rows), window_steps(length, rows, rows))
+    assert reach <= len(flat.rows)
+    assert torch.equal(grid.rows, flat.rows[:reach])
+    assert torch.equal(grid.is_real, flat.is_real[:reach])
+    assert not flat.is_real[reach:].any()
+
+
+def test_columns_of_one_sequence_each_are_no_longer_than_it():
+    assert window_steps(7, 21, 7) == 7
+    assert window_steps(14, 42, 7) == 14
+    assert window_steps(9, 21, 7) == 15
 
 
 def test_windows_that_are_too_short_are_refused():

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.end_kind import EndKind
-from rl_layout.synthetic import environments
+from rl_layout.synthetic import environments, trajectories
 from rl_layout.testing import batches
 from rl_recurrent import GRUModule, LSTMModule, Network, Settings
 from rl_recurrent.functional import unroll
@@ -152,6 +152,34 @@ def test_a_trajectory_beyond_max_length_is_refused():
     module, batch = module_and_batch(GRUModule, max_length=3)
     with set_recurrent_mode(True), pytest.raises(RuntimeError, match="longer than max_length"):
         module(batch)
+
+
+def test_static_shapes_of_a_flat_batch_need_a_max_length():
+    batch, network = trajectories([4, 2]), Network.of(nn.GRU(2, 5))
+    given = batch, batch["observation"], (torch.zeros(6, 1, 5),), network
+    with pytest.raises(ValueError, match=r"flat batch \[6\] .* needs max_length="):
+        unroll_static(*given, Settings("scan"))
+    out, _ = unroll_static(*given, Settings("scan", max_length=4))
+    grid = [each.unsqueeze(0) for each in (batch, batch["observation"], given[2][0])]
+    wanted, _ = unroll_static(*grid[:2], (grid[2],), network, Settings("scan"))
+    assert_close(out, wanted[0])
+
+
+def test_a_compiled_call_takes_batches_of_any_shape():
+    module, _ = module_and_batch(GRUModule, max_length=8)
+
+    def run(observation, is_init, state):
+        rows = {"observation": observation, "is_init": is_init, "recurrent_state": state}
+        with set_recurrent_mode(True):
+            return module(TensorDict(rows, observation.shape[:2]))["y"]
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    for shape in ((3, 6), (4, 6), (2, 7), (5, 9)):  # from the second one on they are symbols
+        is_init = torch.zeros(*shape, 1, dtype=torch.bool)
+        is_init[:, 1::3] = True
+        given = torch.randn(*shape, 2), is_init, torch.randn(*shape, 1, 5)
+        assert_close(compiled(*given), run(*given))
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 | where | what | backend |
 |---|---|---|
-| under `torch.compile` | anything | ``scan`` |
+| under `torch.compile` | anything; a flat batch with a `max_length` | ``scan`` |
 | CPU | segments all of one length, but an LSTM in float64 or a narrow GRU | ``pad``, one call |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
@@ -188,13 +188,13 @@ def is_dense(segments: Segments) -> bool:
         segments: of a batch.
 
     Returns:
-        True where none is shorter than another.
+        True where there are some, and none is shorter than another.
 
     Example:
         >>> is_dense(Segments.from_lengths(torch.tensor([3, 3])))
         True
     """
-    return segments.max_length * len(segments) == segments.num_real
+    return 0 < segments.num_real == segments.max_length * len(segments)
 
 
 def _on_cpu(work: Work, segments: Segments) -> Choice:

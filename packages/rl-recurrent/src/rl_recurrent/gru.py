@@ -126,7 +126,8 @@ class GRUModule(RecurrentModule):
             ``"bf16"``.
         recurrent_save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to
             compute less, ``"auto"``; see `Settings`.
-        max_length: the longest segment that ``scan`` is made ready for; None for the longest one.
+        max_length: the longest segment that ``scan`` is made ready for, best the length of a slice;
+            None for the longest one, under `torch.compile` for T rows of ``[B, T]``.
 
     Raises:
         ValueError: the keys or sizes do not fit together.

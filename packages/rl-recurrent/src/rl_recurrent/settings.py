@@ -19,7 +19,8 @@ class Settings:
             less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
             GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.
         max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
-            depend on the data; None to look at the data.
+            depend on the data; None to look at the data. Best the length of a slice: one beyond it
+            is taken at its word, so that flat rows and ``[B, T]`` are computed alike.
 
     Raises:
         ValueError: one of them is unknown.

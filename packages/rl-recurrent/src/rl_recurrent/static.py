@@ -55,7 +55,8 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
         x: inputs ``[*B, T, I]``.
         states: ``[*B, T, L, H]`` each, of every row.
         network: the parameters.
-        settings: `max_length` is the longest segment to be ready for; T if None.
+        settings: `max_length` is the longest segment to be ready for; T if None, where there are
+            several dimensions.
         every_state: give the states after every row, not at segment ends alone.
         burn_in: first rows of a segment that run without gradient; see `burn_in_rows`. All rows
             then run twice.
@@ -64,6 +65,7 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
         Outputs ``[*B, T, O]``, and states ``[*B, T, L, H]``, zero but at segment ends.
 
     Raises:
+        ValueError: a flat batch, and no `max_length`.
         RuntimeError: markers contradict each other, or a segment is longer than `max_length`. On
             CUDA the device reports it later.
 
@@ -250,12 +252,20 @@ def _behind(flag: Tensor) -> Tensor:
 
 
 def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
-    """Rows of a window, and of a column."""
-    longest = shape[-1]
-    length = max_length or longest
-    one_each = length >= longest and len(shape) > 1  # a column is a row of the batch
-    steps = longest if one_each else window_steps(length, shape.numel())
-    return min(length, longest), steps
+    """Rows of a window, and of a column.
+
+    A flat sample has as many windows as its form ``[S, T]``, whose columns are no longer: so each
+    step multiplies the same rows in both, and all bits agree.
+    """
+    rows, sequence = shape.numel(), shape[-1]
+    if max_length is None and len(shape) == 1:
+        msg = (
+            f"a flat batch [{rows}] under torch.compile needs max_length=, the most rows that a "
+            "trajectory or a slice has in it: shapes cannot follow from the data."
+        )
+        raise ValueError(msg)
+    length = max_length or sequence
+    return min(length, rows), window_steps(length, rows, sequence)
 
 
 def _burnt(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:

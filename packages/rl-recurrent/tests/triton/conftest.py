@@ -43,7 +43,7 @@ def _interpreted(monkeypatch):
         monkeypatch.setenv(VARIABLE, "1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def device():
     """Where the small tests run."""
     return torch.device("cpu" if INTERPRETED else "cuda")

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rl_layout import Segments, set_recurrent_mode
+from rl_layout import Segments
 from rl_layout.end_kind import EndKind
 from rl_layout.synthetic import environments
 from rl_recurrent import GRUModule, LSTMModule, Network, Settings
@@ -27,20 +29,19 @@ def test_two_layers_equal_packed_sequences_with_every_gradient(run, kind, device
 
 
 @pytest.mark.parametrize("make", [LSTMModule, GRUModule])
-def test_a_flat_sample_equals_its_rectangular_form_bitwise(make, device):
-    module = make(
-        2, 11, in_key="observation", out_key="y", recurrent_backend="triton", device=device
-    )
-    grid = environments(3, 4, [2, 5], [EndKind.TERMINATED]).to(device)
-    for key in module.state_keys:
-        grid[key] = torch.randn(3, 4, 1, 11, device=device)
-    grid["is_init"][:, 0] = True  # as slices are marked
-    flat, found = grid.reshape(-1), []
-    for batch in (grid, flat):
-        module.zero_grad()
-        with set_recurrent_mode("recurrent"):
-            out = module(batch)
-        out["y"].square().sum().backward()
-        states = [out[key].flatten(0, -3) for key in module.out_keys[1:]]
-        found.append([out["y"].flatten(0, -2), *states, *(p.grad for p in module.parameters())])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+@settings(max_examples=6)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=2),
+    hidden=st.integers(1, 20),
+    bidirectional=st.booleans(),
+    save=st.sampled_from(["state", "gates"]),
+)
+def test_a_flat_sample_equals_its_rectangular_form_bitwise(
+    both_forms, device, make, shape, lengths, hidden, bidirectional, save
+):
+    grid = environments(*shape, lengths, [EndKind.TERMINATED]).to(device)
+    options = {"recurrent_backend": "triton", "recurrent_save": save, "device": device}
+    names = {"in_key": "observation", "out_key": "y"}
+    module = make(2, hidden, bidirectional=bidirectional, **names, **options)
+    assert all(torch.equal(one, other) for one, other in both_forms(module, grid))

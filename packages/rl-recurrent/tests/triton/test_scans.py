@@ -143,6 +143,19 @@ def test_outputs_and_gradients_equal_the_float64_loop(cell, regime, size, length
     assert_like_the_loop(cell, run, cell.drawn(lengths, size, device), lengths)
 
 
+@pytest.mark.parametrize(
+    ("cell", "regime"), [(LSTM, "resident"), (LSTM, "steps"), (GRU, "resident"), (GRU, "walk")]
+)
+def test_a_segment_of_many_steps_beside_a_short_one(cell, regime, device):
+    lengths, size = [2, 41], 5
+    segments = segments_of(lengths, device)
+
+    def run(*tensors):
+        return cell.by(plan_of(regime, size), tensors, segments, save="gates")
+
+    assert_like_the_loop(cell, run, cell.drawn(lengths, size, device), lengths)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled products need 16 segments a tile")
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk", "steps"])

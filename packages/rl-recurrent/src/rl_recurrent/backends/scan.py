@@ -86,21 +86,26 @@ def gru_layer(
     return made
 
 
-def window_steps(length: int, num_rows: int) -> int:
+def window_steps(length: int, num_rows: int, sequence: int) -> int:
     """Rows of a column that is ready for any segments of at most ``length`` rows.
 
+    The last segment of a column starts in its window of L rows. It has at most L rows, and ends
+    with its sequence of T rows; that is where the window ends if L is a multiple of T.
+
     Args:
-        length: rows of a window.
+        length: rows of a window, L.
         num_rows: rows of the batch.
+        sequence: rows of a sequence, T, which no segment leaves; all rows of a flat batch.
 
     Returns:
         The number of steps.
 
     Example:
-        >>> window_steps(5, 100), window_steps(100, 100)
-        (9, 100)
+        >>> window_steps(5, 100, 100), window_steps(5, 40, 4), window_steps(8, 40, 4)
+        (9, 8, 8)
     """
-    return min(2 * length - 1, num_rows)
+    ends_with_it = length % sequence == 0
+    return min(length if ends_with_it else length + min(length, sequence) - 1, num_rows)
 
 
 def _layout(segments: Segments, settings: Settings) -> tuple[Tensor, Tensor, int, int]:
@@ -111,7 +116,7 @@ def _layout(segments: Segments, settings: Settings) -> tuple[Tensor, Tensor, int
     length = settings.max_length
     if length is not None:
         length = min(length, max(count, 1))
-        return start, numbers, length, window_steps(length, count)
+        return start, numbers, length, window_steps(length, count, max(count, 1))
     length = segments.max_length
     reach = (firsts % length + segments.lengths).max() if length else 0
     return start, numbers, max(length, 1), int(reach)
