@@ -100,6 +100,25 @@ def test_every_dtype_is_kept():
     assert rebuilt["phase"][2].isnan()
 
 
+@given(flat_batches(), st.randoms())
+def test_rows_apart_find_in_the_buffer_what_rows_side_by_side_find_in_the_sample(batch, random):
+    batch["phase"] = batch["observation"][:, 0].to(torch.complex64)
+    batch["flag"] = batch["observation"][:, 0] > 1
+    batch[keys.ROW] = torch.arange(len(batch))
+    transform = NextStateReconstructor(["observation", "phase", "flag"], fill_value=-7.0)
+    whole, source = compact(batch), ListRowSource(compact(batch))
+    side_by_side = transform(whole, source)
+    order = sorted(range(len(batch)), reverse=True)  # no row follows the one before it
+    chosen = torch.tensor(random.choices(order, k=5) + order)
+    for rows in (chosen[5:], chosen):
+        rebuilt = transform(whole[rows], source)
+        assert torch.equal(rebuilt[keys.NEXT_MISSING], side_by_side[keys.NEXT_MISSING][rows])
+        for key in ("observation", "phase", "flag"):
+            expected = side_by_side["next", key][rows]
+            assert rebuilt["next", key].dtype is expected.dtype
+            assert torch.equal(rebuilt["next", key], expected)
+
+
 def test_the_fill_is_the_callers():
     rebuilt = NextStateReconstructor(fill_value=-9.0)(compact(trajectories([2])))
     assert rebuilt[NEXT_OBS][1].tolist() == [-9, -9]

@@ -76,6 +76,8 @@ class NextStateReconstructor(Transform):
         lost = self._lost(batch)
         if not lost:
             return batch
+        if source is not None and self._all_apart(batch, lost):
+            return self._from_source(batch, source, list(lost))
         target, proved = self._neighbours(batch, source)
         wanted = torch.stack(list(lost.values())).any(0) & ~proved
         fetched, had = _fetch(self, batch, source, wanted, list(lost))
@@ -91,6 +93,38 @@ class NextStateReconstructor(Transform):
         gone = wanted.clone()
         gone[wanted] = ~had
         changes[names.NEXT_MISSING] = gone.reshape(batch.batch_size)
+        return with_entries(batch, changes)
+
+    def _all_apart(self, batch: TensorDictBase, lost: dict[NestedKey, Tensor]) -> bool:
+        """Whether all is to be rebuilt and no row of the sample can follow the one before it."""
+        if any(batch.get(next_key(key), None) is not None for key in lost):
+            return False
+        ids, steps = (batch.get(key, None) for key in (names.TRAJ_IDS, names.TRAJ_STEP))
+        if ids is None or steps is None:
+            return True
+        if batch.get(names.STEPS_TO_NEXT_OBS, None) is not None:
+            return False
+        ids, steps = ids.reshape(-1), steps.reshape(-1)
+        follows = (ids[1:] == ids[:-1]) & (steps[1:] - steps[:-1] == 1)
+        return not bool(follows.any())
+
+    def _from_source(
+        self, batch: TensorDictBase, source: RowSource, lost: list[NestedKey]
+    ) -> TensorDictBase:
+        """Every next observation from the buffer: what random rows need."""
+        fetched, had = _fetch(self, batch, source, None, lost)
+        gone = ~had
+        changes: dict[NestedKey, Tensor] = {names.NEXT_MISSING: gone.reshape(batch.batch_size)}
+        for key in lost:
+            root = batch[key]
+            if fetched is None:
+                made = self._blank(batch, key, gone)
+            else:
+                made = fetched[key].to(root.device, root.dtype)
+                number = root.is_floating_point() or root.is_complex()
+                mask = gone.to(root.device).view(-1, *[1] * (made.ndim - 1))
+                made = made.masked_fill(mask, self.fill_value if number else 0)
+            changes[next_key(key)] = made.reshape(root.shape)
         return with_entries(batch, changes)
 
     def _lost(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
@@ -149,23 +183,32 @@ def _fetch(
     who: Transform,
     batch: TensorDictBase,
     source: RowSource | None,
-    wanted: Tensor,
+    wanted: Tensor | None,
     wanted_keys: list[NestedKey],
 ) -> tuple[TensorDictBase | None, Tensor]:
-    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved."""
-    count = int(wanted.sum())
-    had = torch.zeros(count, dtype=torch.bool, device=wanted.device)
+    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved.
+
+    `wanted` says which rows, all of them where it is None.
+    """
+    device = batch[wanted_keys[0]].device if wanted is None else wanted.device
+    count = batch.batch_size.numel() if wanted is None else int(wanted.sum())
+    had = torch.zeros(count, dtype=torch.bool, device=device)
     if source is None or not count:
         return None, had
     numbers = batch.get(names.ROW, None)
     if numbers is None:
         raise missing(who, names.ROW, batch)
-    distances = _distances(batch, wanted.device)[wanted]
-    mine = numbers.reshape(-1)[wanted]
-    found = mine.clone()
-    for distance in distances.unique().tolist():
-        there = distances == distance
-        after, proved = source.after(mine[there], distance)
-        found[there], had[there] = after.to(found.device), proved.to(had.device)
+    mine = numbers.reshape(-1)
+    mine = mine if wanted is None else mine[wanted]
+    if batch.get(names.STEPS_TO_NEXT_OBS, None) is None:
+        found, had = source.after(mine, 1)
+        had = had.to(device)
+    else:
+        found, distances = mine.clone(), _distances(batch, device)
+        distances = distances if wanted is None else distances[wanted]
+        for distance in distances.unique().tolist():
+            there = distances == distance
+            after, proved = source.after(mine[there], distance)
+            found[there], had[there] = after.to(found.device), proved.to(had.device)
     fetched, stored = source.read(found, wanted_keys)
     return fetched, had & stored.to(had.device)
