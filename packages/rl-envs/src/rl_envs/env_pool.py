@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class EnvPoolEnv(GymVectorEnv):
 
     def _pool(self, seeds: list[int] | None = None) -> Any:
         try:
-            import envpool
+            envpool = importlib.import_module("envpool")
         except ImportError as error:
             msg = "EnvPoolEnv needs EnvPool: pip install rl-envs[envpool]."
             raise ImportError(msg) from error
