@@ -4,6 +4,8 @@ from tensordict.nn import InteractionType, set_interaction_type
 from tensordict.nn.probabilistic import interaction_type
 
 from rl_policies.actor import Actor, ProbabilisticActor
+from rl_policies.actor_value import ActorValueOperator
+from rl_policies.conv_net import ConvNet
 from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.masked_categorical import (
@@ -16,6 +18,7 @@ from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.exploration import EGreedyModule
 from rl_policies.mlp import MLP
+from rl_policies.noise import AdditiveGaussianModule, OrnsteinUhlenbeckModule
 from rl_policies.q_value import QValueActor, QValueModule
 from rl_policies.sampling import SamplingModule
 from rl_policies.tensor_step import TensorStep
@@ -24,6 +27,9 @@ from rl_policies.value import ValueOperator
 __all__ = [
     "MLP",
     "Actor",
+    "ActorValueOperator",
+    "AdditiveGaussianModule",
+    "ConvNet",
     "Delta",
     "EGreedyModule",
     "IndependentNormal",
@@ -33,6 +39,7 @@ __all__ = [
     "OneHotCategorical",
     "OneHotOrdinal",
     "Ordinal",
+    "OrnsteinUhlenbeckModule",
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",

@@ -146,10 +146,46 @@ class ActionForm:
             tensor([1., 1.])
         """
         self.check(action)
-        if not safe:
-            return action
-        projected: Tensor = self.leaf.project(action)
-        return projected
+        return self.projected(action) if safe else action
+
+    def projected(self, action: Tensor) -> Tensor:
+        """Find the nearest action that the spec allows. This waits for the device.
+
+        Args:
+            action: `[*B, *tail]`.
+
+        Returns:
+            The action itself where it is allowed.
+
+        Example:
+            >>> from rl_specs import Bounded
+            >>> ActionForm(Bounded(-1, 1, shape=(5, 2)), "action").projected(torch.ones(2) * 9)
+            tensor([1., 1.])
+        """
+        found: Tensor = self.over(action.shape).project(action)
+        return found
+
+    def over(self, shape: torch.Size) -> TensorSpec:
+        """Find a spec for actions of any batch.
+
+        Args:
+            shape: sizes of the actions, `[*B, *tail]`.
+
+        Returns:
+            The spec; that of one action where it describes several environments, met by another
+            batch.
+
+        Example:
+            >>> from rl_specs import Bounded
+            >>> ActionForm(Bounded(-1, 1, shape=(5, 2)), "action").over(torch.Size([7, 2])).shape
+            torch.Size([2])
+        """
+        leaf = self.leaf
+        lead = len(shape) - leaf.ndim
+        if -1 in leaf.shape or (lead >= 0 and shape[lead:] == leaf.shape):
+            return leaf
+        one: TensorSpec = leaf[(0,) * (leaf.ndim - self.event_dims)]
+        return one
 
 
 def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:

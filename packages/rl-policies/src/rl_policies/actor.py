@@ -11,6 +11,7 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
+    TensorDictSequential,
 )
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -172,6 +173,30 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         """The spec of the action, as it was given."""
         spec: TensorSpec | None = self.module[-1].spec
         return spec
+
+    def behind(self, common: TensorDictModuleBase) -> ProbabilisticActor:
+        """Make a policy that runs another module first.
+
+        Args:
+            common: writes what this policy reads.
+
+        Returns:
+            The policy. Both modules are shared with it.
+
+        Example:
+            >>> from rl_policies import OneHotCategorical
+            >>> net = TensorDictModule(nn.Linear(3, 4), in_keys=["hidden"], out_keys=["logits"])
+            >>> actor = ProbabilisticActor(net, ["logits"], distribution_class=OneHotCategorical)
+            >>> common = TensorDictModule(nn.Identity(), in_keys=["pixels"], out_keys=["hidden"])
+            >>> actor.behind(common).in_keys
+            ['pixels']
+        """
+        network, sampling = self.module
+        made = type(self).__new__(type(self))
+        # the sampling module is there, and need not be made of its arguments again
+        network = TensorDictSequential(common, network)
+        ProbabilisticTensorDictSequential.__init__(made, network, sampling)
+        return made
 
     def get_dist(
         self,

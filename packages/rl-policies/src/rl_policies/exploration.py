@@ -1,24 +1,19 @@
-"""Exploration on top of a policy."""
+"""Random actions in the place of those of a policy."""
 
 from __future__ import annotations
 
-from typing import Any, overload
-
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import InteractionType, dispatch
-from tensordict.nn.probabilistic import interaction_type
+from tensordict.nn import InteractionType
 from torch import Tensor
 
 from rl_layout.keys import NestedKey
-from rl_policies.action_spec import form_of
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.keys import ACTION
-from rl_policies.tensor_step import TensorStep, write_step
+from rl_policies.schedule import ExplorationModule
 from rl_specs import Categorical, OneHot, TensorSpec
 
 
-class EGreedyModule(TensorStep):
+class EGreedyModule(ExplorationModule):
     """Replaces actions by random ones, each row with probability ε.
 
         ε ← max(eps_end, ε - frames (eps_init - eps_end) / annealing_num_steps)
@@ -57,7 +52,6 @@ class EGreedyModule(TensorStep):
     eps: Tensor
     eps_init: Tensor
     eps_end: Tensor
-    annealing_num_steps: Tensor
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -71,99 +65,41 @@ class EGreedyModule(TensorStep):
         default_interaction_type: InteractionType | str = InteractionType.RANDOM,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        form = form_of(spec, action_key)
-        if form is None:
-            msg = "spec is missing: random actions are drawn from it"
-            raise TypeError(msg)
-        _check_schedule(eps_init, eps_end, annealing_num_steps)
-        if action_mask_key is not None and type(form.leaf) not in (OneHot, Categorical):
-            msg = f"a mask needs a OneHot or a Categorical spec: got {type(form.leaf).__name__}"
+        if not 0 <= eps_end <= eps_init <= 1:
+            got = f"eps_init={eps_init}, eps_end={eps_end}"
+            msg = f"expected 0 <= eps_end <= eps_init <= 1: got {got}"
             raise ValueError(msg)
-        self.in_keys = [action_key, *([] if action_mask_key is None else [action_mask_key])]
-        self.out_keys = [action_key]
-        self.spec = spec
-        self._form = form
-        self.default_interaction_type = InteractionType(default_interaction_type)
-        self.register_buffer("eps_init", torch.tensor(float(eps_init), device=device))
-        self.register_buffer("eps_end", torch.tensor(float(eps_end), device=device))
-        self.register_buffer("eps", torch.tensor(float(eps_init), device=device))
-        self.register_buffer(
-            "annealing_num_steps", torch.tensor(annealing_num_steps, device=device)
+        super().__init__(
+            spec,
+            "eps",
+            eps_init,
+            eps_end,
+            annealing_num_steps,
+            action_key=action_key,
+            default_interaction_type=default_interaction_type,
+            device=device,
         )
+        if action_mask_key is not None:
+            kind = type(self._form.leaf)
+            if kind not in (OneHot, Categorical):
+                msg = f"a mask needs a OneHot or a Categorical spec: got {kind.__name__}"
+                raise ValueError(msg)
+            self.in_keys.append(action_mask_key)
 
-    # the schedule's own verb is `step` in the field, so it takes both
-    @overload  # type: ignore[override]
-    def step(self, action: int = 1, /) -> None: ...
-    @overload
-    def step(self, action: Tensor, /, *mask: Tensor) -> tuple[Tensor, ...]: ...
-
-    def step(self, action: Any = 1, /, *mask: Tensor) -> Any:
-        """Explore, given tensors; lower ε, given a number of frames.
-
-        The first is what every module of this package offers, the second is this one's schedule.
-
-        Args:
-            action: the actions that the policy chose, `[*B, n]` or `[*B]`; or how many frames
-                have passed, an integer.
-            mask: allowed choices, bool `[*B, n]`, where there is a key for them.
-
-        Returns:
-            The actions to take, in a tuple, given tensors; None, given frames.
-
-        Raises:
-            TypeError: the action has another dtype than the spec, or frames are no integer.
-            ValueError: the action has another shape than the spec, a row has no allowed choice,
-                or frames are negative.
-        """
-        if isinstance(action, Tensor):
-            return (self._explored(action, *mask),)
-        if isinstance(action, bool) or not isinstance(action, int):
-            msg = f"expected actions, a tensor, or frames, an integer: got {type(action).__name__}"
-            raise TypeError(msg)
-        if action < 0:
-            msg = f"frames must not be negative: got {action}"
-            raise ValueError(msg)
-        slope = (self.eps_init - self.eps_end) / self.annealing_num_steps
-        self.eps.copy_(torch.maximum(self.eps_end, self.eps - action * slope))
-        return None
-
-    @dispatch(auto_batch_size=False)  # type: ignore[untyped-decorator]
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Read actions from a tensordict, and write those to take.
-
-        Args:
-            tensordict: holds the actions, and the mask where there is a key for it.
-
-        Returns:
-            The same tensordict.
-
-        Raises:
-            KeyError: the action or the mask is missing.
-            ValueError: the action has another shape than the spec.
-            TypeError: the action has another dtype than the spec.
-        """
-        return write_step(self, tensordict)
-
-    def _explored(self, action: Tensor, mask: Tensor | None = None) -> Tensor:
+    def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         self._form.check(action)
-        kind = interaction_type() or self.default_interaction_type
-        if kind is not InteractionType.RANDOM:
-            return action
+        if not self._acts():
+            return (action,)
         dims = self._form.event_dims
         rows = action.shape[: action.ndim - dims]
-        random = self._random(rows, action) if mask is None else self._allowed(rows, mask)
+        random = self._allowed(rows, *others) if others else self._random(rows, action)
         chosen = torch.rand(rows, device=action.device) < self.eps
-        return torch.where(chosen.reshape((*rows, *(1,) * dims)), random.to(action), action)
+        return (torch.where(chosen.reshape((*rows, *(1,) * dims)), random.to(action), action),)
 
     def _random(self, rows: torch.Size, action: Tensor) -> Tensor:
         """Draw from the spec as many actions as there are."""
-        leaf = self._form.leaf
-        lead = action.ndim - leaf.ndim
-        if lead < 0 or action.shape[lead:] != leaf.shape:
-            # a spec of several environments, met by another batch: one element stands for all
-            leaf = leaf[(0,) * (leaf.ndim - self._form.event_dims)]
-            lead = len(rows)
+        leaf = self._form.over(action.shape)
+        lead = action.ndim - leaf.ndim if leaf is self._form.leaf else len(rows)
         # a spec of one column draws numbers without it
         drawn: Tensor = leaf.rand(action.shape[:lead]).reshape(action.shape)
         return drawn
@@ -179,12 +115,3 @@ class EGreedyModule(TensorStep):
         mask = mask.expand(*rows, mask.shape[-1])
         drawn = OneHotCategorical(probs=mask.float()).sample()
         return drawn if isinstance(self._form.leaf, OneHot) else drawn.argmax(-1)
-
-
-def _check_schedule(eps_init: float, eps_end: float, annealing_num_steps: int) -> None:
-    if not 0 <= eps_end <= eps_init <= 1:
-        msg = f"expected 0 <= eps_end <= eps_init <= 1: got eps_init={eps_init}, eps_end={eps_end}"
-        raise ValueError(msg)
-    if annealing_num_steps < 1:
-        msg = f"annealing_num_steps must be at least 1: got {annealing_num_steps}"
-        raise ValueError(msg)
