@@ -121,6 +121,7 @@ class TransformedBinding:
         self._chain: ArrayChain | None = None
         self._is_put_together = False
         self._at_reset = self._resetting()
+        self._done_at = Cell.of(self._after["done",], self._time).at
         self._carrying = [
             (Cell.of(self._after[key], self._time).at, Cell.of(self._root[key], self._time).at)
             for key in self._carried
@@ -204,7 +205,7 @@ class TransformedBinding:
         return self._is_over(t, truly)
 
     def _is_over(self, t: int, truly: Array | None) -> bool:
-        done = self._column(self._after["done",], t)
+        done = self._done_at(t)
         if truly is not None:
             guards.check_ends(done.reshape(self._rows), truly)
         return bool(done.any())
@@ -252,12 +253,10 @@ class TransformedBinding:
         self._binding.advance(t)
         for read, write in self._carrying:
             write(t + 1)[...] = read(t)
-        if self._real is None:
-            mask = self._column(self._after["done",], t).reshape(self._rows)
-        else:
-            mask = ~self._real[..., t]
+        mask = self._done_at(t) if self._real is None else ~self._real[..., t]
         if not mask.any():
             return
+        mask = mask.reshape(self._rows)
         for key, rows in self._fresh.items():
             self._column(self._raw_root[key], t + 1)[mask] = rows
         if self._at_reset is not None:

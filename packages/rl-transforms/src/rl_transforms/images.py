@@ -48,6 +48,9 @@ class ImageTransform(Transform):
 class ToTensorImage(ImageTransform):
     """Puts channels first, and scales integers to [0, 1]: ``[*B, H, W, C]`` to ``[*B, C, H, W]``.
 
+    What comes out is a view: in memory the channels of a pixel stay side by side, which is torch's
+    `channels_last`. Call `contiguous` where that matters.
+
     Args:
         from_int: divide by 255; None for integers only.
         unsqueeze: add a dimension of size 1 in front of the channels.
@@ -94,12 +97,14 @@ class ToTensorImage(ImageTransform):
                 "has its channels first. Pass shape_tolerant=True to leave it so."
             )
             raise ValueError(msg)
-        # bytes are moved before they become floats, which are four times as many
-        image = (value if is_first else value.movedim(-1, -3)).contiguous()
         whole = not value.is_floating_point()
         if whole if self.from_int is None else self.from_int:
-            image = image.div(255)
+            image = value.to(torch.get_default_dtype()).div_(255) if whole else value.div(255)
+        else:
+            image = value
         image = image.to(self.dtype or (torch.get_default_dtype() if whole else value.dtype))
+        # a view: to move the floats in memory would cost more than all the rest
+        image = image if is_first else image.movedim(-1, -3)
         return image.unsqueeze(-4) if self.unsqueeze else image
 
 
@@ -129,10 +134,10 @@ class GrayScale(ImageTransform):
                 "ToTensorImage in front where channels come last."
             )
             raise ValueError(msg)
-        red, green, blue = (
-            channel * weight for channel, weight in zip(value.unbind(-3), LUMINANCE, strict=True)
-        )
-        return (red + green + blue).to(value.dtype).unsqueeze(-3)
+        image = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+        red, green, blue = image.unbind(-3)
+        grey = (red * LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
+        return grey.to(value.dtype).unsqueeze(-3)
 
 
 class Resize(ImageTransform):
