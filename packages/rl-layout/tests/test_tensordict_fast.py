@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict, lazy_stack
 
 from rl_layout import tensordict_fast
 
@@ -25,3 +26,45 @@ def test_the_result_behaves_as_any_tensordict():
     assert made[1:]["next", "deep", "c"].shape == (2, 1)
     assert made.reshape(3, 1)["a"].shape == (3, 1, 5)
     assert made.set("d", torch.zeros(3)).clone()["d"].shape == (3,)
+
+
+@pytest.mark.parametrize("kind", ["plain", "lazy", "locked", "view"])
+def test_entries_are_found_as_get_finds_them(kind):
+    plain = TensorDict({**source(), "word": NonTensorData("yes", [3])}, [3])
+    batch = {
+        "plain": plain,
+        "lazy": lazy_stack([plain, plain.clone()]),
+        "locked": plain.clone().lock_(),
+        "view": plain._get_sub_tensordict(slice(0, 2)),
+    }[kind]
+    for key in (("a",), ("next", "b"), ("next", "deep", "c"), ("next", "no"), ("no", "b"), ("no",)):
+        found, expected = tensordict_fast.find(batch, key), batch.get(key, None)
+        assert (found is None) == (expected is None)
+        assert found is None or found.equal(expected)
+    assert type(tensordict_fast.find(batch, ("next",))) is type(batch.get("next"))
+    word = tensordict_fast.find(batch, ("word",))
+    assert type(word) is type(batch.get("word"))
+
+
+@pytest.mark.parametrize("key", [("a",), ("new",), ("next", "b"), ("other", "deep", "new")])
+def test_entries_are_put_as_set_puts_them(key):
+    fast, public = TensorDict(source(), [3]), TensorDict(source(), [3])
+    value = torch.randn(3, 7)
+    tensordict_fast.put(fast, key, value)
+    assert (fast == public.set(key, value)).all()
+    assert fast[key] is value
+
+
+def test_what_does_not_fit_is_refused_as_set_refuses_it():
+    batch = TensorDict(source(), [3])
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        tensordict_fast.put(batch, ("a",), torch.zeros(2))
+    with pytest.raises(RuntimeError, match="lock"):
+        tensordict_fast.put(batch.clone().lock_(), ("next", "b"), torch.zeros(3))
+    assert batch["a"].shape == (3, 5)
+
+
+def test_a_tensor_is_put_on_the_device_of_its_group():
+    batch = TensorDict(source(), [3], device="meta")
+    tensordict_fast.put(batch, ("a",), torch.zeros(3))
+    assert batch["a"].device.type == "meta"

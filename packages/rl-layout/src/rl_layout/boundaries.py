@@ -6,6 +6,11 @@ j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,6 +20,7 @@ from rl_layout.markers import FIELDS, Markers
 from rl_layout.views import array_of
 
 PIECE = 32_768
+ENDS = ("done", "terminated", "truncated")
 
 
 def cut_rows(markers: Markers) -> Tensor:
@@ -36,11 +42,33 @@ def cut_rows(markers: Markers) -> Tensor:
     """
     first = _any_of(markers)
     if first.device.type == "cpu":
-        cut = torch.from_numpy(_cut_in_pieces(markers, len(first)))
-    else:
-        cut = _cut_whole(markers, first)
+        return torch.from_numpy(_cut_in_pieces(arrays_of(markers), markers.batch_shape))
+    cut = _cut_whole(markers, first)
     cut.view(-1, markers.batch_shape[-1])[:, -1] = True
     return cut
+
+
+def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor]:
+    """List the runs of real rows that belong together, and say how each ends.
+
+    Args:
+        markers: the markers of a batch.
+
+    Returns:
+        First and last row of each run, int64 ``[S]``, and the kinds of their ends as `end_kinds`.
+
+    Raises:
+        KeyError: there is no marker at all.
+
+    Example:
+        >>> flag = torch.tensor([False, True, False])
+        >>> [found.tolist() for found in find_runs(Markers(torch.Size([3]), terminated=flag))]
+        [[0, 2], [1, 2], [2, 0]]
+    """
+    if _any_of(markers).device.type == "cpu":
+        return _find_on_cpu(markers)
+    starts, lasts = runs(cut_rows(markers), markers.mask)
+    return starts, lasts, end_kinds(markers, lasts)
 
 
 def _any_of(markers: Markers) -> Tensor:
@@ -71,15 +99,20 @@ def _cut_whole(markers: Markers, like: Tensor) -> Tensor:
     return cut
 
 
-def _cut_in_pieces(markers: Markers, size: int) -> NDArray[np.bool_]:
+def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
+    """Look at the markers of a batch on the CPU as numpy arrays ``[N]``, by their names."""
+    found = ((name, getattr(markers, name)) for name in FIELDS)
+    return {name: array_of(value) for name, value in found if value is not None}
+
+
+def _cut_in_pieces(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[np.bool_]:
     """The same on the CPU, every marker read once: what is in between stays in the cache."""
-    found = {name: getattr(markers, name) for name in FIELDS}
-    have = {name: array_of(value) for name, value in found.items() if value is not None}
-    flags = [have[name] for name in ("done", "terminated", "truncated") if name in have]
+    size = shape.numel()
+    flags = [have[name] for name in ENDS if name in have]
     steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
     alike = [have[name] for name in ("traj_ids", "mask") if name in have]
     cut, step = np.empty(size, bool), have.get("traj_step")
-    differs, sums = np.empty(PIECE, bool), np.empty(PIECE, np.int64)
+    differs, sums = np.empty(min(PIECE, size), bool), np.empty(min(PIECE, size), np.int64)
     for first in range(0, size, PIECE):
         here = slice(first, min(first + PIECE, size))
         ends = cut[here]
@@ -98,7 +131,28 @@ def _cut_in_pieces(markers: Markers, size: int) -> NDArray[np.bool_]:
         if step is not None:
             expected = np.add(step[first:stop], 1, out=sums[: stop - first])
             inner |= np.not_equal(step[after], expected, out=other)
+    cut.reshape(-1, shape[-1])[:, -1] = True
     return cut
+
+
+def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor]:
+    """The runs by numpy alone: on a few thousand rows calls of torch take most of the time."""
+    have = arrays_of(markers)
+    cut, mask = _cut_in_pieces(have, markers.batch_shape), have.get("mask")
+    if mask is None:
+        lasts = np.flatnonzero(cut)
+        starts = np.zeros_like(lasts)
+        np.add(lasts[:-1], 1, out=starts[1:])
+    else:
+        is_start = mask.copy()
+        is_start[1:] &= cut[:-1]
+        starts, lasts = np.flatnonzero(is_start), np.flatnonzero(cut & mask)
+    there = {name: have[name][lasts] for name in (*ENDS, "steps_to_next_obs") if name in have}
+    ends, terminated = _ends_of(there)
+    kinds = np.zeros(len(lasts), np.uint8)
+    if ends is not None:
+        np.add(ends, terminated, out=kinds, dtype=np.uint8)
+    return torch.from_numpy(starts), torch.from_numpy(lasts), torch.from_numpy(kinds)
 
 
 def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -116,21 +170,15 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         (tensor([0, 2]), tensor([1, 2]))
     """
     if mask is None:
-        lasts = _nonzero(cut)
+        lasts = cut.nonzero()[:, 0]
         starts = torch.zeros_like(lasts)
         torch.add(lasts[:-1], 1, out=starts[1:])
         return starts, lasts
     is_start = mask.clone()
     is_start[1:] &= cut[:-1]
-    both = _nonzero(torch.cat([is_start, cut & mask]))  # as many starts as lasts
+    both = torch.cat([is_start, cut & mask]).nonzero()[:, 0]  # as many starts as lasts
     starts, lasts = both.view(2, -1)
     return starts, lasts - len(cut)
-
-
-def _nonzero(flag: Tensor) -> Tensor:
-    if flag.device.type == "cpu":  # numpy finds sparse flags several times faster
-        return torch.from_numpy(np.flatnonzero(array_of(flag)))
-    return flag.nonzero()[:, 0]
 
 
 def end_kinds(markers: Markers, lasts: Tensor) -> Tensor:
@@ -151,12 +199,23 @@ def end_kinds(markers: Markers, lasts: Tensor) -> Tensor:
         >>> end_kinds(Markers(torch.Size([2]), truncated=flag), torch.tensor([1]))
         tensor([1], dtype=torch.uint8)
     """
-    here = markers.ends_at(lasts)
-    ends = here.boundary()
+    names = (*ENDS, "steps_to_next_obs")
+    there = {name: getattr(markers, name) for name in names}
+    ends, terminated = _ends_of({k: v[lasts] for k, v in there.items() if v is not None})
     if ends is None:
         return torch.zeros_like(lasts, dtype=torch.uint8)
-    if here.terminated is not None:
-        terminated = here.terminated
-    else:
-        terminated = ends if here.truncated is None else ~here.truncated
-    return ends.to(torch.uint8) + (ends & terminated).to(torch.uint8)
+    made: Tensor = ends.to(torch.uint8) + terminated.to(torch.uint8)
+    return made
+
+
+def _ends_of(there: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Which rows are boundaries, and which of those terminations, of arrays of either kind."""
+    flags = [there[name] for name in ENDS if name in there]
+    if not flags:
+        return None, None
+    ends = reduce(or_, flags)
+    if "steps_to_next_obs" in there:
+        ends = ends & (there["steps_to_next_obs"] == 1)
+    if "terminated" in there:
+        return ends, ends & there["terminated"]
+    return ends, ends & ~there["truncated"] if "truncated" in there else ends

@@ -131,25 +131,6 @@ class Markers:
             ends &= _is_one(self.steps_to_next_obs)
         return ends
 
-    def ends_at(self, rows: Tensor) -> Markers:
-        """Take the markers that tell a boundary, at some rows.
-
-        Args:
-            rows: int64 ``[R]``.
-
-        Returns:
-            Done flags and horizons, as those of a batch ``[R]``.
-
-        Example:
-            >>> from rl_layout.synthetic import trajectories
-            >>> Markers.of(trajectories([2, 3])).ends_at(torch.tensor([1, 4])).done
-            tensor([True, True])
-        """
-        names = ("done", "terminated", "truncated", "steps_to_next_obs")
-        there = {name: getattr(self, name) for name in names}
-        found = {k: v.index_select(0, rows) for k, v in there.items() if v is not None}
-        return Markers(rows.shape, **found)
-
 
 def _is_one(values: Tensor) -> Tensor:
     if values.device.type == "cpu":  # numpy compares integers several times faster

@@ -10,9 +10,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from rl_layout.keys import as_tuple
 from rl_layout.markers import FIELDS, Markers, batch_shape
+from rl_layout.tensordict_fast import find
 
 Made = TypeVar("Made")
+PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
 
 
 def _is_torchs_own(tensor: Tensor) -> bool:
@@ -57,7 +60,7 @@ class Memo(Generic[Made]):
             What ``make`` returned, now or earlier.
         """
         shape = batch_shape(batch)
-        found = [batch.get(field[0], None) for field in FIELDS.values()]
+        found = [find(batch, place) for place in PLACES]
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)

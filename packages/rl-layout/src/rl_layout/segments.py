@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import views
-from rl_layout.boundaries import cut_rows, end_kinds, runs
+from rl_layout.boundaries import find_runs
 from rl_layout.end_kind import EndKind
 from rl_layout.keys import PADDING_ID
 from rl_layout.markers import SIGNED, Markers, flag_rows, id_rows
@@ -78,8 +78,9 @@ class Segments:
 
     @classmethod
     def _of_markers(cls, markers: Markers) -> Segments:
-        starts, lasts = runs(cut_rows(markers), markers.mask)
-        made = cls(starts, lasts - starts + 1, end_kinds(markers, lasts), markers.batch_shape)
+        starts, lasts, kinds = find_runs(markers)
+        made = cls(starts, lasts - starts + 1, kinds, markers.batch_shape)
+        made.lasts = lasts
         if markers.mask is None:
             made.num_real = made.num_rows  # known without asking the device
         return made
