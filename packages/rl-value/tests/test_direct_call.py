@@ -11,7 +11,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical
 
-from rl_value.direct_call import distribution_of, output_of
+from rl_value.direct_call import distribution_of, output_from, output_of
 
 
 def batch():
@@ -35,6 +35,21 @@ def test_what_a_stock_network_writes_is_found_and_the_batch_stays(make):
     assert output_of(network, seen, "y").equal(expected)
     assert seen["y"].eq(-1).all()
     assert list(seen.keys()) == ["x", "y"]
+
+
+@pytest.mark.parametrize("make", [doubled, sequence, lambda: with_hook(doubled(), [])])
+def test_tensors_give_what_the_batch_of_them_gives(make):
+    network, seen = make(), batch()
+    given = {("x",): seen["x"]}
+    assert output_from(network, given, 3, "y").equal(network(batch())["y"])
+    assert list(given) == [("x",)]
+    with pytest.raises(KeyError, match="'z' is missing"):
+        output_from(network, given, 3, "z")
+
+
+def with_hook(network, calls):
+    network.register_forward_hook(lambda *_: calls.append(1))
+    return network
 
 
 def test_hooks_of_a_network_are_run():

@@ -100,7 +100,7 @@ def test_nothing_passes_a_cut(poison, size):
     found = linear_scan(a, b, cut)
     others = torch.ones(size, dtype=torch.bool)
     others[size // 2 + 1 : size // 2 + 11] = False
-    torch.testing.assert_close(found[others], clean[others])
+    assert found[others].equal(clean[others])
     assert not found[size // 2 + 1].isfinite() or poison == 1e38
 
 

@@ -259,3 +259,25 @@ def test_what_is_not_finite_stays_in_its_trajectory():
     assert found[0].isnan()
     assert found[1:].isfinite().all()
     assert reward_to_go(reward, DONE, gamma=0.5)[1:].flatten().tolist() == [2.0, 5.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e38])
+@pytest.mark.parametrize("place", [5, 40, 4_017, 65_539])
+def test_no_bit_of_another_trajectory_changes(dtype, poison, place):
+    size = 70_003
+    generator = torch.Generator().manual_seed(3)
+    reward, value, ahead = torch.randn(3, size, 1, generator=generator, dtype=dtype)
+    done = torch.rand(size, 1, generator=generator) < 0.02
+    no = torch.zeros_like(done)
+    factors = {"gamma": 1.0, "lmbda": 0.97}
+    clean = gae(reward, value, ahead, no, done, **factors)[0]
+    ends = done[:, 0].nonzero()[:, 0]
+    first = int(ends[ends < place].max()) + 1 if (ends < place).any() else 0
+    last = int(ends[ends >= place].min())
+    reward[place] = poison
+    found = gae(reward, value, ahead, no, done, **factors)[0]
+    assert found[:first].equal(clean[:first])
+    assert found[place + 1 :].equal(clean[place + 1 :])
+    assert first <= place <= last
+    assert poison == 1e38 or not found[first : place + 1].isfinite().any()

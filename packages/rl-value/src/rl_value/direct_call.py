@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import (
     ProbabilisticTensorDictModule,
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple, require
-from rl_layout.tensordict_fast import build, nest
+from rl_layout.tensordict_fast import build, find, nest
 
 Key = tuple[str, ...]
 SETTINGS = ("_kwargs", "method", "method_kwargs", "_get_kwargs")  # of a module that is no plain one
@@ -49,13 +51,52 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
         >>> output_of(net, TensorDict({"x": torch.ones(2, 1)}, [2]), "y").flatten()
         tensor([2., 2.])
     """
-    parts = _parts(network)
-    found = None if parts is None else _run(parts, batch)
-    made = None if found is None else found.get(as_tuple(wanted))
-    if isinstance(made, Tensor):
+    made = _made_by_stock(network, partial(find, batch), wanted)
+    if made is not None:
         return made
     result: Tensor = require(network(batch.copy()), wanted)
     return result
+
+
+def output_from(
+    network: TensorDictModuleBase, inputs: Mapping[Key, Tensor], size: int, wanted: NestedKey
+) -> Tensor:
+    """Evaluate a network on tensors of one length, as `output_of` does on a batch.
+
+    Args:
+        network: a tensordict module.
+        inputs: what it reads, ``[size, ...]`` by key.
+        size: the length.
+        wanted: key of the output.
+
+    Returns:
+        The output ``[size, ...]``.
+
+    Raises:
+        KeyError: the network does not write it, or an input is missing.
+
+    Example:
+        >>> import torch
+        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
+        >>> output_from(net, {("x",): torch.ones(2, 1)}, 2, "y").flatten()
+        tensor([2., 2.])
+    """
+    made = _made_by_stock(network, inputs.get, wanted)
+    if made is not None:
+        return made
+    batch = build(nest(inputs), torch.Size([size]))
+    result: Tensor = require(network(batch), wanted)
+    return result
+
+
+def _made_by_stock(
+    network: TensorDictModuleBase, read: Callable[[Key], Any], wanted: NestedKey
+) -> Tensor | None:
+    """The output of a network of stock modules; None where it is another, or writes no such."""
+    parts = _parts(network)
+    found = None if parts is None else _run(parts, read)
+    made = None if found is None else found.get(as_tuple(wanted))
+    return made if isinstance(made, Tensor) else None
 
 
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
@@ -82,7 +123,7 @@ def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
     """
     dist: Distribution
     parts = _parts_before_choice(actor)
-    found = (None if parts is None else _run(parts, batch)) or {}
+    found = (None if parts is None else _run(parts, partial(find, batch))) or {}
     names = [as_tuple(key) for key in actor.module[-1].in_keys] if found else []
     if found and all(name in found for name in names):
         parameters = {name: found[name] for name in names}
@@ -131,12 +172,12 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def _run(parts: list[TensorDictModule], batch: TensorDictBase) -> dict[Key, Any] | None:
+def _run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, Any] | None:
     """What the parts write, by key; None where one of them needs more than that."""
     scope: dict[Key, Any] = {}
     for part in parts:
         names = [as_tuple(key) for key in part.in_keys]
-        given = [scope[name] if name in scope else batch.get(name, None) for name in names]
+        given = [scope[name] if name in scope else read(name) for name in names]
         if any(value is None for value in given):
             return None
         made = part.module(*given)

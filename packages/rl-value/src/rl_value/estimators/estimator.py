@@ -10,18 +10,20 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, next_key
+from rl_layout.keys import NestedKey, as_tuple, next_key
+from rl_layout.tensordict_fast import find, put
 from rl_value.estimators.entries import Entries
 from rl_value.estimators.next_values import Unrolled, unroll_steps
 from rl_value.estimators.steps import Steps, time_dimension
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised
+from rl_value.named_inputs import takes_names
 from rl_value.returns.steps import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
@@ -164,7 +166,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
                 raise KeyError(msg)
         self.entries.set(**entries)
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(
         self,
         tensordict: TensorDictBase,
@@ -313,16 +315,16 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
     ) -> None:
         found, steps = valued.found, valued.steps
         for name, result in zip(("advantage", "value_target"), results, strict=True):
-            tensordict.set(self.entries[name], unplace(result))
-        value = self.entries["value"]
-        tensordict.set(value, unplace(found.now))
-        tensordict.set(next_key(value), unplace(found.following))
+            put(tensordict, as_tuple(self.entries[name]), unplace(result))
+        value = as_tuple(self.entries["value"])
+        put(tensordict, value, unplace(found.now))
+        put(tensordict, next_key(value), unplace(found.following))
         if found.fits is not None:
             fits = found.fits
             if found.missing is not None:
                 fits = fits & ~found.missing.flatten(1).any(1)
             tensordict.set(keys.SHIFTED_VALID, unplace(fits))
-        elif tensordict.get(keys.SHIFTED_VALID, None) is not None:  # of an earlier call
+        elif find(tensordict, (keys.SHIFTED_VALID,)) is not None:  # of an earlier call
             tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
         if found.missing is not None and steps.missing is None:
             tensordict.set(keys.NEXT_MISSING, unplace(found.missing.flatten(1).any(1)))

@@ -124,21 +124,21 @@ def _side_by_side(
     params: tuple[TensorDictBase | None, TensorDictBase | None],
 ) -> Unrolled:
     """The same for a network that looks at single rows: they are read where they lie."""
-    lasts = steps.segments.offsets[1:] - 1
-    missing, stand_in = steps.missing, None
+    segments, missing, stand_in = steps.segments, steps.missing, None
+    lasts = steps.lasts
     if lacks_next(network, steps.batch):
         absent = steps.widen(steps.ends) & ~steps.terminated
         missing = absent if missing is None else missing | absent
     if missing is not None:
         stand_in = missing.flatten(1).any(1)[lasts]
-    rows, ends = read_side_by_side(network, steps.batch, steps.segments, stand_in)
+    rows, ends = read_side_by_side(network, steps.batch, segments, stand_in)
     own, late = params
-    now = evaluate(network, rows, wanted, own)
+    now = evaluate(network, rows, segments.num_real, wanted, own)
     theirs = own if late is None else late
     ahead = now
     if late is not None or not calls.single_call:
-        ahead = evaluate(network, rows, wanted, theirs)
-    behind = evaluate(network, ends, wanted, theirs)
+        ahead = evaluate(network, rows, segments.num_real, wanted, theirs)
+    behind = evaluate(network, ends, len(segments), wanted, theirs)
     substituted = None
     if stand_in is not None and calls.missing_next == "root":
         substituted, missing = stand_in.sum(), None

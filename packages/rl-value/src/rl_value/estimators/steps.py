@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, flat_marker
+from rl_layout.tensordict_fast import find
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -61,7 +62,9 @@ class Steps:
             ValueError: a shape does not fit, or flags of a group end where the batch goes on.
         """
         segments = _segments(batch, entries)
-        reward = segments.gather(require(batch, _behind(entries["reward"])))
+        place = _behind(entries["reward"])
+        found = find(batch, place)
+        reward = segments.gather(require(batch, place) if found is None else found)
         if not reward.is_floating_point():
             msg = f"{entries['reward']!r}: expected floating point, got {reward.dtype}."
             raise TypeError(msg)
@@ -69,17 +72,22 @@ class Steps:
         _check_group(terminated, reward, entries["terminated"])
         if done is not None:
             _check_ends(done & ~terminated, segments, entries["done"])
-        steps = batch.get(_behind(entries["steps_to_next_obs"]), None)
+        steps = find(batch, _behind(entries["steps_to_next_obs"]))
         ahead = None if steps is None else segments.gather(steps).reshape(-1)
         missing = _missing(batch, segments, terminated)
         return cls(batch, segments, reward, terminated, missing, ahead)
 
     @property
+    def lasts(self) -> Tensor:
+        """Numbers of the last steps of segments, int64 ``[S]``."""
+        segments = self.segments
+        return segments.offsets[1:] - 1 if segments.has_gaps else segments.lasts
+
+    @property
     def ends(self) -> Tensor:
         """Last steps of segments, bool ``[M]``."""
         last = torch.zeros(self.segments.num_real, dtype=torch.bool, device=self.reward.device)
-        last[self.segments.offsets[1:] - 1] = True
-        return last
+        return last.index_fill_(0, self.lasts, True)
 
     @property
     def successor(self) -> Tensor:
@@ -99,7 +107,7 @@ class Steps:
 
     def stored(self, key: NestedKey) -> Tensor | None:
         """Read an entry ``[M, ...]`` of the batch; None where it is missing."""
-        value = self.batch.get(key, None)
+        value = find(self.batch, as_tuple(key))
         return None if value is None else self.segments.gather(value)
 
     def per_step(self, gamma: float | Tensor) -> float | Tensor:
@@ -126,6 +134,9 @@ def _behind(key: NestedKey) -> tuple[str, ...]:
 
 def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:
     """The segments; flags that are kept under other names than the usual ones count as those."""
+    standard = all(entries[name] == usual for name, usual in STANDARD.items())
+    if standard and find(batch, keys.NEXT_DONE) is not None:
+        return Segments.of(batch)
     renamed = {
         next_key(usual): value
         for name, usual in STANDARD.items()
@@ -155,7 +166,7 @@ def _flags(
     places = {name: _behind(entries[name]) for name in ("terminated", "done")}
     found = {}
     for name, place in places.items():
-        value = batch.get(place, None)
+        value = find(batch, place)
         if value is not None:
             if value.dtype != torch.bool:
                 msg = f"{place!r}: expected torch.bool, got {value.dtype}. Call .bool()."
@@ -197,7 +208,7 @@ def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
 
 
 def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:
-    flag = batch.get(keys.NEXT_MISSING, None)
+    flag = find(batch, keys.NEXT_MISSING)
     if flag is None:
         return None
     shape = batch.batch_size

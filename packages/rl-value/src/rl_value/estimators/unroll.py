@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,11 +14,39 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import Segments, keys, set_recurrent_mode
-from rl_layout.keys import NestedKey, as_tuple, next_key, require
-from rl_layout.tensordict_fast import build, nest
+from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
+from rl_layout.tensordict_fast import build, find, nest
 from rl_layout.views import flatten
-from rl_value.direct_call import output_of
+from rl_value.direct_call import Key, output_from
 from rl_value.estimators.slots import Slots
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """What the entries of a network are to it."""
+
+    states: set[Key]
+    observed: tuple[NestedKey, ...]
+    observed_next: tuple[Key, ...]
+    is_row_wise: bool
+
+
+def _roles_of(network: TensorDictModuleBase) -> _Roles:
+    return _roles(tuple(network.in_keys), tuple(network.out_keys))
+
+
+@lru_cache(maxsize=128)
+def _roles(in_keys: tuple[NestedKey, ...], out_keys: tuple[NestedKey, ...]) -> _Roles:
+    written, read = set(map(as_tuple, out_keys)), list(map(as_tuple, in_keys))
+    states = {key for key in read if next_key(key) in written}
+    observed = tuple(
+        key
+        for key, parts in zip(in_keys, read, strict=True)
+        if parts not in states and parts[-1] != keys.IS_INIT
+    )
+    marked = any(keys.IS_INIT in key or key[0] == keys.COLLECTOR for key in read)
+    after = tuple(map(next_key, observed))
+    return _Roles(states, observed, after, not (marked or states))
 
 
 def state_keys(network: TensorDictModuleBase) -> set[tuple[str, ...]]:
@@ -36,8 +66,7 @@ def state_keys(network: TensorDictModuleBase) -> set[tuple[str, ...]]:
         >>> state_keys(cell)
         {('h',)}
     """
-    written = {as_tuple(key) for key in network.out_keys}
-    return {as_tuple(key) for key in network.in_keys if next_key(key) in written}
+    return _roles_of(network).states
 
 
 def observation_keys(network: TensorDictModuleBase) -> list[NestedKey]:
@@ -54,12 +83,7 @@ def observation_keys(network: TensorDictModuleBase) -> list[NestedKey]:
         >>> observation_keys(TensorDictModule(lambda *x: x[0], ["is_init", "x"], ["y"]))
         ['x']
     """
-    states = state_keys(network)
-    return [
-        key
-        for key in network.in_keys
-        if as_tuple(key) not in states and as_tuple(key)[-1] != keys.IS_INIT
-    ]
+    return list(_roles_of(network).observed)
 
 
 def is_row_wise(network: TensorDictModuleBase) -> bool:
@@ -76,9 +100,7 @@ def is_row_wise(network: TensorDictModuleBase) -> bool:
         >>> is_row_wise(TensorDictModule(torch.nn.Linear(2, 1), ["x"], ["y"]))
         True
     """
-    marked = any(keys.IS_INIT in as_tuple(key) for key in network.in_keys)
-    collected = any(as_tuple(key)[0] == keys.COLLECTOR for key in network.in_keys)
-    return not (marked or collected or state_keys(network))
+    return _roles_of(network).is_row_wise
 
 
 def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
@@ -101,11 +123,11 @@ def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
         >>> lacks_next(net, trajectories([2]))
         False
     """
-    observed = observation_keys(network)
-    absent = [key for key in observed if batch.get(next_key(key), None) is None]
+    observed = _roles_of(network).observed_next
+    absent = [key for key in observed if find(batch, key) is None]
     if absent and len(absent) < len(observed):
         msg = (
-            f"{next_key(absent[0])!r} is missing, while other next observations are there. "
+            f"{absent[0]!r} is missing, while other next observations are there. "
             "Store all that the network reads under 'next', or none."
         )
         raise KeyError(msg)
@@ -237,7 +259,7 @@ def read_side_by_side(
     batch: TensorDictBase,
     segments: Segments,
     stand_in: Tensor | None,
-) -> tuple[TensorDict, TensorDict]:
+) -> tuple[dict[Key, Tensor], dict[Key, Tensor]]:
     """Read the real rows as they are, and the last next observation of each segment.
 
     Args:
@@ -247,7 +269,7 @@ def read_side_by_side(
         stand_in: bool ``[S]``, segments whose last row is read again instead; None for none.
 
     Returns:
-        Its inputs ``[M]`` and ``[S]``.
+        Its inputs ``[M, ...]`` and ``[S, ...]`` by key.
 
     Raises:
         KeyError: an input is missing.
@@ -258,27 +280,28 @@ def read_side_by_side(
         >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
         >>> batch = trajectories([2, 1])
         >>> rows, ends = read_side_by_side(net, batch, Segments.of(batch), None)
-        >>> rows["observation"][:, 1].tolist(), ends["observation"][:, 1].tolist()
+        >>> rows["observation",][:, 1].tolist(), ends["observation",][:, 1].tolist()
         ([0.0, 1.0, 0.0], [2.0, 1.0])
     """
-    rows: dict[tuple[str, ...], Tensor] = {}
-    behind: dict[tuple[str, ...], Tensor] = {}
-    for key in network.in_keys:
-        root = require(batch, key)
-        after = batch.get(next_key(key), None)
+    rows: dict[Key, Tensor] = {}
+    behind: dict[Key, Tensor] = {}
+    for key in map(as_tuple, network.in_keys):
+        root, after = find(batch, key), find(batch, (keys.NEXT, *key))
+        if root is None:
+            require(batch, as_key(key))
         ends = segments.last(root if after is None else after)
         if stand_in is not None and after is not None:
             wide = stand_in.view(-1, *(1,) * (ends.ndim - 1))
             ends = torch.where(wide, segments.last(root), ends)
-        rows[as_tuple(key)] = segments.gather(root)
-        behind[as_tuple(key)] = ends.to(root.dtype)
-    sizes = torch.Size([segments.num_real]), torch.Size([len(segments)])
-    return build(nest(rows), sizes[0]), build(nest(behind), sizes[1])
+        rows[key] = segments.gather(root)
+        behind[key] = ends.to(root.dtype)
+    return rows, behind
 
 
 def evaluate(
     network: TensorDictModuleBase,
-    inputs: TensorDict,
+    inputs: Mapping[Key, Tensor],
+    size: int,
     wanted: NestedKey,
     params: TensorDictBase | None,
 ) -> Tensor:
@@ -286,7 +309,8 @@ def evaluate(
 
     Args:
         network: a tensordict module.
-        inputs: what it reads ``[K]``; it is not changed.
+        inputs: what it reads, ``[K, ...]`` by key.
+        size: K.
         wanted: key of the output.
         params: parameters to use in place of the network's own.
 
@@ -299,9 +323,9 @@ def evaluate(
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> evaluate(net, TensorDict({"x": torch.ones(2, 1)}, [2]), "y", None).flatten()
+        >>> evaluate(net, {("x",): torch.ones(2, 1)}, 2, "y", None).flatten()
         tensor([2., 2.])
     """
     swapped: Any = nullcontext() if params is None else params.to_module(network)
     with swapped, set_recurrent_mode(True):
-        return output_of(network, inputs, wanted)
+        return output_from(network, inputs, size, wanted)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tensordict import TensorDictBase
-from tensordict.nn import dispatch
 
 from rl_layout.keys import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.loss import scalars
 from rl_value.losses.masks import kept
+from rl_value.named_inputs import takes_names
 
 
 class A2CLoss(ActorCriticLoss):
@@ -41,7 +41,7 @@ class A2CLoss(ActorCriticLoss):
         """Names of the losses and of what is reported beside them."""
         return ["loss_objective", *self._beside()]
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the losses of a batch.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import set_recurrent_mode
@@ -17,6 +17,7 @@ from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.dqn import DQNLoss, action_index, mark_missing
 from rl_value.losses.loss import LossModule, ValueEstimators, scalars
 from rl_value.losses.masks import kept, reduce
+from rl_value.named_inputs import takes_names
 from rl_value.returns.steps import check_fraction
 
 
@@ -85,7 +86,7 @@ class DistributionalDQNLoss(DQNLoss):
         msg = "a distribution has a target of its own: pass gamma= to DistributionalDQNLoss."
         raise NotImplementedError(msg)
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write the error of each step to it.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys, set_recurrent_mode
@@ -25,6 +25,7 @@ from rl_value.losses.loss import (
     scalars,
 )
 from rl_value.losses.masks import Reduction, kept, reduce
+from rl_value.named_inputs import takes_names
 
 SPACES = ("one_hot", "categorical")
 
@@ -137,7 +138,7 @@ class DQNLoss(LossModule):
         """The name of the loss."""
         return ["loss"]
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write the error of each step to it.
 

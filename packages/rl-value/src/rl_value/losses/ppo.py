@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -16,6 +16,7 @@ from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.loss import scalars
 from rl_value.losses.masks import kept, reduce, standardise
 from rl_value.losses.statistics import effective_sample_size
+from rl_value.named_inputs import takes_names
 
 
 class PPOLoss(ActorCriticLoss):
@@ -78,7 +79,7 @@ class PPOLoss(ActorCriticLoss):
         """Names of what this kind of objective reports."""
         return []
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the losses of a batch.
 

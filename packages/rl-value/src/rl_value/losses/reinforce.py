@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 
 from rl_layout.keys import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.loss import scalars
 from rl_value.losses.masks import kept
+from rl_value.named_inputs import takes_names
 
 
 class ReinforceLoss(ActorCriticLoss):
@@ -65,7 +66,7 @@ class ReinforceLoss(ActorCriticLoss):
         """Names of the losses."""
         return ["loss_actor"] if self.critic_coeff is None else ["loss_actor", "loss_value"]
 
-    @dispatch  # type: ignore[untyped-decorator]
+    @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the losses of a batch.
 

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from rl_layout.views import array_of
 from rl_value.returns.blocked import PIECE, Flags, Floats, PieceScan
+from rl_value.returns.doubling import doubling_scan
 from rl_value.returns.steps import time_of
+
+Fill = Callable[[slice, Flags, Floats], None]
 
 
 def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
@@ -53,16 +56,23 @@ def rows_of(dim: int, *values: Tensor) -> list[Floats]:
         >>> rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist()
         [1, 3, 2, 4]
     """
-    return [array_of(value.detach().movedim(dim, -1).reshape(-1)) for value in values]
+    return [array_of(_flat(value, dim)) for value in values]
+
+
+def _flat(value: Tensor, dim: int) -> Tensor:
+    known = value.detach() if value.requires_grad else value
+    if dim == 0 and known.numel() == len(known) and known.is_contiguous():
+        return known.view(-1)  # flat steps of one column lie so already
+    return known.movedim(dim, -1).reshape(-1)
 
 
 def discounted_scan(
     factor: float,
     ends: tuple[Tensor, ...],
     like: Tensor,
-    fill: Callable[[slice, Flags, Floats], None],
+    fill: Fill,
     time_dim: int,
-) -> Tensor | None:
+) -> Tensor:
     """Compute yₜ = bₜ + factor yₜ₊₁, and yₜ = bₜ where the step is cut and at the last t.
 
     Args:
@@ -74,22 +84,30 @@ def discounted_scan(
         time_dim: dimension of time.
 
     Returns:
-        y; None where it is not finite, so that what is may have to be kept apart.
+        y. What is not finite stays in front of its cut, and changes no bit of the rest.
 
     Example:
         >>> like, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
         >>> discounted_scan(0.5, (no,), like, lambda here, cut, b: b.fill(1), 0).tolist()
         [1.75, 1.5, 1.0]
     """
-    dim = time_of(like, time_dim)
+    dim, shape = time_of(like, time_dim), like.shape
     if not like.numel():
         return torch.empty_like(like)
     out = torch.empty(like.movedim(dim, -1).shape, dtype=like.dtype)
-    rows, flags = out.view(-1).numpy(), rows_of(dim, *(flag.expand(like.shape) for flag in ends))
+    rows = out.view(-1).numpy()
+    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
     cut: Flags = flags[0].copy()
     for flag in flags[1:]:
         cut |= flag
     cut.reshape(-1, like.shape[dim])[:, -1] = True
+    if not _scan_pieces(factor, cut, rows, fill):
+        _scan_around(factor, cut, rows, fill)
+    return out.movedim(-1, dim)
+
+
+def _scan_pieces(factor: float, cut: Flags, rows: Floats, fill: Fill) -> bool:
+    """Write y to flat rows, and tell whether all of it is finite."""
     scan, memory = PieceScan(rows, factor), np.empty(min(PIECE, len(rows)), rows.dtype)
     total = 0.0
     with np.errstate(all="ignore"):
@@ -98,4 +116,17 @@ def discounted_scan(
             fill(here, cut[here], term)
             scan.take(cut[here], term, rows[here])
             total += float(np.add.reduce(rows[here]))
-    return out.movedim(-1, dim) if np.isfinite(total) else None
+    return bool(np.isfinite(total))
+
+
+def _scan_around(factor: float, cut: Flags, rows: Floats, fill: Fill) -> None:
+    """Write y of which some is not finite: the rest is scanned with zeros in its place."""
+    terms = np.empty_like(rows)
+    with np.errstate(all="ignore"):
+        fill(slice(0, len(rows)), cut, terms)
+    weight = np.where(cut, 0, factor).astype(rows.dtype)
+    exact = doubling_scan(torch.from_numpy(weight), torch.from_numpy(terms)).numpy()
+    lost = ~np.isfinite(exact)
+    terms[lost] = 0
+    _scan_pieces(factor, cut, rows, lambda here, _, term: np.copyto(term, terms[here]))
+    np.copyto(rows, exact, where=lost)

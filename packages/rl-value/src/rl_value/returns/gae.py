@@ -67,8 +67,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     if is_plain((gamma, lmbda), *arrays):
         factors = (float(gamma), float(lmbda))
         advantage = _in_pieces(arrays, terminated, done, factors, time_dim)
-        if advantage is not None:
-            return advantage, advantage + value
+        return advantage, advantage + value
     delta = reward + gamma * zeroed(next_value, terminated) - value
     decay = decay_of(gamma, lmbda, done | terminated, reward)
     advantage = linear_scan(decay, delta, time_dim=time_dim)
@@ -81,8 +80,8 @@ def _in_pieces(
     done: Tensor,
     factors: tuple[float, float],
     time_dim: int,
-) -> Tensor | None:
-    """Advantages, by reading each step once; None where some are not finite."""
+) -> Tensor:
+    """Advantages, by reading each step once."""
     reward, (gamma, lmbda) = arrays[0], factors
     dim = time_of(reward, time_dim)
     rewards, values, ahead, ended = rows_of(dim, *arrays, terminated.expand(reward.shape))

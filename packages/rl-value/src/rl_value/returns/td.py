@@ -132,9 +132,7 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
     check_fraction("lmbda", lmbda, reward.shape)
     if is_plain((gamma, lmbda), reward, next_value):
         factors = (float(gamma), float(lmbda))
-        found = _in_pieces(reward, next_value, terminated, done, factors, time_dim)
-        if found is not None:
-            return found
+        return _in_pieces(reward, next_value, terminated, done, factors, time_dim)
     cut = cut_behind(done | terminated, time_dim)
     ahead = zeroed(next_value, terminated)
     kept = decay_of(1.0, lmbda, cut, reward)  # λ, and 0 where nothing follows
@@ -149,8 +147,8 @@ def _in_pieces(
     done: Tensor,
     factors: tuple[float, float],
     time_dim: int,
-) -> Tensor | None:
-    """λ-returns, by reading each step once; None where some are not finite."""
+) -> Tensor:
+    """λ-returns, by reading each step once."""
     dim, (gamma, lmbda) = time_of(reward, time_dim), factors
     rewards, ahead, ended = rows_of(dim, reward, next_value, terminated.expand(reward.shape))
 
@@ -198,7 +196,5 @@ def reward_to_go(
         def fill(here: slice, _: Flags, term: Floats) -> None:
             np.copyto(term, rows[here])
 
-        found = discounted_scan(float(gamma), (done,), reward, fill, time_dim)
-        if found is not None:
-            return found
+        return discounted_scan(float(gamma), (done,), reward, fill, time_dim)
     return linear_scan(decay_of(gamma, 1.0, done, reward), reward, time_dim=time_dim)
