@@ -36,6 +36,18 @@ def test_any_lengths_and_odd_sizes(layer, backend, cell, lengths, size):
 
 @both_cells
 @each_backend
+def test_depth_is_the_longest_segment_not_the_number_of_rows(layer, backend, cell):
+    counts = []
+    for lengths in ([9, 5], [9, 5] * 30):
+        case = layer(cell, lengths)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            case.run(backend, torch.float32)
+        counts.append(sum(event.count for event in seen.key_averages()))
+    assert counts[1] < 2 * counts[0]  # 30 times the rows; columns of a scan reach up to 2 * 9 - 1
+
+
+@both_cells
+@each_backend
 def test_float32_stays_within_its_bounds(layer, backend, cell):
     case = layer(cell, [70, 33, 1, 128, 12], inputs=17, size=31)
     exact, found = case.run("reference"), case.run(backend, torch.float32)

@@ -342,8 +342,9 @@ def test_a_missing_marker_is_named_with_its_transform(make):
 
 
 @each_module
-def test_a_flag_that_was_lost_is_refused_with_its_row(make):
-    module = module_of(make)
+@pytest.mark.parametrize("static", [{}, {"recurrent_backend": "scan", "max_length": 4}], ids=str)
+def test_a_flag_that_was_lost_is_refused_with_its_row(make, static):
+    module = module_of(make, **static)
     batch = with_states(trajectories([3, 4]), module)
     batch["is_init"] = torch.zeros_like(batch["is_init"])
     with sequences, pytest.raises(ValueError, match="is_init is False at row 0, where another"):

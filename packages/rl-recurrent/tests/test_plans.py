@@ -41,6 +41,8 @@ def test_pieces_hold_every_row_once_and_each_behind_its_own(lengths, min_rows):
 @given(LENGTHS, st.sampled_from([0.0, 0.1, 0.6]))
 def test_blocks_give_back_what_they_take_with_its_gradient(lengths, max_waste):
     plan = BlockPlan.of(Segments.from_lengths(torch.tensor(lengths)), max_waste)
+    for block in plan.blocks:
+        assert block.padding is None or block.padding.double().mean() <= max_waste
     x = torch.randn(sum(lengths), 3, requires_grad=True)
     made = [part * 2 for part in plan.gather(x)]
     empty = [block.padding for block in plan.blocks]

@@ -150,7 +150,10 @@ def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend, opt
 
 def test_a_trajectory_beyond_max_length_is_refused():
     module, batch = module_and_batch(GRUModule, max_length=3)
-    with set_recurrent_mode(True), pytest.raises(RuntimeError, match="longer than max_length"):
+    with (
+        set_recurrent_mode(True),
+        pytest.raises(RuntimeError, match="longer than max_length, which is 3"),
+    ):
         module(batch)
 
 

@@ -37,11 +37,28 @@ def recurrent_segments(batch: TensorDictBase) -> Segments:
         ...     print(str(error)[:25])
         is_init is False at row 2
     """
+    refuse_lost_starts(batch)
+    return Segments.of(batch)
+
+
+def refuse_lost_starts(batch: TensorDictBase) -> None:
+    """Refuse a batch in which ``is_init`` misses a first row, as the other markers tell it.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]`` with ``is_init``.
+
+    Raises:
+        KeyError: ``is_init`` is missing.
+        ValueError: such a row, which is named.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> refuse_lost_starts(trajectories([2, 3]))
+    """
     require_is_init(batch)
     row = _memo.get(batch, _lost_start)
     if row is not None:
         _refuse(batch, row)
-    return Segments.of(batch)
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:

@@ -15,7 +15,7 @@ from rl_layout.keys import NestedKey, as_tuple
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.choose import Cell, Choice
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
-from rl_recurrent.markers import recurrent_segments, require_is_init
+from rl_recurrent.markers import recurrent_segments, refuse_lost_starts, require_is_init
 from rl_recurrent.module_keys import read_keys, written_keys
 from rl_recurrent.network import Network
 from rl_recurrent.sequence import refuse_sequence, require_sequence
@@ -252,6 +252,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         require_is_init(batch)
         network = Network.of(self.network)
         if runs_static(self.settings):
+            if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
+                refuse_lost_starts(batch)  # with its row, where that waits for no device
             x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
             check_input(x, batch.batch_size, network)
             check_states(states, tuple(batch.batch_size), network)

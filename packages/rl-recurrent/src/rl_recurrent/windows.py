@@ -54,7 +54,7 @@ class Windows:
         Example:
             >>> Windows.of(torch.tensor([True, False]), 1, 1)
             Traceback (most recent call last):
-            RuntimeError: a segment is longer than max_length
+            RuntimeError: a segment is longer than max_length, which is 1
         """
         size = start.shape[0]
         columns = -(-size // length)
@@ -63,7 +63,7 @@ class Windows:
         owner = firsts // length  # column of each row
         times = numbers - owner * length
         fits = (numbers - firsts < length) & (times < steps)
-        torch._assert_async(fits.all(), "a segment is longer than max_length")
+        torch._assert_async(fits.all(), f"a segment is longer than max_length, which is {length}")
         grid = torch.arange(steps, device=start.device)[:, None]
         ahead = grid + length * torch.arange(columns, device=start.device)
         rows = ahead.clamp(max=size - 1)
