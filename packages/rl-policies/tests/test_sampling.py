@@ -10,7 +10,15 @@ from tensordict.nn import (
 from torch import distributions as torch_dist
 from torch.testing import assert_close
 
-from rl_policies import IndependentNormal, OneHotCategorical, SamplingModule, TanhNormal
+from rl_policies import (
+    IndependentNormal,
+    OneHotCategorical,
+    OneHotOrdinal,
+    Ordinal,
+    SamplingModule,
+    TanhNormal,
+    TruncatedNormal,
+)
 from rl_specs import Bounded, Categorical, Composite, OneHot, Unbounded
 
 KINDS = [InteractionType.RANDOM, InteractionType.MODE, InteractionType.DETERMINISTIC]
@@ -73,10 +81,13 @@ def test_names_may_differ_from_keys():
     assert module(batch)["move"].tolist() == [[1, 0]]
 
 
-def test_one_hot_samples_have_the_dtype_of_the_spec():
+@pytest.mark.parametrize(
+    ("distribution", "name"), [(OneHotCategorical, "logits"), (OneHotOrdinal, "scores")]
+)
+def test_one_hot_samples_have_the_dtype_of_the_spec(distribution, name):
     for dtype in (torch.bool, torch.float32):
         spec = Composite(action=OneHot(4, dtype=dtype))
-        module = SamplingModule(["logits"], spec=spec, distribution_class=OneHotCategorical)
+        module = SamplingModule([name], spec=spec, distribution_class=distribution)
         assert spec["action"].is_in(module.step(torch.zeros(5, 4))[0])
 
 
@@ -140,6 +151,20 @@ def test_a_missing_parameter_is_named():
             ValueError,
             r"from -1.0 to 1.0, outside of the spec. Pass distribution_kwargs",
         ),
+        (
+            {
+                "distribution_class": TruncatedNormal,
+                "in_keys": ["loc", "scale"],
+                "spec": Bounded(-0.5, 0.5, shape=(3,)),
+            },
+            ValueError,
+            r"TruncatedNormal draws from -1.0 to 1.0, outside of the spec",
+        ),
+        (
+            {"distribution_class": OneHotOrdinal, "in_keys": ["scores"], "spec": Categorical(3)},
+            TypeError,
+            "OneHotOrdinal needs a OneHot spec: got Categorical",
+        ),
     ],
 )
 def test_a_spec_that_does_not_fit_is_refused_at_once(kwargs, error, message):
@@ -148,12 +173,13 @@ def test_a_spec_that_does_not_fit_is_refused_at_once(kwargs, error, message):
         SamplingModule(**options)
 
 
-def test_bounds_from_the_spec_fit():
+@pytest.mark.parametrize("kind", [TanhNormal, TruncatedNormal])
+def test_bounds_from_the_spec_fit(kind):
     spec = Bounded(-0.5, 2.0, shape=(3,))
     module = SamplingModule(
         ["loc", "scale"],
         spec=spec,
-        distribution_class=TanhNormal,
+        distribution_class=kind,
         distribution_kwargs={"low": spec.space.low, "high": spec.space.high},
         default_interaction_type="random",
     )
@@ -171,6 +197,7 @@ def test_bounds_from_the_spec_fit():
             ValueError,
             "3 choices .* scores for 4",
         ),
+        (Categorical(3), Ordinal, torch.zeros(5, 4), ValueError, "3 choices .* scores for 4"),
         (
             Unbounded(shape=(4,)),
             torch_dist.OneHotCategorical,
@@ -181,7 +208,8 @@ def test_bounds_from_the_spec_fit():
     ],
 )
 def test_a_sample_that_does_not_fit_is_refused(spec, distribution, parameter, error, message):
-    module = SamplingModule(["logits"], spec=spec, distribution_class=distribution)
+    name = "scores" if distribution is Ordinal else "logits"
+    module = SamplingModule([name], spec=spec, distribution_class=distribution)
     with pytest.raises(error, match=message):
         module.step(parameter)
 

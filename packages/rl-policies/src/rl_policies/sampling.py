@@ -107,8 +107,9 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         self._names = [as_tuple(key)[-1] for key in self.dist_keys]
         self.spec = spec
         self._form: ActionForm | None = None
-        # the sample of torch's Categorical does not show how many choices there were
-        self._scored = distribution_class is TorchCategorical
+        # the sample of a Categorical does not show how many choices there were
+        is_class = isinstance(distribution_class, type)
+        self._scored = is_class and issubclass(distribution_class, TorchCategorical)
         if not composite:
             _check_names(distribution_class, self._names)
             self._form = form_of(spec, self.dist_sample_keys[0])
