@@ -1,4 +1,4 @@
-"""n-step rows and a composed step of an environment, beside torchrl.
+"""n-step rows, images and steps of an environment through transforms, beside torchrl.
 
 Run with `nox -s "bench(rl-transforms)"`. Medians in one process, ratios printed.
 """
@@ -14,17 +14,30 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 
+from rl_envs import GymEnv, TransformedEnv
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_specs import Unbounded
 from rl_transforms import (
+    CatTensors,
+    CenterCrop,
     Compose,
+    DTypeCastTransform,
+    GrayScale,
     InitTracker,
     MultiStep,
     MultiStepTransform,
+    ObservationNorm,
+    Resize,
+    RewardClipping,
+    RewardScaling,
     RewardSum,
+    SignTransform,
     StepCounter,
     TensorDictPrimer,
+    ToTensorImage,
+    UnsqueezeTransform,
 )
 
 warnings.filterwarnings("ignore")
@@ -166,6 +179,94 @@ def rows() -> None:
     print(f"trackers on 64 x 1,024 finished rows{took:13.0f} us")
 
 
+def ten() -> None:
+    """A rollout of CartPole through ten cheap transforms, the last of which the policy reads."""
+    from torchrl.envs import GymEnv as PeerEnv
+    from torchrl.envs import TransformedEnv as PeerTransformed
+    from torchrl.envs import transforms as peer
+
+    num_steps = 1000
+    ours = Compose(
+        InitTracker(),
+        StepCounter(max_steps=10**6),
+        RewardScaling(0.5, 2.0),
+        RewardClipping(-1, 1),
+        SignTransform(),
+        RewardSum(),
+        ObservationNorm(0.0, 2.0, ["observation"], ["normed"]),
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"], ["wide"]),
+        CatTensors(["normed", "observation"], "both", del_keys=False),
+        UnsqueezeTransform(-1, ["both"], ["column"]),
+    )
+    theirs = peer.Compose(
+        peer.InitTracker(),
+        peer.StepCounter(max_steps=10**6),
+        peer.RewardScaling(0.5, 2.0),
+        peer.RewardClipping(-1, 1),
+        peer.SignTransform(in_keys=["reward"]),
+        peer.RewardSum(),
+        peer.ObservationNorm(0.0, 2.0, in_keys=["observation"], out_keys=["normed"]),
+        peer.DTypeCastTransform(
+            torch.float32, torch.float64, in_keys=["observation"], out_keys=["wide"]
+        ),
+        peer.CatTensors(["normed", "observation"], "both", del_keys=False),
+        peer.UnsqueezeTransform(dim=-1, in_keys=["both"], out_keys=["column"]),
+    )
+    sides: list[Any] = [GymEnv("CartPole-v1"), TransformedEnv(GymEnv("CartPole-v1"), ours)]
+    sides += [PeerEnv("CartPole-v1"), PeerTransformed(PeerEnv("CartPole-v1"), theirs)]
+
+    def play(env: Any, act: Any) -> Callable[[], object]:
+        return lambda: env.rollout(num_steps, act, break_when_any_done=False)
+
+    def reading(env: Any) -> Any:
+        action = torch.tensor([1, 0]).to(env.action_spec.dtype)
+        name = "column" if "column" in env.observation_spec else "observation"
+        return TensorDictModule(lambda seen: action, [name], ["action"])
+
+    print("ten cheap transforms around CartPole, us a step more than without them")
+    kinds = {"random actions": lambda env: None, "a policy that reads the last": reading}
+    for name, make in kinds.items():
+        calls = [play(env, make(env)) for env in sides]
+        plain, changed, bare, wrapped = (found / num_steps for found in medians_us(5, *calls))
+        report(name, changed - plain, wrapped - bare)
+        print(f"  {'without them':34}{plain:10.0f} us   torchrl {bare:10.0f} us")
+
+
+def images() -> None:
+    """Single images and batches of 64, small and as an Atari screen; one thread."""
+    from torchrl.envs import transforms as peer
+
+    torch.set_num_threads(1)
+    for height, width in ((84, 84), (210, 160)):
+        for rows in (1, 64):
+            pixels = torch.randint(0, 256, (rows, height, width, 3), dtype=torch.uint8)
+            first = pixels.movedim(-1, -3).contiguous()
+            side = 42 if height == 84 else 84
+            cases = [
+                ("ToTensorImage", ToTensorImage(), peer.ToTensorImage, (), pixels),
+                ("GrayScale, floats", GrayScale(), peer.GrayScale, (), first / 255),
+                ("GrayScale, bytes", GrayScale(), peer.GrayScale, (), first),
+                ("Resize, floats", Resize(side), peer.Resize, (side, side), first / 255),
+                ("Resize, bytes", Resize(side), peer.Resize, (side, side), first),
+                ("CenterCrop", CenterCrop(64), peer.CenterCrop, (64, 64), first),
+            ]
+            print(f"images {rows} x {height} x {width}")
+            for name, mine, make, sizes, image in cases:
+                _image(name, mine, lambda make=make, sizes=sizes: make(*sizes), image)
+
+
+def _image(name: str, ours: Any, make: Callable[[], Any], image: torch.Tensor) -> None:
+    batch = TensorDict({"pixels": image}, image.shape[:1])
+    try:
+        theirs = make()
+        theirs(batch.copy())
+    except ImportError:
+        (took,) = medians_us(31, lambda: ours(batch))
+        print(f"  {name:34}{took:10.0f} us   torchrl needs torchvision")
+        return
+    report(name, *medians_us(31, lambda: ours(batch), lambda: theirs(batch.copy())))
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -173,3 +274,5 @@ if __name__ == "__main__":
     writes()
     steps()
     rows()
+    ten()
+    images()
