@@ -138,10 +138,12 @@ class CompactRows:
             ValueError: A leaf of another shape.
             OSError: Too little memory or disk for what must go to the side table.
         """
-        index, _ = self._index(rows)
         chosen = select(rows, self._count)[0]
-        place = chosen if isinstance(chosen, slice) else index
-        self._writer.write(place, index.cpu().numpy(), numbers, cells, back)
+        if isinstance(chosen, slice):
+            self._writer.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
+            return
+        index, _ = self._index(rows)
+        self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
 
     def settle(self, numbers: range) -> None:
         """Link older rows to those that were written last, which are published by now.

@@ -198,7 +198,7 @@ class CompactWriter:
         linked = (target >= 0) & ~observed
         if steps is not None:
             linked &= steps == 1
-        if not observed.any():
+        if not observed.any() or not (target >= 0).any():
             return target, linked
         sides = [[leaves[path] for path in paths] for paths in zip(*self._paths(), strict=True)]
         wanted = np.where(observed, target, -1)
