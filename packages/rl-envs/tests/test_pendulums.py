@@ -10,8 +10,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from rl_envs import GymEnv, TransformedEnv
+from rl_envs import GymEnv, TransformedEnv, policy_plan, tensor_rollout
 from rl_envs.pendulums import Pendulums
+from rl_envs.rollout import Request
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 
@@ -78,14 +79,81 @@ def test_single_rows_are_reset_by_a_mask():
     [None, lambda: Compose(InitTracker(), StepCounter(max_steps=3), RewardSum())],
     ids=["bare", "transformed"],
 )
-@pytest.mark.parametrize("policies", [(), (policy(),)], ids=["random", "policy"])
-def test_no_step_waits_for_a_value(around, policies):
+@pytest.mark.parametrize("is_random", [True, False], ids=["random", "policy"])
+def test_no_step_waits_for_a_value(around, is_random):
     env = Pendulums(5, max_steps=4)
     if around is not None:
         env = TransformedEnv(env, around())
-    batch = play_unseen(env, *policies)
+    plan = policy_plan(policy())
+    env.rollout(2, plan, break_when_any_done=False)  # where it is compared with its policy, once
+    batch = play_unseen(env, *([] if is_random else [plan]))
+    assert not plan.stats()["fallback"]
     assert batch.shape == (5, 11)
     assert batch["next", "done"].shape == (5, 11, 1)
+
+
+def scripted():
+    env = EpisodeStepEnv(ENDINGS, batch_size=(4,))
+    env.waits_for_device = env.check_values = False
+    return env
+
+
+def choose(seen):
+    lots = torch.rand(len(seen), 2)
+    return lots == lots.max(-1, keepdim=True).values, lots
+
+
+@pytest.mark.parametrize(
+    ("make", "act"),
+    [
+        (lambda: Pendulums(4, max_steps=3), None),
+        (lambda: Pendulums(4, max_steps=3), policy()),
+        (scripted, None),
+        (scripted, TensorDictModule(choose, ["observation"], ["action", "lots"])),
+    ],
+    ids=["pendulums", "a policy", "scripted", "a policy that draws"],
+)
+@pytest.mark.parametrize("from_root", [True, False])
+def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
+    batches = []
+    for callback in (None, lambda env, step: None):  # which needs the slow one
+        env = make()
+        env.set_seed(5)
+        torch.manual_seed(3)
+        request = Request(11, act, callback, break_when_any_done=False)
+        assert tensor_rollout.can_play(env, request) == (callback is None)
+        root = {"auto_reset": False, "tensordict": env.reset()} if from_root else {}
+        batch = env.rollout(
+            11, act, callback, break_when_any_done=False, set_truncated=True, **root
+        )
+        batches.append(batch)
+    fast, slow = batches
+    assert fast.names == slow.names
+    assert fast["next", "done"].sum() > 12
+    assert set(fast.keys(True, True)) == set(slow.keys(True, True))
+    assert (fast == slow).all()
+
+
+def test_what_the_fast_path_would_lose_takes_the_slow_one():
+    request = Request(5, break_when_any_done=False)
+    carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])
+    assert not tensor_rollout.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
+    assert not tensor_rollout.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
+    assert not tensor_rollout.can_play(MultiAgentEnv(3), request)
+    env = Pendulums(3)
+    root = env.reset()
+    assert tensor_rollout.can_play(env, request, root)
+    assert not tensor_rollout.can_play(env, request, root.set("more", torch.zeros(3)))
+
+
+def test_wrong_actions_are_refused():
+    env = Pendulums(3)
+    short = TensorDictModule(lambda seen: seen[:, 0], ["observation"], ["action"])
+    with pytest.raises(ValueError, match=r"expected shape \(3, 1\), got \(3,\)"):
+        env.rollout(5, short, break_when_any_done=False)
+    blind = TensorDictModule(lambda seen: seen, ["pixels"], ["action"])
+    with pytest.raises(KeyError, match=r"reads \['pixels'\], which the environment lacks"):
+        env.rollout(5, blind, break_when_any_done=False)
 
 
 def test_looking_at_a_value_is_noticed():
@@ -146,7 +214,7 @@ def test_an_ordinary_environment_still_waits():
 @pytest.mark.gpu
 def test_no_step_waits_for_a_device():
     env = Pendulums(64, max_steps=4, device="cuda")
-    actor = policy().to("cuda")
+    actor = policy_plan(policy().to("cuda"))
     env.rollout(5, actor, break_when_any_done=False)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs import guards, rollout, row_rollout
+from rl_envs import guards, rollout, row_rollout, tensor_rollout
 from rl_envs.done import Prefix, complete_done, ends
 from rl_envs.env_rows import EnvRows
 from rl_envs.env_specs import EnvSpecs
@@ -294,6 +294,8 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
         if row_rollout.can_play(self, request, root):
             return row_rollout.play(self, request, root)
+        if tensor_rollout.can_play(self, request, root):
+            return tensor_rollout.play(self, request, root)
         root = self.reset() if root is None else root
         batch = rollout.play(self, root, request)
         finished = self._finished(batch)

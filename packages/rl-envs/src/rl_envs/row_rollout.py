@@ -46,10 +46,10 @@ def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None)
     """
     if env.resets_by_stepping:
         return root is None
-    return env.native_rows and request.callback is None and _is_plain(env, root)
+    return env.native_rows and request.callback is None and holds_only_shown(env, root)
 
 
-def _is_plain(env: EnvBase, root: TensorDictBase | None) -> bool:
+def holds_only_shown(env: EnvBase, root: TensorDictBase | None) -> bool:
     """Whether a root holds what a reset writes, and nothing that would be lost."""
     if root is None:
         return True
