@@ -130,3 +130,13 @@ def test_what_cannot_be_masked_is_refused():
         transform.check_place("worker")
     with pytest.raises(KeyError, match="'action' is missing"):
         transform.inv(TensorDict({"action_mask": MASK}, [3]))
+
+
+def test_one_environment_has_no_rows():
+    transform = ActionMask()
+    transform.transform_action_spec(Composite(action=Categorical(3)))
+    root = TensorDict({"action_mask": MASK[0, :3], "done": torch.tensor([False])}, [])
+    assert transform.reset(root) is root
+    assert transform.inv(root.copy().set("action", torch.tensor(0))) is not None
+    with pytest.raises(ValueError, match="forbids the action: let the policy"):
+        transform.inv(root.copy().set("action", torch.tensor(1)))

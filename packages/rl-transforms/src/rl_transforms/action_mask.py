@@ -192,7 +192,7 @@ class ActionMask(Transform):
         empty = torch.stack([~part.any(-1) for part in parts]).any(0)
         if done is not None:
             over = done.squeeze(-1)
-            empty &= ~over.reshape(*over.shape, *[1] * (empty.ndim - over.ndim))
+            empty &= ~over.reshape((*over.shape, *[1] * (empty.ndim - over.ndim)))
         if bool(empty.any()):
             rows = [tuple(row) for row in empty.nonzero().tolist()]
             where = f" in rows {rows[:10]}" if empty.ndim else ""
