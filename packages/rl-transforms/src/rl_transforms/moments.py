@@ -38,9 +38,9 @@ class Moments:
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
         """Those of rows ``[R, ...]``, R at least 1."""
-        exact = rows.astype(np.float64)
-        mean = np.asarray(exact.mean(0))
-        return cls(float(len(rows)), mean, np.asarray(np.square(exact - mean).sum(0)))
+        exact, count = rows.astype(np.float64, copy=False), len(rows)
+        mean = np.asarray(np.add.reduce(exact) / count)
+        return cls(float(count), mean, np.asarray(np.add.reduce(np.square(exact - mean))))
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
@@ -69,7 +69,13 @@ class Moments:
 
     def joined(self, other: Moments) -> Moments:
         """Those of these rows and others."""
-        return Moments.merged([self, other])
+        if not (self.count and other.count):
+            return self if self.count else other
+        count = self.count + other.count
+        distance = other.mean - self.mean
+        share = other.count / count
+        squares = self.squares + other.squares + np.square(distance) * (self.count * share)
+        return Moments(count, np.asarray(self.mean + distance * share), np.asarray(squares))
 
     def decayed(self, decay: float) -> Moments:
         """The same as of fewer rows: every row counts `decay` times what it counted."""

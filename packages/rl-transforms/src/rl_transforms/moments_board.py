@@ -11,7 +11,7 @@ import torch
 from rl_transforms.moments import Moments
 
 if TYPE_CHECKING:
-    from rl_slabs import Lanes, LazySlab
+    from rl_slabs import Lane, Lanes, LazySlab
 
 ROWS = 4  # of a lane: the newest can be read while the next one is written
 FIELD = "moments"
@@ -70,17 +70,16 @@ class SharedMoments:
     def __init__(self, memory: LazySlab) -> None:
         self._memory = memory
         self._lanes: Lanes | None = None
+        self._newest: tuple[Lane, Moments] | None = None  # what was put last, and where
 
     @property
     def part(self) -> Moments | None:
         """What this process has put, None without any."""
         lanes = self._ready()
-        if lanes is None:
+        held = None if lanes is None else lanes.held()
+        if lanes is None or held is None:
             return None
-        held = lanes.held()
-        if held is None or not held.published:
-            return None
-        return self._read(lanes, [held.number])[0]
+        return next(iter(self._read(lanes, held.number)), None)
 
     def started(self, shape: Sequence[int]) -> Moments:
         """What to go on from, of leaves of a shape: what a process that died may have left.
@@ -91,7 +90,10 @@ class SharedMoments:
         """
         lanes = self._made(shape)
         lane = lanes.claim()
-        return self._read(lanes, [lane.number])[0] if lane.published else Moments.none(shape)
+        if self._newest is not None and self._newest[0] is lane:
+            return self._newest[1]  # nobody else writes there
+        found = self._read(lanes, lane.number)
+        return found[0] if found else Moments.none(shape)
 
     def put(self, part: Moments) -> None:
         """Publish moments instead of those that this process had put before.
@@ -105,24 +107,25 @@ class SharedMoments:
         row = lane.reserve(1).rows
         lanes.slab.columns()[FIELD][row] = part.packed()
         lane.publish(1)
+        self._newest = (lane, part)
 
     def all(self) -> Moments | None:
         """All that is known, None without any row."""
         lanes = self._ready()
-        if lanes is None:
-            return None
-        used = [lane for lane, count in enumerate(lanes.window().counts) if count]
-        return Moments.merged(self._read(lanes, used)) if used else None
+        found = [] if lanes is None else self._read(lanes)
+        return Moments.merged(found) if found else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._memory,)
 
     def _made(self, shape: Sequence[int]) -> Lanes:
-        from rl_slabs import RowSchema
-
-        schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
-        self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
         lanes = self._ready()
+        if lanes is None or lanes.slab.about != str(list(shape)):
+            from rl_slabs import RowSchema
+
+            schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
+            self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
+            lanes = self._ready()
         assert lanes is not None
         return lanes
 
@@ -135,13 +138,16 @@ class SharedMoments:
             self._lanes = None if slab is None else Lanes(slab)
         return self._lanes
 
-    def _read(self, lanes: Lanes, used: Sequence[int]) -> list[Moments]:
-        """The newest row of some lanes, read again where it was overwritten meanwhile."""
+    def _read(self, lanes: Lanes, only: int | None = None) -> list[Moments]:
+        """The newest row of each lane, or of one, read again where it was overwritten meanwhile."""
         shape = [int(size) for size in lanes.slab.about.strip("[]").split(",") if size]
         table = lanes.slab.columns()[FIELD]
         while True:
             window = lanes.window()
+            used = [lane for lane, count in enumerate(window.counts) if count]
+            if only is not None:
+                used = [only] if only in used else []
             newest = torch.tensor([window.first[n] + window.counts[n] - 1 for n in used])
-            rows = table[lanes.rows(newest).numpy()]
-            if bool(lanes.accept(newest).all()):
+            rows = table[lanes.rows(newest).numpy()] if used else []
+            if not used or bool(lanes.accept(newest).all()):
                 return [Moments.unpacked(row, shape) for row in rows]

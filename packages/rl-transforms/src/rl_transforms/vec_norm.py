@@ -181,7 +181,7 @@ class VecNorm(Transform):
         self.frozen = frozen
         return self
 
-    def share_memory(self, lanes: int = 64) -> VecNorm:
+    def share_memory(self, lanes: int = 16) -> VecNorm:
         """Share the statistics with every copy made from now on; needs ``rl-slabs``.
 
         Args:
@@ -311,14 +311,16 @@ class VecNorm(Transform):
         self._check_shape(number, known, value.shape[value.ndim - known.mean.ndim :])
         dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
         loc, scale = self._loc_and_scale(number, dtype, known)
-        return (value - loc.to(value.device)) / scale.to(value.device)
+        if value.device.type != "cpu":
+            loc, scale = loc.to(value.device), scale.to(value.device)
+        return (value - loc) / scale
 
     def _loc_and_scale(
         self, number: int, dtype: torch.dtype, known: Moments | None = None
     ) -> tuple[Tensor, Tensor]:
         found = self._known(number) if known is None else known
-        loc, scale = torch.from_numpy(found.mean), torch.from_numpy(found.std)
-        return loc.to(dtype), scale.to(dtype).clamp_min(self.eps)
+        scale = np.maximum(found.std, self.eps)
+        return torch.from_numpy(found.mean).to(dtype), torch.from_numpy(scale).to(dtype)
 
     def _known(self, number: int) -> Moments:
         known = self._boards[number].all()
