@@ -68,3 +68,15 @@ def test_a_tensor_is_put_on_the_device_of_its_group():
     batch = TensorDict(source(), [3], device="meta")
     tensordict_fast.put(batch, ("a",), torch.zeros(3))
     assert batch["a"].device.type == "meta"
+
+
+@pytest.mark.parametrize("key", [("d",), ("next", "d"), ("more", "d")])
+def test_compiled_code_takes_note_of_an_entry_that_was_missing_before(key):
+    def call(batch):
+        return batch["a"] + (1 if tensordict_fast.find(batch, key) is None else 2)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    batch = TensorDict(source(), [3])
+    assert compiled(batch).eq(1).all()
+    assert compiled(batch.clone().set(key, torch.zeros(3))).eq(2).all()
+    assert compiled(batch).eq(1).all()

@@ -5,7 +5,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch.nn import functional as F
 
-from rl_layout import keys
+from rl_layout import keys, recurrent_mode
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import (
     A2CLoss,
@@ -226,6 +226,52 @@ def test_distributions_are_projected_as_in_the_paper(double, flat):
     torch.testing.assert_close(found[real], torch.stack(errors)[real].detach())
 
 
+def test_a_distribution_of_n_step_rows_discounts_by_their_steps():
+    batch = prepared(trajectories([3, 4], KINDS[:2]))
+    steps = torch.tensor([3, 2, 1, 4, 3, 2, 1])[:, None]
+    ends = steps[:, 0] + torch.arange(7) - 1
+    for key in ("observation", "done", "terminated", "truncated"):
+        batch["next", key] = batch["next", key][ends]
+    batch[keys.STEPS_TO_NEXT_OBS] = steps
+    loss = distributional()
+    moved(loss)
+    ahead = loss.target_value_network.module(batch["next", "observation"]).exp()
+    best = (ahead * loss.support[:, None]).sum(1).argmax(-1)
+    alive = ~batch["next", "terminated"]
+    atoms = batch["next", "reward"] + 0.9**steps * alive * loss.support
+    target = project(atoms, ahead[torch.arange(7), :, best], loss.support)
+    log_p = loss.value_network.module(batch["observation"])
+    chosen = log_p[torch.arange(7), :, batch["action"]]
+    expected = -(target.detach() * chosen).sum(-1).mean()
+    torch.testing.assert_close(loss(batch)["loss"], expected)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_distribution_is_learnt_only_where_its_next_state_is_known(marked):
+    batch, loss = prepared(trajectories([3, 4, 2], KINDS)), distributional()
+    loss(batch)
+    errors = batch["td_error"].clone()
+    counted = torch.tensor([1, 1, 1, 1, 1, 1, 0, 1, 0]).bool()
+    if marked:
+        batch[keys.NEXT_MISSING] = ~counted
+        batch["next", "observation"][~counted] = float("nan")
+    else:
+        batch = batch.exclude(("next", "observation"))
+    torch.testing.assert_close(loss(batch)["loss"].detach(), errors[counted].mean())
+    assert not batch["td_error"][~counted].any()
+
+
+@pytest.mark.parametrize("make", [lambda net: DQNLoss(net, action_space="categorical"), None])
+def test_networks_are_called_in_recurrent_mode(make):
+    batch, modes = prepared(trajectories([3, 4], KINDS[:2])), []
+    loss = distributional(double_dqn=True) if make is None else make(network())
+    for net in (loss.value_network, loss.target_value_network):
+        net.module.register_forward_pre_hook(lambda *_: modes.append(recurrent_mode()))
+    loss(batch)
+    assert len(modes) >= 3
+    assert all(modes)
+
+
 def test_a_projection_keeps_the_sum_and_exact_places():
     support = torch.tensor([0.0, 1.0, 2.0])
     found = project(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[0.2, 0.3, 0.5]]), support)
@@ -266,6 +312,15 @@ def test_compiled_q_learning_gives_the_same():
     loss = DQNLoss(network(), action_space="categorical")
     batch = prepared(trajectories([3, 4, 2], KINDS))
     compiled = torch.compile(loss, backend="eager")
+    torch.testing.assert_close(compiled(batch.clone())["loss"], loss(batch)["loss"])
+
+
+def test_compiled_q_learning_takes_note_of_weights_that_were_missing_before():
+    loss = DQNLoss(network(), action_space="categorical")
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    compiled = torch.compile(loss, backend="eager")
+    compiled(batch.clone())
+    batch["priority_weight"] = torch.rand(9, dtype=torch.float64)
     torch.testing.assert_close(compiled(batch.clone())["loss"], loss(batch)["loss"])
 
 

@@ -9,6 +9,9 @@ from tensordict.nn import (
     TensorDictModule,
 )
 from torch.distributions import Categorical
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
@@ -630,3 +633,69 @@ def test_wrong_data_is_refused(change, error, message):
     batch = change(prepared(trajectories([3])))
     with pytest.raises(error, match=message):
         GAE(gamma=0.9, lmbda=0.9, value_network=critic())(batch)
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made inside held at once."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.given = {leaf.untyped_storage().data_ptr() for leaf in batch.values(True, True)}
+        self.live, self.bytes = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for value in tree_leaves(found):
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                if storage.data_ptr() not in self.given:
+                    weak = StorageWeakRef(storage)
+                    self.live[weak.cdata] = weak, storage.nbytes()
+        self.live = {key: held for key, held in self.live.items() if not held[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self.live.values()))
+        return found
+
+
+@pytest.mark.parametrize("settings", [{"value_chunk_size": 60}, {"num_chunks": 12}])
+@pytest.mark.parametrize("marked", [False, True])
+def test_chunks_cap_the_memory_that_a_network_needs(settings, marked):
+    batch = trajectories([30, 10, 20] * 12, EndKind.TRUNCATED)  # 720 rows
+    batch["observation"] = torch.randn(720, 50)
+    batch["next", "observation"] = torch.randn(720, 50)
+    body = torch.nn.Sequential(torch.nn.Linear(50, 300), torch.nn.Tanh(), torch.nn.Linear(300, 1))
+    net = TensorDictModule(body, ["observation"], ["state_value"])
+    if marked:  # reads the order of rows, as a recurrent network does
+        reads = ["observation", "is_init"]
+        net = TensorDictModule(lambda x, _: body(x), reads, ["state_value"])
+    peaks = []
+    for chunks in ({}, settings):
+        made = batch.clone()
+        with Peak(made) as peak:
+            GAE(gamma=0.9, lmbda=0.9, value_network=net, **chunks)(made)
+        peaks.append(peak.bytes)
+    whole, capped = peaks
+    assert whole > 720 * 300 * 4  # a hidden layer of all rows
+    assert capped < 720 * 50 * 4 * 2  # less than two copies of the observations
+    assert capped < whole / 5
+
+
+def test_settings_that_change_nothing_are_accepted():
+    batch = prepared(trajectories([3, 2], KINDS[:2]))
+    settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
+    ignored = {"deactivate_vmap": True, "vectorized": False, "device": "cpu", "num_chunk": 2}
+    found = GAE(**ignored, **settings)(batch.clone())["advantage"]
+    torch.testing.assert_close(found, GAE(**settings)(batch)["advantage"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_values_of_half_precision_are_widened(dtype):
+    batch = prepared(trajectories([3, 2], KINDS[:2]))
+    batch["next", "reward"] = batch["next", "reward"].to(dtype)
+    net = TensorDictModule(lambda x: torch.sin(x[:, 1:]).to(dtype), ["observation"], ["v"])
+    found = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=net)(batch.clone())["advantage"]
+    wide = TensorDictModule(lambda x: net.module(x).float(), ["observation"], ["v"])
+    batch["next", "reward"] = batch["next", "reward"].float()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(
+        found, GAE(gamma=GAMMA, lmbda=LMBDA, value_network=wide)(batch)["advantage"]
+    )

@@ -451,6 +451,33 @@ def test_compiled_losses_give_the_same():
     torch.testing.assert_close(again["loss_objective"], expected["loss_objective"])
 
 
+@pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, KLPENPPOLoss, A2CLoss, ReinforceLoss])
+def test_every_loss_is_one_graph_also_of_other_parameters(loss_class):
+    batch, loss = flat_batch(), loss_class(discrete(), critic())
+    batch["logits"] = torch.randn(9, 3, dtype=torch.float64)
+    masked(batch)
+    torch._dynamo.reset()
+    doubled = {name: value.detach() * 2 for name, value in loss.named_parameters()}
+    doubled |= {name: value.clone() for name, value in loss.named_buffers()}  # β moves
+
+    def call(batch, given):
+        return dict(torch.func.functional_call(loss, given, (batch,)).items())
+
+    expected = call(batch, {name: value.clone() for name, value in doubled.items()})
+    found = torch.compile(call, backend="eager", fullgraph=True)(batch, doubled)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("flag", [keys.MASK, keys.SHIFTED_VALID, keys.NEXT_MISSING])
+def test_compiled_code_takes_note_of_a_flag_that_was_missing_before(flag):
+    batch, loss = flat_batch(), PPOLoss(discrete(), critic())
+    compiled = torch.compile(lambda batch: loss(batch)["loss_critic"], backend="eager")
+    before = compiled(batch)
+    batch[flag] = torch.arange(9) % 2 == 0
+    torch.testing.assert_close(compiled(batch), loss(batch)["loss_critic"])
+    assert compiled(batch) != before
+
+
 def test_compiled_code_breaks_once_where_advantages_are_estimated():
     batch, loss = flat_batch(), ClipPPOLoss(discrete(), critic())
     torch._dynamo.reset()

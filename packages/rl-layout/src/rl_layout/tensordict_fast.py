@@ -45,7 +45,8 @@ def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
     """Read an entry, or None where it is missing, as ``batch.get(key, None)`` does.
 
     A plain tensordict is looked into without what `get` does besides, which takes longer than
-    many a network on a small batch.
+    many a network on a small batch. Compiled code that was made where an entry was missing is made
+    again where it is there; of `get` it takes no note.
 
     Args:
         batch: a tensordict of any kind.
@@ -61,11 +62,17 @@ def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
     here: Any = batch
     for part in key:
         if type(here) is not TensorDict or not _HAS_STORE:
-            return batch.get(key, None)
+            return _get(batch, key)
         here = here._tensordict.get(part)
         if here is None:
             return None
-    return here if isinstance(here, Tensor) else batch.get(key, None)
+    return here if isinstance(here, Tensor) else _get(batch, key)
+
+
+def _get(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
+    if torch.compiler.is_compiling() and key not in batch.keys(True):  # of which it takes note
+        return None
+    return batch.get(key, None)
 
 
 def put(batch: TensorDictBase, key: tuple[str, ...], value: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_layout.keys import NestedKey, as_tuple, require, sibling
+from rl_layout.tensordict_fast import find
 
 
 def heads(dist: Distribution, action: NestedKey) -> dict[NestedKey, Distribution]:
@@ -88,13 +89,13 @@ def stored_log_probability(
         >>> stored_log_probability(dist, batch, "action", "sample_log_prob")
         tensor([0., 0., 0.])
     """
-    whole = batch.get(entry, None)
+    whole = find(batch, as_tuple(entry))
     if isinstance(whole, Tensor):
         return whole.detach()
     found = {}
     for key in heads(dist, action):
         own = sibling(key, f"{as_tuple(key)[-1]}_log_prob")
-        found[own] = batch.get(own, None)
+        found[own] = find(batch, as_tuple(own))
     absent = [key for key, value in found.items() if value is None]
     if absent:
         require(batch, entry if len(absent) == len(found) else absent[0])

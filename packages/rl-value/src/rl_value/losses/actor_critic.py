@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl_layout import set_recurrent_mode
-from rl_layout.keys import NestedKey, next_key, require
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.tensordict_fast import find
 from rl_value.direct_call import distribution_of, output_of
 from rl_value.estimators.unroll import observation_keys
 from rl_value.losses.actions import entropies, log_probability, stored_log_probability
@@ -144,7 +145,7 @@ class ActorCriticLoss(LossModule):
         wanted = [self.entries["advantage"]]
         if self.critic_coeff is not None:
             wanted.append(self.entries["value_target"])
-        if any(batch.get(key, None) is None for key in wanted):
+        if any(find(batch, as_tuple(key)) is None for key in wanted):
             self._estimate(batch)
         advantage: Tensor = require(batch, self.entries["advantage"])
         return advantage.detach()

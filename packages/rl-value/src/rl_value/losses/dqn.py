@@ -11,7 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys, set_recurrent_mode
-from rl_layout.keys import NestedKey, next_key, require
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.tensordict_fast import find
 from rl_value.estimators.next_values import Unrolled, unroll_steps
 from rl_value.estimators.steps import Steps
 from rl_value.estimators.unroll import observation_keys
@@ -204,7 +205,7 @@ class DQNLoss(LossModule):
         if self.use_prioritized_weights is False:
             return None
         if self.use_prioritized_weights == "auto":
-            found: Tensor | None = batch.get(self.entries["priority_weight"], None)
+            found: Tensor | None = find(batch, as_tuple(self.entries["priority_weight"]))
             return found
         wanted: Tensor = require(batch, self.entries["priority_weight"])
         return wanted

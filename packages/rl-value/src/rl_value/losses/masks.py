@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import flat_marker
+from rl_layout.tensordict_fast import find
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -48,16 +49,16 @@ def counted_steps(
         return _flag(batch, mask_key, require(batch, mask_key))
     found: Tensor | None = None
     for key in (keys.MASK, keys.SHIFTED_VALID):
-        value = batch.get(key, None)
+        value = find(batch, as_tuple(key))
         if value is not None:
             flag = _flag(batch, key, value)
             found = flag if found is None else found & flag
-    missing = batch.get(keys.NEXT_MISSING, None)
+    missing = find(batch, keys.NEXT_MISSING)
     if missing is None:
         return found
     has_next = ~_flag(batch, keys.NEXT_MISSING, missing)
     parts = as_tuple(terminated)
-    ended = batch.get(parts if parts[0] == keys.NEXT else next_key(parts), None)
+    ended = find(batch, parts if parts[0] == keys.NEXT else next_key(parts))
     if ended is not None:
         has_next = has_next | ended.flatten(batch.ndim).all(-1)
     return has_next if found is None else found & has_next

@@ -10,7 +10,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torch.distributions import Distribution
 
-from rl_layout.keys import NestedKey
+from rl_layout.keys import NestedKey, as_tuple
+from rl_layout.tensordict_fast import find
 from rl_value.losses.actions import divergence
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.loss import scalars
@@ -255,7 +256,8 @@ class KLPENPPOLoss(PPOLoss):
         counted: Tensor | None,
     ) -> None:
         """Add β KL to the objective, and adapt β."""
-        names = [key for key in self.actor_network[-1].in_keys if batch.get(key, None) is None]
+        needed = self.actor_network[-1].in_keys
+        names = [key for key in needed if find(batch, as_tuple(key)) is None]
         if names:
             msg = (
                 f"{names[0]!r} is missing: the divergence is from the distribution that acted. "
