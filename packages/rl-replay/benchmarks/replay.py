@@ -5,7 +5,8 @@
 A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
 random indices, all leaves stored and handed out on every side, medians in microseconds. The
 contenders of a table take turns, so that a busy machine slows them all. A floor is what must be
-done in any case: rows drawn and copied out by one gather, or copied in, in the packed form.
+done in any case: rows drawn and copied out by one gather, or copied in: in the packed form, and
+leaf by leaf, as numpy copies leaves that lie apart into rows, with nothing checked or linked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_slabs import Rows
 from rl_slabs.gathering import zeroed
+from rl_slabs.writing import as_cells
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
@@ -65,6 +68,23 @@ def show(title: str, calls: Calls, rounds: int, each: int) -> None:
     print(f"\n{title}")
     for name, median in medians.items():
         print(f"  {name:<44}{median:>10.1f} us{median / ours:>8.2f} x")
+
+
+def copies(rows: Rows, batch: TensorDict) -> Callable[[], object]:
+    """Each leaf's copy into its column, in the blocks that `Rows.write` uses."""
+    columns = rows.columns()
+    pairs = [(columns[key], batch[key].numpy()) for key in columns]
+    pairs = [(as_cells(a), as_cells(b)) if b[0].size > 1 else (a, b) for a, b in pairs]
+    place, block = iter(range(10**9)), (1 << 18) // rows.schema.row_bytes
+
+    def write() -> None:
+        start = next(place) * LONG % len(rows)
+        for begin in range(0, LONG, block):
+            end = min(begin + block, LONG)
+            for column, array in pairs:
+                column[start + begin : start + end] = array[begin:end]
+
+    return write
 
 
 def floors(capacity: int, row_bytes: int) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -146,6 +166,8 @@ def main() -> None:
     gather, write = floors(ROWS, ours.storage.store.schema.row_bytes)
     calls["sample"]["floor: draw, and gather packed rows"] = gather
     calls["extend"]["floor: copy packed rows"] = write
+    blank = Rows.zeros(ours.storage.store.schema, ROWS)
+    calls["extend"]["floor: copy nine leaves into packed rows"] = copies(blank, many)
     calls["sample"]["rl-replay"] = ours.sample
     calls["extend"]["rl-replay"] = lambda: ours.extend(many)
     calls["add"]["rl-replay"] = lambda: ours.add(one)

@@ -746,3 +746,17 @@ def test_a_dataset_needs_no_writer_of_its_own() -> None:
         batch_size=6,
     )
     assert Segments.of(buffer.sample()).lengths.tolist() == [3, 3]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="samples are pinned where there is a device")
+def test_pinning_changes_nothing_where_there_is_no_device() -> None:
+    buffers = [
+        ReplayBuffer(storage=LazyTensorStorage(9), pin_memory=pins, batch_size=4)
+        for pins in (False, True)
+    ]
+    for buffer in buffers:
+        buffer.extend(torch.arange(7))
+        buffer.set_rng(torch.Generator().manual_seed(3))
+    one, two = (buffer.sample() for buffer in buffers)
+    assert torch.equal(one, two)
+    assert not two.is_pinned()

@@ -555,6 +555,22 @@ def missing(rows, count):
     return found["collector", "next_missing"].tolist(), found["next", "observation"]
 
 
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 29, 70])
+def test_next_observations_that_no_row_holds_are_read_however_many_they_are(count):
+    batch = plain_batch(torch.arange(35.0), torch.arange(100.0, 135), [5] * 35, list(range(35)))
+    rows = store(plain_batch(batch["observation"], None, [5] * 35, [0] * 35), 70, ["observation"])
+    put(rows, 0, batch, [0] * 35)
+    index = torch.arange(35).repeat(2)[:count].flip(0)
+    assert rows.gather(index)["next", "observation"].tolist() == (100 + index).tolist()
+    put(rows, 35, batch.exclude(("next", "observation")), [0] * 35)
+    index = torch.arange(70).flip(0)[:count]  # those that came last have none at all
+    for found in (rows.gather(index), rows.read(index)):
+        following = found["next", "observation"]
+        assert torch.equal(found["collector", "next_missing"], index >= 35)
+        assert following[index >= 35].isnan().all()
+        assert following[index < 35].tolist() == (100 + index[index < 35]).tolist()
+
+
 def test_rows_without_next_observations_get_those_of_the_rows_that_follow():
     batch = plain_batch(torch.arange(5.0), None, [5] * 5, list(range(5)))
     rows = store(batch, 8, keys=["observation"])

@@ -94,6 +94,14 @@ def test_only_what_may_be_needed_is_taken_from_memory():
     assert table.nbytes == 3 * ((1 << 20) + 12)
 
 
+def test_hardly_more_is_taken_than_is_in_use():
+    schema = RowSchema({"observation": (torch.float32, (8,))})
+    table, each = SideTable(schema, 100_000), 8 * 4 + 12
+    for used in range(7, 50_000, 7):
+        table.take(0, 7)
+        assert table.nbytes <= used * each * 17 / 16 + 100_000
+
+
 def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(tmp_path):
     schema = RowSchema({"frame": (torch.uint8, (1 << 30,))})
     memory = SideTable.memory_for(schema, 4096, kind="mapped", path=tmp_path / "side")
