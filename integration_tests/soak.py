@@ -9,6 +9,7 @@ where memory grew, or a process, a descriptor or a shared segment was left.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import statistics
@@ -64,12 +65,23 @@ def memory_mb() -> float:
 
 def left_behind() -> dict[str, int]:
     """What a process can leave: children, descriptors, segments with a name."""
-    segments = Path("/dev/shm")
     return {
         "processes": len(psutil.Process().children(recursive=True)),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "segments": sum(1 for _ in segments.iterdir()) if segments.exists() else 0,
+        "segments": len(unused_segments()),
     }
+
+
+def unused_segments() -> list[Path]:
+    """Segments of shared memory that no other process maps: those belong to strangers."""
+    segments = Path("/dev/shm")
+    found = list(segments.iterdir()) if segments.exists() else []
+    mapped = []
+    for process in psutil.process_iter() if found else ():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid():
+                mapped.append(Path(f"/proc/{process.pid}/maps").read_text())
+    return [one for one in found if one.exists() and not any(str(one) in text for text in mapped)]
 
 
 @dataclass
