@@ -17,7 +17,8 @@ def test_moments_of_parts_are_those_of_the_whole(sizes, offset):
         joined = joined.joined(part)
     for found in (joined, Moments.merged(parts), Moments.merged([Moments.none((2, 3)), *parts])):
         assert found.count == len(rows)
-        np.testing.assert_allclose(found.mean, rows.mean(0), rtol=1e-13)
+        # the mean of numbers near 3 may be near 0, and is as exact as they are
+        np.testing.assert_allclose(found.mean, rows.mean(0), rtol=1e-13, atol=1e-14)
         np.testing.assert_allclose(found.std, rows.std(0), rtol=1e-7, atol=1e-9)
 
 
