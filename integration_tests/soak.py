@@ -76,12 +76,13 @@ def unused_segments() -> list[Path]:
     """Segments of shared memory that no other process maps: those belong to strangers."""
     segments = Path("/dev/shm")
     found = list(segments.iterdir()) if segments.exists() else []
-    mapped = []
+    mapped: set[str] = set()  # by inode: a semaphore is mapped before it has its name
     for process in psutil.process_iter() if found else ():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid():
-                mapped.append(Path(f"/proc/{process.pid}/maps").read_text())
-    return [one for one in found if one.exists() and not any(str(one) in text for text in mapped)]
+                maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+                mapped |= {line.split()[4] for line in maps if str(segments) in line}
+    return [one for one in found if one.exists() and str(one.stat().st_ino) not in mapped]
 
 
 @dataclass
