@@ -3,12 +3,14 @@ import torch
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
+from rl_envs.transformed import postponed
 from rl_specs import Unbounded
 from rl_transforms import (
     Compose,
     DTypeCastTransform,
     InitTracker,
     RenameTransform,
+    RewardScaling,
     RewardSum,
     SelectTransform,
     StepCounter,
@@ -178,3 +180,33 @@ def test_a_primer_can_tell_the_environment_where_to_start():
     batch = env.rollout(5, break_when_any_done=False)
     assert batch["observation"][0].flatten().tolist() == [2, 3, 2, 3, 2]
     assert (batch["start"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("behind", "waits"),
+    [
+        (StepCounter(5), True),
+        (InitTracker(), True),
+        (Shift(["observation"]), True),
+        (Shift(["reward"], ["shifted"]), False),
+        (RenameTransform(["observation"], ["seen"]), False),
+        (SelectTransform("observation"), False),
+        (StepCounter(5, step_count_key="reward"), False),
+        (DTypeCastTransform(torch.float32, torch.float64, ["observation"]), True),
+        (DTypeCastTransform(torch.float32, torch.float64), False),
+    ],
+    ids=["limit", "mark", "apart", "same", "rename", "select", "own", "cast", "cast all"],
+)
+def test_what_nobody_behind_it_touches_waits(behind, waits):
+    scaling = RewardScaling(0.0, 2.0)
+    stepping, waiting = postponed([scaling, behind], [RewardSum()])
+    assert stepping == ([behind] if waits else [scaling, behind])
+    assert [type(one).__name__ for one in waiting][-1] == "RewardSum"
+    assert (scaling in waiting) == waits
+
+
+def test_order_is_kept_among_those_that_wait():
+    first, second = RewardScaling(1.0, 2.0), RewardScaling(3.0, 4.0)
+    count = StepCounter(5)
+    assert postponed([first, count, second], []) == ([count], [first, second])
+    assert postponed([first, Shift(["reward"]), second], [])[1] == [second]

@@ -21,7 +21,19 @@ from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollout import Request
 from rl_envs.transformed_binding import TransformedBinding, pass_step
 from rl_layout import keys
-from rl_transforms import ActionMask, Compose, Driver, EndOfLife, Place, Transform
+from rl_transforms import (
+    ActionMask,
+    CatTensors,
+    Compose,
+    DoubleToFloat,
+    Driver,
+    DTypeCastTransform,
+    EndOfLife,
+    InitTracker,
+    Place,
+    StepCounter,
+    Transform,
+)
 
 Change = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -198,7 +210,7 @@ class TransformedEnv(EnvBase):
 
     def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
         """The environment behind the transforms that must step, and the others."""
-        stepping, waiting = split_for(self._outer, in_keys)
+        stepping, waiting = postponed(*split_for(self._outer, in_keys))
         place = tuple(id(one) for one in stepping)
         if place not in self._split:
             inner = TransformedEnv(self._inner, Compose(*stepping)) if stepping else self._inner
@@ -288,6 +300,50 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
             yield from _unpacked(list(one))
         else:
             yield one
+
+
+def postponed(
+    stepping: list[Transform], waiting: list[Transform]
+) -> tuple[list[Transform], list[Transform]]:
+    """Let transforms wait as well that only stand in front of others that have nothing of theirs.
+
+    Args:
+        stepping: those to step with, in order.
+        waiting: those that wait, in order.
+
+    Returns:
+        The same two, with fewer of the first kind.
+
+    Example:
+        >>> from rl_transforms import RewardSum, StepCounter
+        >>> stepping, waiting = postponed([RewardSum(), StepCounter(5)], [])
+        >>> len(stepping), len(waiting)
+        (1, 1)
+    """
+    behind: list[Transform] = []
+    moved: list[Transform] = []
+    for one in reversed(stepping):
+        if one.online or any(_may_touch(other, one) for other in behind):
+            behind.insert(0, one)
+        else:
+            moved.insert(0, one)
+    if any(one.rows_only for one in waiting):  # which may have stood further in front
+        return stepping, waiting
+    return behind, [*moved, *waiting]
+
+
+def _may_touch(other: Transform, one: Transform) -> bool:
+    """Whether a transform may read or write what another one reads or writes."""
+    leafwise = type(other).step is Transform.step and type(other).reset is Transform.reset
+    named = (CatTensors, DoubleToFloat, DTypeCastTransform, InitTracker, StepCounter)
+    casts_all = isinstance(other, DTypeCastTransform) and not other.in_keys
+    if casts_all or not (leafwise or type(other) in named):
+        return True
+    mine = {keys.as_tuple(key) for key in (*one.in_keys, *one.out_keys)}
+    theirs = {keys.as_tuple(key) for key in (*other.in_keys, *other.out_keys)}
+    if isinstance(other, InitTracker | StepCounter):
+        theirs |= {key for key in mine if key[-1] in (other.name, *keys.DONE_KEYS)}
+    return any(a[: len(b)] == b or b[: len(a)] == a for a in mine for b in theirs)
 
 
 def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
