@@ -134,6 +134,20 @@ def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
     assert (fast == slow).all()
 
 
+def test_what_a_reset_says_of_rows_that_go_on_is_ignored():
+    class Careless(Pendulums):
+        def _reset(self, tensordict, **kwargs):
+            fresh = super()._reset(tensordict, **kwargs)
+            if tensordict is None:
+                return fresh
+            seen = torch.where(tensordict["_reset"], fresh["observation"], 9.0)
+            return fresh.set("observation", seen)
+
+    batch = Careless(4, max_steps=3).rollout(7, break_when_any_done=False)
+    after, seen = batch["next", "observation"][:, :-1], batch["observation"][:, 1:]
+    assert torch.equal((after == seen).all(-1), ~batch["next", "done"][:, :-1].squeeze(-1))
+
+
 def test_what_the_fast_path_would_lose_takes_the_slow_one():
     request = Request(5, break_when_any_done=False)
     carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])

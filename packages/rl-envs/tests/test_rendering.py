@@ -67,6 +67,12 @@ def test_pixels_show_what_is_drawn(fast):
 def test_pixels_alone_leave_out_the_rest(name):
     env = GymEnv(name, from_pixels=True)
     assert list(env.observation_spec.keys()) == ["pixels"]
+    env.set_seed(3)
+    light = env.rollout(2)["next", "pixels"][:, 0, 0, 0]
+    plain = GymEnv(name)
+    plain.set_seed(3)
+    assert light.tolist() == plain.rollout(2)["next", "observation"][:, 0].tolist()
+    assert light.tolist() != [0, 0]
     check_conformance(lambda: GymEnv(name, from_pixels=True))
 
 

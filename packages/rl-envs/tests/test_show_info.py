@@ -8,6 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_envs import GymEnv, GymVectorEnv, ParallelEnv, SerialEnv
+from rl_envs.show_info import InfoPart, found_rows
 from rl_envs.testing import check_conformance
 from rl_specs import Binary, Unbounded
 
@@ -149,3 +150,13 @@ def test_names_of_observations_are_refused():
         GymEnv(Lamp(), info_keys={"observation": Unbounded(())})
     with pytest.raises(ValueError, match=r"entries \['reward'\], which mean something else"):
         GymEnv(Lamp(), info_keys={"reward": Unbounded(())})
+
+
+def test_rows_that_a_mask_leaves_out_are_zero():
+    part = InfoPart({"speed": Unbounded((2,))}, list, found_rows, 3)
+    speed = np.array([[1, 2], [3, 4], [5, 6]], "f4")
+    shown = part.shown(None, {"speed": speed, "_speed": np.array([True, False, True])})
+    assert shown["speed"].tolist() == [[1, 2], [0, 0], [5, 6]]
+    assert speed[1].tolist() == [3, 4]
+    assert part.shown(None, {"speed": speed})["speed"].tolist() == speed.tolist()  # without a mask
+    assert not part.shown(None, {})["speed"].any()
