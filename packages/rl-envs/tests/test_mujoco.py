@@ -10,6 +10,12 @@ from rl_transforms import DoubleToFloat
 pytest.importorskip("mujoco", reason="pip install rl-envs[mujoco]")
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes a log of its warnings to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "InvertedPendulum-v5"])
 def test_every_promise_is_kept(name):
     check_conformance(lambda: GymEnv(name))
