@@ -210,6 +210,13 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
 
 
+@nox.session
+def envpool(session: nox.Session) -> None:
+    """Test EnvPool's environments with its wheel, which takes 700 MB with what it brings."""
+    install(session, *work("test", "rl-envs"), "-e", "packages/rl-envs[envpool]")
+    session.run("pytest", "packages/rl-envs/tests/test_env_pool.py", *session.posargs)
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Collect, sample and train for five minutes: nothing may grow, and nothing may be left."""
