@@ -100,6 +100,15 @@ def test_two_slices_of_one_trajectory_stay_two_where_rows_between_them_are_gone(
     assert Segments.of(left).lengths.tolist() == [3, 2]
 
 
+def test_heads_that_lie_side_by_side_stay_apart():
+    whole = stateful(trajectories([12], first_step=3))
+    batch = whole[torch.tensor([0, 1, 2, 3, 4, 2, 3, 4, 5])].clone().exclude("is_init")
+    left = BurnIn(Leaky(), 2)(batch)  # of steps 3 and 4, and of 5 and 6
+    for first, row in ((0, 0), (5, 3)):
+        wanted = state_behind(batch, [first, first + 1])
+        torch.testing.assert_close(left["state"][row], wanted)
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 5))
 def test_a_batch_of_environments_loses_its_first_columns(lengths, burn_in):
     batch = stateful(environments(3, 7, lengths, [EndKind.TERMINATED, EndKind.CUT]))[:, 1:]

@@ -182,12 +182,13 @@ def test_first_steps_are_told_by_a_flag_where_steps_are_not_counted():
     assert_same(found[STACK], whole[STACK][picked])
 
 
-def test_padding_rows_stand_alone():
+@pytest.mark.parametrize("gap", [1, 2])
+def test_padding_rows_stand_alone(gap):
     rows = filmed(trajectories([5]))
-    rows[keys.MASK] = torch.tensor([True, True, False, True, True])
+    rows[keys.MASK] = torch.arange(5) != gap
     stacks = CatFrames(2, -1)(rows)
-    assert_same(stacks[STACK][2], torch.cat([rows[FRAME][2]] * 2, -1))
-    assert stacks[HISTORY_MISSING].tolist()[3:] == [True, False]
+    assert_same(stacks[STACK][gap], torch.cat([rows[FRAME][gap]] * 2, -1))
+    assert stacks[HISTORY_MISSING].tolist()[gap + 1 : gap + 3] == [True, False]
 
 
 def test_several_nested_leaves_are_stacked_side_by_side():

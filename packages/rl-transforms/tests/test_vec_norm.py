@@ -169,6 +169,7 @@ def _count_and_die(norm):
 @pytest.mark.parametrize(("method", "num_workers"), [("fork", 3), ("spawn", 1)])
 def test_processes_see_and_move_one_set_of_statistics(method, num_workers):
     context, norm = multiprocessing.get_context(method), VecNorm(decay=1).share_memory(lanes=4)
+    norm.update(seen(2.0, 4.0, 6.0))  # a child must not take this part for its own
     rows = TensorDict({"observation": torch.tensor([[2.0], [4.0], [6.0]]).repeat(50, 1)}, [150])
     workers = [context.Process(target=norm.update, args=(rows,)) for _ in range(num_workers)]
     for worker in workers:
@@ -177,7 +178,7 @@ def test_processes_see_and_move_one_set_of_statistics(method, num_workers):
         worker.join(60)
         assert worker.exitcode == 0
     count, mean, std = norm.statistics()
-    assert (count, mean.item()) == (150 * num_workers, 4)
+    assert (count, mean.item()) == (3 + 150 * num_workers, 4)
     assert std.item() == pytest.approx((8 / 3) ** 0.5)
 
 
