@@ -210,7 +210,7 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def envpool(session: nox.Session) -> None:
     """Test EnvPool's environments with its wheel, which takes 700 MB with what it brings."""
     install(session, *work("test", "rl-envs"), "-e", "packages/rl-envs[envpool]")

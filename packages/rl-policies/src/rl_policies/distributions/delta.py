@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints
 class Delta(Distribution):
     """The parameter itself, and nothing else.
 
-        P(x) = 1 where |xᵢ - paramᵢ| ≤ atol + rtol |paramᵢ| for every i, else 0
+        P(x) = 1 where abs(xᵢ - paramᵢ) ≤ atol + rtol abs(paramᵢ) for every i, else 0
 
     It is a probability and no density: the log-probability of the point is 0, so that the ratio of
     two of them is 1, where infinities would make it NaN.
