@@ -10,8 +10,10 @@ import pytest
 import torch
 from tensordict.nn import InteractionType, TensorDictModule
 
+from rl_collect import Collector
 from rl_envs import ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import ScriptedEnv
+from rl_layout import check_layout
 from rl_layout.keys import leaves
 from rl_policies import OneHotCategorical, ProbabilisticActor
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
@@ -329,6 +331,46 @@ def test_a_masked_policy_reads_the_mask_by_its_key():
     )
     rows = env.rollout(30, actor, break_when_any_done=False)
     assert (rows["action"].bool() & ~rows["action_mask"]).sum() == 0
+
+
+def test_random_frames_of_a_collector_are_drawn_by_the_mask():
+    def act(root):
+        first = root["action_mask"][..., 0]
+        return root.set("action", torch.stack([first, ~first], -1))
+
+    env = TransformedEnv(LivesEnv(batch_size=(3,)), ActionMask())
+    collector = Collector(env, act, frames_per_batch=30, init_random_frames=30)
+    drawn, chosen = collector.next(), collector.next()
+    assert (drawn["action"] & ~drawn["action_mask"]).sum() == 0
+    assert drawn["action"][drawn["action_mask"].all(-1)].float().mean(0).min() > 0.1
+    assert (chosen["action"] == act(chosen.copy())["action"]).all()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        *STEPPING,
+        ActionMask(),
+        CatFrames(3, -1, in_keys=["numbers"], out_keys=["stack"]),
+        TimeMaxPool(in_keys=["numbers"], out_keys=["most"], T=3),
+        VecNorm(in_keys=["numbers"]),
+        RewardSum(),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_what_a_collector_plays_does_not_depend_on_its_batches(transform):
+    def act(root):
+        first = root["action_mask"][..., 0]
+        return root.set("action", torch.stack([first, ~first], -1))
+
+    found = []
+    for steps in (4, 12):
+        env = TransformedEnv(SerialEnv(3, LivesEnv), copy.deepcopy(transform))
+        with Collector(env, act, frames_per_batch=3 * steps, total_frames=36) as collector:
+            rows = torch.cat(list(collector), -1)
+        assert not check_layout(rows).errors
+        found.append(rows.exclude(("collector", "traj_ids")))
+    assert_same(*found)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_envs import EnvBase, PolicyPlan
 from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
 
 Key = tuple[str, ...]
 
@@ -59,7 +60,7 @@ class RandomActions(PlanAround):
 
     Args:
         plan: of the policy.
-        env: whose action specs the actions are drawn from.
+        env: which draws the actions, among those that a root allows.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -73,16 +74,23 @@ class RandomActions(PlanAround):
 
     def __init__(self, plan: PolicyPlan, env: EnvBase) -> None:
         super().__init__(plan)
-        self._spec = env.full_action_spec
+        self._env = env
+        self._actions = [keys.as_tuple(key) for key in env.full_action_spec.keys(True, True)]
+
+    @property
+    def in_keys(self) -> None:
+        """All of the root: what allows an action is known to the environment alone."""
+        return None
 
     def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
         """Run the policy, and take random actions instead of its own."""
         made = self.plan(values, batch_size)
+        drawn = self._env.rand_action(build(nest(values), torch.Size(batch_size)))
         found = {
             key: torch.full_like(value, torch.nan) if "log_prob" in key[-1] else value
             for key, value in made.items()
         }
-        return found | dict(keys.leaves(self._spec.rand()))
+        return found | {key: drawn[key] for key in self._actions}
 
 
 class Ranged(PlanAround):
