@@ -23,6 +23,7 @@ PACKAGES = {
 EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
 FEWER_STEPS = {
     "a2c_pendulum": ["--steps", "100000"],
+    "dqn_recurrent_slices": ["--steps", "4096"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
 }
 # imported only by a package that declares it, and never by merely importing that package

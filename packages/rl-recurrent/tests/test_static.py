@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -146,6 +148,29 @@ def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend, opt
     assert_close(leaves[0].grad, rows["observation"].grad)
     for one, other in zip(module.parameters(), plain.parameters(), strict=True):
         assert_close(one.grad, other.grad)
+
+
+def test_a_compiled_module_takes_note_of_markers_that_the_first_batch_had_not():
+    module, batch = module_and_batch(GRUModule)
+    module.settings = type(module.settings)(backend="scan", max_length=6)
+    compiled = copy.deepcopy(module)
+    torch.compiler.reset()
+    compiled.compile(backend="aot_eager")
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[1, 4:] = False
+    batch = batch.exclude("collector")
+    with set_recurrent_mode(True):
+        compiled(batch.clone())
+        batch[keys.MASK] = mask
+        assert torch.equal(compiled(batch.clone())["y"], module(batch.clone())["y"])
+
+
+def test_without_gradient_nothing_is_burnt_in_apart():
+    module, batch = module_and_batch(GRUModule, burn_in=2)
+    plain = copy.deepcopy(module)
+    plain.burn_in = 0
+    with torch.no_grad(), set_recurrent_mode(True):
+        assert torch.equal(module(batch.clone())["y"], plain(batch.clone())["y"])
 
 
 def test_a_trajectory_beyond_max_length_is_refused():

@@ -251,6 +251,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         require_sequence(batch)
         require_is_init(batch)
         network = Network.of(self.network)
+        burn_in = self.burn_in if torch.is_grad_enabled() else 0  # no gradient is held back
         if runs_static(self.settings):
             if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
                 refuse_lost_starts(batch)  # with its row, where that waits for no device
@@ -258,11 +259,11 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             check_input(x, batch.batch_size, network)
             check_states(states, tuple(batch.batch_size), network)
             given = batch, x, self._with_initial(states), network, self.settings
-            return unroll_static(*given, every_state=self.every_state, burn_in=self.burn_in)
+            return unroll_static(*given, every_state=self.every_state, burn_in=burn_in)
         segments = recurrent_segments(batch)
         x, states = self._inputs(batch, segments)
-        if self.burn_in:
-            rows = burn_in_rows(batch, segments, self.burn_in)
+        if burn_in:
+            rows = burn_in_rows(batch, segments, burn_in)
             out, after = unroll_after_burn_in(
                 x, segments, states, rows, (network, self.settings, self.every_state)
             )

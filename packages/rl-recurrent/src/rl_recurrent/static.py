@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from rl_layout import keys
+from rl_layout.tensordict_fast import find
 from rl_recurrent.backends.scan import gru_scan_rows, lstm_scan_rows, window_steps
 from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
@@ -219,8 +220,8 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
     ended = _behind(_ended(batch, is_init))
     found = is_init | seam | ended
     lost = ended & ~seam
-    ids, step = batch.get(keys.TRAJ_IDS, None), batch.get(keys.TRAJ_STEP, None)
-    mask = batch.get(keys.MASK, None)
+    ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
+    mask = find(batch, keys.MASK)
     real = torch.ones_like(is_init) if mask is None else mask.flatten()
     if ids is not None:
         other = ids.flatten() != ids.flatten().roll(1)
@@ -239,10 +240,10 @@ def _ended(batch: TensorDictBase, like: Tensor) -> Tensor:
     """Whether the environment ended a trajectory at each row, bool ``[N]``."""
     ended = torch.zeros_like(like)
     for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
-        flag = batch.get(key, None)
+        flag = find(batch, key)
         if flag is not None:
             ended = ended | flag.flatten()
-    steps = batch.get(keys.STEPS_TO_NEXT_OBS, None)
+    steps = find(batch, keys.STEPS_TO_NEXT_OBS)
     return ended if steps is None else ended & (steps.flatten() == 1)
 
 
@@ -273,5 +274,5 @@ def _burnt(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:
     numbers = torch.arange(len(starts), device=starts.device)
     firsts = torch.where(starts, numbers, 0).cummax(0).values
     found = numbers - firsts < burn_in
-    steps = batch.get(keys.TRAJ_STEP, None)
+    steps = find(batch, keys.TRAJ_STEP)
     return found if steps is None else found & (steps.flatten()[firsts] != 0)
