@@ -312,6 +312,8 @@ def test_masked_actions_are_drawn_and_chosen_by_the_mask():
     assert (rows["action"] & ~rows["action_mask"]).sum() == 0
     assert rows["action"].any(-1).all()
     assert rows["action"][rows["action_mask"].all(-1)].float().mean(0).min() > 0.2
+    around = TransformedEnv(env, RewardSum()).rollout(30, break_when_any_done=False)
+    assert (around["action"] & ~around["action_mask"]).sum() == 0
     first = torch.tensor([[True, False]] * 3)
     with pytest.raises(ValueError, match="'action_mask' forbids the action in rows"):
         env.rollout(9, lambda root: root.set("action", first), break_when_any_done=False)

@@ -78,9 +78,10 @@ class RandomActions(PlanAround):
         self._actions = [keys.as_tuple(key) for key in env.full_action_spec.keys(True, True)]
 
     @property
-    def in_keys(self) -> None:
-        """All of the root: what allows an action is known to the environment alone."""
-        return None
+    def in_keys(self) -> list[Key] | None:
+        """What the plan reads, and what says which actions are allowed."""
+        read = self.plan.in_keys
+        return None if read is None else [*read, *map(keys.as_tuple, self._env.mask_keys)]
 
     def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
         """Run the policy, and take random actions instead of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -53,6 +53,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             a row is over. Where False, `_reset` is called after every step, with a mask that may
             name no row, and nothing waits for the device (`check_values` would).
         native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
+        mask_keys: entries of a root that say which actions `rand_action` may draw.
         device: where its data lies.
         is_closed: whether `close` was called.
 
@@ -66,6 +67,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     batch_locked: bool = True
     check_values: bool = True
     waits_for_device: bool = True
+    mask_keys: Sequence[keys.NestedKey] = ()
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = torch.device("cpu" if device is None else device)

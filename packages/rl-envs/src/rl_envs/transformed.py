@@ -225,7 +225,9 @@ class TransformedEnv(EnvBase):
         """Derive the specs, in the order that transforms rely on."""
         self.transforms.check_place("environment")
         self._inner, self._outer = driven(self.base_env, self.transforms)
-        self._masks = [one for one in self.transforms if isinstance(one, ActionMask)]
+        self._masks: list[ActionMask] = list(getattr(self.base_env, "_masks", ()))
+        self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
+        self.mask_keys = [one.mask_key for one in self._masks]
         change, base = self._outer, self._inner
         if base.resets_by_stepping:
             guards.check_limits(change)
