@@ -20,6 +20,7 @@ from rl_envs.rollout import Request
 from rl_envs.seeds import next_seed
 from rl_envs.waiting import may_wait, names_every_row, names_no_row
 from rl_layout import step_mdp
+from rl_layout.keys import NestedKey
 from rl_transforms import Place
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -67,7 +68,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     batch_locked: bool = True
     check_values: bool = True
     waits_for_device: bool = True
-    mask_keys: Sequence[keys.NestedKey] = ()
+    mask_keys: Sequence[NestedKey] = ()
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = torch.device("cpu" if device is None else device)
