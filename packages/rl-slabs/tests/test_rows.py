@@ -273,3 +273,46 @@ def test_rows_on_a_device_behave_like_those_on_the_cpu():
     assert_same_bits(here.read(4, device="cuda").cpu(), there.read(4).cpu())
     with pytest.raises(TypeError, match="on the CPU only"):
         there.columns()
+
+
+@pytest.mark.parametrize("count", [5, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.bfloat16])
+def test_rows_over_memory_with_gaps_are_written_where_they_lie(count, dtype):
+    rooms = {
+        "every second": torch.zeros(300, 8, dtype=dtype)[:, ::2],
+        "transposed": torch.zeros(300, 4, 6, dtype=dtype).transpose(1, 2),
+        "one": torch.zeros(300, 3, dtype=dtype)[:, 1:2],
+        "apart": torch.zeros(300, 9, dtype=dtype)[:, 2:5],
+    }
+    schema = RowSchema(
+        {name: (dtype, room.shape[1:]) for name, room in rooms.items()}, packed_bytes=0
+    )
+    rows = Rows(schema, None, {(field.key,): rooms[field.key] for field in schema.fields})
+    batch = noise(count, schema=schema)
+    rows.write(slice(0, count), batch)
+    assert_same_bits(rows.read(slice(0, count)), batch)
+    there = TensorDict({name: room[:count] for name, room in rooms.items()}, [count])
+    assert_same_bits(there, batch)
+
+
+@pytest.mark.parametrize("count", [5, 300, 40_000])
+def test_a_batch_that_lies_in_any_way_is_written(count):
+    schema = RowSchema(
+        {
+            "a": (torch.float32, (4,)),
+            "b": (torch.bool, (1,)),
+            "c": (torch.int16, ()),
+            "d": (torch.int64, (2, 3)),
+        }
+    )
+    wide = {
+        "a": torch.rand(count, 8)[:, ::2],
+        "b": (torch.rand(count, 3) < 0.5)[:, 1:2],
+        "c": torch.randint(99, (2 * count,), dtype=torch.int16)[::2],
+        "d": torch.randint(99, (count, 3, 2)).transpose(1, 2),
+    }
+    rows, batch = Rows.zeros(schema, count + 3), TensorDict(wide, [count])
+    rows.write(slice(2, count + 2), batch)
+    assert_same_bits(rows.read(slice(2, count + 2)), batch)
+    assert not rows.packed[:2].any()
+    assert not rows.packed[count + 2 :].any()

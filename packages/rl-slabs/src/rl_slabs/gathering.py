@@ -86,10 +86,26 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
         array([0, 0, 0, 0, 0], dtype=uint8)
     """
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None and nbytes >= _HUGE:
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(advice)
+    if nbytes >= _HUGE:
+        use_large_pages(memory, 0, nbytes)
     array: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
     array.fill(0)  # pages are taken at the first touch: now rather than later
     return array
+
+
+def use_large_pages(memory: mmap.mmap, start: int, stop: int) -> None:
+    """Let the kernel lay the pages of some memory on few large ones, where it has any.
+
+    Args:
+        memory: Private memory, whose pages there are not taken yet.
+        start: The first byte.
+        stop: One past the last byte.
+
+    Example:
+        >>> use_large_pages(mmap.mmap(-1, 8192), 5, 8192)
+    """
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and last > first:
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(advice, first, last - first)

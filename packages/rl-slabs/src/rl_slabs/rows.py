@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Self, SupportsIndex
 
@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.dtypes import carrier
 from rl_slabs.gathering import take_known_rows, take_rows, zeroed
+from rl_slabs.plain_leaves import Known
 from rl_slabs.schema import Field, Key, Leaves, RowSchema
 from rl_slabs.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.unpacking import unpacking
@@ -72,11 +73,7 @@ class Rows:
         self._columns: dict[Path, NDArray[Any]] = {
             path: view.numpy() for path, view in self._views.items() if view.is_cpu
         }
-        self._cells: dict[Path, NDArray[Any]] = {
-            path: as_cells(column)
-            for path, column in self._columns.items()
-            if prod(column.shape[1:]) > 1
-        }
+        self._whole.attach(self._columns)
 
     @classmethod
     def zeros(
@@ -214,7 +211,7 @@ class Rows:
     def write(
         self,
         rows: RowIndex,
-        source: TensorDictBase | Leaves,
+        source: TensorDictBase | Leaves | Known,
         *,
         keys: Sequence[Key] | None = None,
     ) -> None:
@@ -223,6 +220,7 @@ class Rows:
         Args:
             rows: One row, a slice, or int64 rows of any shape, each row at most once.
             source: Leaves `[*B, *shape]`, B the shape of `rows`; no live view of these rows.
+                `Known` ones, of one batch dimension, are not checked again.
             keys: The leaves or groups to write, others in `source` being left alone. Unless
                 given, `source` must have exactly the leaves of the schema.
 
@@ -239,10 +237,11 @@ class Rows:
         if isinstance(index, torch.Tensor):
             require_inside(index, self._count)
         plan = self._whole if keys is None else self._part(tuple(keys))
-        leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
-        (self._write_on_cpu if self._columns else self._write_on_device)(
-            (index, shape), plan, leaves
-        )
+        if type(source) is Known:
+            self._write_on_cpu(index, plan, [source[field.key] for field in plan.fields])
+        else:
+            leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
+            self._put(index, shape, plan, leaves)
 
     def put(self, rows: slice | torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
         """What `write` does, of leaves that are known to fit.
@@ -255,10 +254,7 @@ class Rows:
             >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
             >>> rows.put(slice(0, 2), [torch.ones(2, 1)])
         """
-        shape = torch.Size([len(leaves[0])])
-        (self._write_on_cpu if self._columns else self._write_on_device)(
-            (rows, shape), self._whole, leaves
-        )
+        self._put(rows, torch.Size([len(leaves[0])]), self._whole, leaves)
 
     def view(self) -> TensorDict:
         """All rows as live views: writing to a leaf in place writes the rows.
@@ -299,6 +295,7 @@ class Rows:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
             self._parts[keys] = _Plan(self.schema, self.schema.select(keys))
+            self._parts[keys].attach(self._columns)
         return self._parts[keys]
 
     def _packed_rows(
@@ -323,31 +320,46 @@ class Rows:
             raise
         return found if len(shape) == 1 else found.view(shape + array.shape[1:])
 
-    def _write_on_cpu(self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]) -> None:
+    def _put(
+        self,
+        index: int | slice | torch.Tensor,
+        shape: torch.Size,
+        plan: _Plan,
+        leaves: Sequence[torch.Tensor],
+    ) -> None:
+        if not self._columns:
+            self._write_on_device((index, shape), plan, leaves)
+            return
+        arrays = [bits_of(leaf, dtype) for (_, dtype), leaf in zip(plan.moves, leaves, strict=True)]
+        if len(shape) != 1 and not isinstance(index, int):
+            count = shape.numel()
+            arrays = [array.reshape(count, *array.shape[len(shape) :]) for array in arrays]
+        self._write_on_cpu(index, plan, arrays)
+
+    def _write_on_cpu(
+        self, index: int | slice | torch.Tensor, plan: _Plan, arrays: Sequence[NDArray[Any]]
+    ) -> None:
         # numpy, because torch's copy_ takes 3 us a leaf and, where other processes want the
         # cores, milliseconds until its threads have met
-        index, shape = chosen
-        count = shape.numel()
-        moves: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        for (path, dtype), leaf in zip(plan.moves, leaves, strict=True):
-            array = bits_of(leaf, dtype)
-            if len(shape) > 1:
-                array = array.reshape(count, *self._columns[path].shape[1:])
-            if count >= _ROWS_FOR_CELLS and path in self._cells:
-                moves.append((self._cells[path], as_cells(array)))
-            else:
-                moves.append((self._columns[path], array))
+        count = 1 if isinstance(index, int) else len(arrays[0])
+        if count < _ROWS_FOR_CELLS:
+            place = index.numpy() if isinstance(index, torch.Tensor) else index
+            for column, array in zip(plan.columns, arrays, strict=True):
+                column[place] = array
+            return
+        moves = [(cell, _as_wide_as(cell, arrays[number])) for number, cell in plan.widest_first]
         block = max(_ROWS_OF_BLOCK, _BLOCK_BYTES // max(1, self.schema.row_bytes))
         if not isinstance(index, slice) or index.step not in (None, 1) or count <= block:
             place = index.numpy() if isinstance(index, torch.Tensor) else index
-            for column, array in moves:
-                column[place] = array
+            for cell, array in moves:
+                cell[place] = array
             return
+        start = index.start
         for begin in range(0, count, block):
             end = min(begin + block, count)
-            there = slice(index.start + begin, index.start + end)
-            for column, array in moves:
-                column[there] = array[begin:end]
+            there, here = slice(start + begin, start + end), slice(begin, end)
+            for cell, array in moves:
+                cell[there] = array[here]
 
     def _write_on_device(
         self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]
@@ -378,6 +390,36 @@ class _Plan:
             for copied in (False, True)
             for contiguous in (False, True)
         }
+        self.columns: list[NDArray[Any]] = []
+        self.widest_first: list[tuple[int, NDArray[Any]]] = []
+
+    def attach(self, columns: Mapping[Path, NDArray[Any]]) -> None:
+        """Know where the leaves are written; there are no columns on a device."""
+        if columns:
+            self.columns = [columns[field.path] for field in self.fields]
+            cells = [(number, _cells(column)) for number, column in enumerate(self.columns)]
+            # the widest leaf touches most lines of rows that are not in the cache yet, and its
+            # copy has the time to wait for them
+            self.widest_first = sorted(cells, key=lambda cell: -self.fields[cell[0]].nbytes)
+
+
+def _cells(column: NDArray[Any]) -> NDArray[Any]:
+    """A column as one item a row, or as it is where a row does not lie in one piece."""
+    items = prod(column.shape[1:])
+    if items == 1:
+        return column.reshape(len(column))
+    whole = items > 1 and column[0].flags.c_contiguous
+    return as_cells(column) if whole else column
+
+
+def _as_wide_as(cell: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """What is written to such a column."""
+    if cell.ndim > 1:
+        return array
+    if not array.flags.c_contiguous:
+        return as_cells(array).view(cell.dtype)
+    flat = array.reshape(-1)
+    return flat if flat.dtype is cell.dtype else flat.view(cell.dtype)
 
 
 def positive(count: SupportsIndex, name: str) -> int:
