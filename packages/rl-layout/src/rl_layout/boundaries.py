@@ -48,14 +48,15 @@ def cut_rows(markers: Markers) -> Tensor:
     return cut
 
 
-def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor]:
+def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """List the runs of real rows that belong together, and say how each ends.
 
     Args:
         markers: the markers of a batch.
 
     Returns:
-        First and last row of each run, int64 ``[S]``, and the kinds of their ends as `end_kinds`.
+        First row, last row and length of each run, int64 ``[S]``, and the kinds of their ends as
+        `end_kinds`.
 
     Raises:
         KeyError: there is no marker at all.
@@ -63,12 +64,12 @@ def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor]:
     Example:
         >>> flag = torch.tensor([False, True, False])
         >>> [found.tolist() for found in find_runs(Markers(torch.Size([3]), terminated=flag))]
-        [[0, 2], [1, 2], [2, 0]]
+        [[0, 2], [1, 2], [2, 1], [2, 0]]
     """
     if _any_of(markers).device.type == "cpu":
         return _find_on_cpu(markers)
     starts, lasts = runs(cut_rows(markers), markers.mask)
-    return starts, lasts, end_kinds(markers, lasts)
+    return starts, lasts, lasts - starts + 1, end_kinds(markers, lasts)
 
 
 def _any_of(markers: Markers) -> Tensor:
@@ -135,24 +136,31 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[
     return cut
 
 
-def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor]:
+def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The runs by numpy alone: on a few thousand rows calls of torch take most of the time."""
     have = arrays_of(markers)
     cut, mask = _cut_in_pieces(have, markers.batch_shape), have.get("mask")
     if mask is None:
-        lasts = np.flatnonzero(cut)
-        starts = np.zeros_like(lasts)
-        np.add(lasts[:-1], 1, out=starts[1:])
+        (lasts,) = cut.nonzero()
+        lengths = lasts.copy()
+        lengths[:1] += 1
+        np.subtract(lasts[1:], lasts[:-1], out=lengths[1:])
+        starts = lasts - lengths
+        starts += 1
     else:
         is_start = mask.copy()
         is_start[1:] &= cut[:-1]
-        starts, lasts = np.flatnonzero(is_start), np.flatnonzero(cut & mask)
+        (starts,), (lasts,) = is_start.nonzero(), (cut & mask).nonzero()
+        lengths = lasts - starts
+        lengths += 1
     there = {name: have[name][lasts] for name in (*ENDS, "steps_to_next_obs") if name in have}
     ends, terminated = _ends_of(there)
-    kinds = np.zeros(len(lasts), np.uint8)
-    if ends is not None:
-        np.add(ends, terminated, out=kinds, dtype=np.uint8)
-    return torch.from_numpy(starts), torch.from_numpy(lasts), torch.from_numpy(kinds)
+    if ends is None:
+        kinds = np.zeros(len(lasts), np.uint8)
+    else:
+        kinds = np.add(ends, terminated, dtype=np.uint8)
+    make = torch.from_numpy
+    return make(starts), make(lasts), make(lengths), make(kinds)
 
 
 def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

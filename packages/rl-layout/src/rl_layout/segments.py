@@ -78,8 +78,8 @@ class Segments:
 
     @classmethod
     def _of_markers(cls, markers: Markers) -> Segments:
-        starts, lasts, kinds = find_runs(markers)
-        made = cls(starts, lasts - starts + 1, kinds, markers.batch_shape)
+        starts, lasts, lengths, kinds = find_runs(markers)
+        made = cls(starts, lengths, kinds, markers.batch_shape)
         made.lasts = lasts
         if markers.mask is None:
             made.num_real = made.num_rows  # known without asking the device
@@ -204,7 +204,7 @@ class Segments:
         ends = [f"{counts[kind]} {kind.name.lower()}" for kind in EndKind if counts[kind]]
         return f"Segments({rows}, lengths {shortest} to {longest}, {', '.join(ends)})"
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Number of rows of the batch, padding included."""
         return self.batch_shape.numel()
@@ -256,7 +256,7 @@ class Segments:
         """Segments from the longest to the shortest, int64 ``[S]``; ties keep their order."""
         return torch.sort(self.lengths, descending=True, stable=True).indices
 
-    @property
+    @cached_property
     def has_gaps(self) -> bool:
         """Whether some rows of the batch lie in no segment."""
         return self.num_real != self.num_rows
