@@ -44,14 +44,14 @@ def test_every_size_of_block_equals_the_loop(scan, size):
     torch.testing.assert_close(scan(weight, b[:, 0]), expected)
 
 
-@pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 3])
+@pytest.mark.parametrize("size", [PIECE - 1, PIECE + 3, 2 * PIECE + 5])
 def test_pieces_carry_on(size):
     a, b, cut = draw_rows(3, size, 0.97, columns=1)
     weight = torch.where(cut, 0, a)[:, 0]
     torch.testing.assert_close(blocked_scan(weight, b[:, 0]), doubling_scan(weight, b[:, 0]))
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 2_047, 2_049, PIECE + 3])
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 129, 2_047, 2_049, 2 * PIECE + 5])
 @pytest.mark.parametrize("share", [0.0, 0.005, 0.9])
 @pytest.mark.parametrize("factor", [0.0, 0.97, 1.0])
 def test_one_factor_gives_what_a_factor_for_each_row_gives(size, share, factor):

@@ -9,15 +9,12 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import (
-    ProbabilisticTensorDictModule,
-    ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictSequential,
 )
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.tensordict_fast import build, find, nest
@@ -94,66 +91,34 @@ def _made_by_stock(
 ) -> Tensor | None:
     """The output of a network of stock modules; None where it is another, or writes no such."""
     parts = _parts(network)
-    found = None if parts is None else _run(parts, read)
+    found = None if parts is None else run(parts, read)
     made = None if found is None else found.get(as_tuple(wanted))
     return made if isinstance(made, Tensor) else None
-
-
-def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
-    """Ask an actor for its distribution over the actions of a batch.
-
-    Args:
-        actor: has ``get_dist``.
-        batch: what it reads; it is not changed.
-
-    Returns:
-        The distribution.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> actor = ProbabilisticTensorDictSequential(
-        ...     TensorDictModule(lambda x: x, ["x"], ["logits"]),
-        ...     ProbabilisticTensorDictModule(
-        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
-        ...     ),
-        ... )
-        >>> distribution_of(actor, TensorDict({"x": torch.zeros(1, 2)}, [1])).probs
-        tensor([[0.5000, 0.5000]])
-    """
-    dist: Distribution
-    parts = _parts_before_choice(actor)
-    found = (None if parts is None else _run(parts, partial(find, batch))) or {}
-    names = [as_tuple(key) for key in actor.module[-1].in_keys] if found else []
-    if found and all(name in found for name in names):
-        parameters = {name: found[name] for name in names}
-        dist = actor.module[-1].get_dist(build(nest(parameters), batch.batch_size))
-    else:
-        dist = actor.get_dist(batch.copy())
-    return dist
-
-
-def _parts_before_choice(actor: Any) -> list[TensorDictModule] | None:
-    """The parts of an actor that give the parameters of its one distribution."""
-    kind, choice = ProbabilisticTensorDictSequential, ProbabilisticTensorDictModule
-    if not (isinstance(actor, kind) and type(actor).get_dist is kind.get_dist):
-        return None
-    *first, last = actor.module
-    plain = type(last) is choice and not actor.return_composite and not _has_hooks(actor)
-    return _stock(first) if plain else None
 
 
 def _parts(network: Any) -> list[TensorDictModule] | None:
     """The stock modules that a network is made of; None where it is more than those."""
     kind = TensorDictSequential
     if isinstance(network, kind) and isinstance(network.module, nn.ModuleList):
-        as_they_are = type(network).forward is kind.forward and not _has_hooks(network)
+        as_they_are = type(network).forward is kind.forward and not has_hooks(network)
         settings = any(network.__dict__.get(name) for name in PASSED_ON)
-        return _stock(list(network.module)) if as_they_are and not settings else None
-    return _stock([network])
+        return stock(list(network.module)) if as_they_are and not settings else None
+    return stock([network])
 
 
-def _stock(parts: list[Any]) -> list[TensorDictModule] | None:
+def stock(parts: list[Any]) -> list[TensorDictModule] | None:
+    """Tell whether modules do no more than pass tensors on to what they wrap.
+
+    Args:
+        parts: modules, in the order that they are called in.
+
+    Returns:
+        The same list; None where one of them does more.
+
+    Example:
+        >>> stock([nn.Linear(1, 1)]) is None
+        True
+    """
     return parts if not skipping() and all(map(_is_stock, parts)) else None
 
 
@@ -164,16 +129,40 @@ def _is_stock(part: Any) -> bool:
         and type(part).forward is kind.forward
         and type(part).__call__ is kind.__call__
         and not any(part.__dict__.get(name) for name in SETTINGS)
-        and not _has_hooks(part)
+        and not has_hooks(part)
     )
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Tell whether something is called beside a module.
+
+    Args:
+        module: any.
+
+    Returns:
+        Whether it has hooks before it, behind it, or for its gradient.
+
+    Example:
+        >>> has_hooks(nn.Linear(1, 1))
+        False
+    """
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def _run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, Any] | None:
-    """What the parts write, by key; None where one of them needs more than that."""
+def run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, Any] | None:
+    """Call `stock` parts one after the other.
+
+    Args:
+        parts: the modules.
+        read: gives an input by its key, or None where there is none.
+
+    Returns:
+        What they write, by key; None where one of them needs more than that.
+
+    Example:
+        >>> run([TensorDictModule(lambda x: x * 2, ["x"], ["y"])], {("x",): 3}.get)
+        {('y',): 6}
+    """
     scope: dict[Key, Any] = {}
     for part in parts:
         names = [as_tuple(key) for key in part.in_keys]

@@ -283,7 +283,9 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
                 )
                 raise ValueError(msg)
             found = unroll_steps(network, steps, key, self.calls, params, target_params)
-            self._substituted = 0 if found.substituted is None else found.substituted
+            substituted = 0 if found.substituted is None else found.substituted
+            if substituted is not self._substituted:  # a module takes long to set anything
+                self._substituted = substituted
             if now is not None:  # stored values also follow each other
                 behind = steps.successor_values(now, found.following)
                 found = replace(found, now=now, following=behind)
@@ -296,7 +298,9 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         if found.fits is not None:
             late = steps.widen(~found.fits)
             left_out = late if left_out is None else left_out | late
-        cut = steps.widen(steps.ends).expand(steps.terminated.shape)
+        cut = steps.widen(steps.ends)
+        if cut.shape != steps.terminated.shape:
+            cut = cut.expand(steps.terminated.shape)
         if left_out is not None:
             cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
         reward = _full(steps.reward)

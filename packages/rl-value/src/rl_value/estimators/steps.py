@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -13,6 +15,7 @@ from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, flat_marker
 from rl_layout.tensordict_fast import find
+from rl_layout.views import array_of
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -86,8 +89,13 @@ class Steps:
     @property
     def ends(self) -> Tensor:
         """Last steps of segments, bool ``[M]``."""
-        last = torch.zeros(self.segments.num_real, dtype=torch.bool, device=self.reward.device)
-        return last.index_fill_(0, self.lasts, True)
+        size, lasts = self.segments.num_real, self.lasts
+        if lasts.is_cpu and not torch.compiler.is_compiling():  # numpy takes a third of the time
+            flag = np.zeros(size, bool)
+            flag[array_of(lasts)] = True
+            return torch.from_numpy(flag)
+        last = torch.zeros(size, dtype=torch.bool, device=self.reward.device)
+        return last.index_fill_(0, lasts, True)
 
     @property
     def successor(self) -> Tensor:
@@ -127,6 +135,7 @@ class Steps:
         return flag.view(-1, *(1,) * (self.reward.ndim - 1))
 
 
+@lru_cache(maxsize=128)
 def _behind(key: NestedKey) -> tuple[str, ...]:
     parts = as_tuple(key)
     return parts if parts[0] == keys.NEXT else next_key(parts)

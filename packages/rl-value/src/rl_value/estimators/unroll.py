@@ -300,22 +300,20 @@ def read_side_by_side(
 
 def evaluate(
     network: TensorDictModuleBase,
-    inputs: Mapping[Key, Tensor],
-    size: int,
+    given: Sequence[tuple[Mapping[Key, Tensor], int]],
     wanted: NestedKey,
     params: TensorDictBase | None,
-) -> Tensor:
-    """Evaluate a network once, in recurrent mode.
+) -> list[Tensor]:
+    """Evaluate a network in recurrent mode, once for each of some inputs.
 
     Args:
         network: a tensordict module.
-        inputs: what it reads, ``[K, ...]`` by key.
-        size: K.
+        given: what it reads, ``[K, ...]`` by key, and K.
         wanted: key of the output.
         params: parameters to use in place of the network's own.
 
     Returns:
-        The output ``[K, ...]``.
+        The outputs ``[K, ...]``.
 
     Raises:
         KeyError: the network does not write it.
@@ -323,9 +321,9 @@ def evaluate(
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> evaluate(net, {("x",): torch.ones(2, 1)}, 2, "y", None).flatten()
+        >>> evaluate(net, [({("x",): torch.ones(2, 1)}, 2)], "y", None)[0].flatten()
         tensor([2., 2.])
     """
     swapped: Any = nullcontext() if params is None else params.to_module(network)
     with swapped, set_recurrent_mode(True):
-        return output_from(network, inputs, size, wanted)
+        return [output_from(network, inputs, size, wanted) for inputs, size in given]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, require
-from rl_value.direct_call import distribution_of
+from rl_value.acting import Acting
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished, standardised
 from rl_value.returns import vtrace
@@ -112,7 +112,7 @@ class VTrace(ValueEstimator):
         stored = require(batch, self.entries["sample_log_prob"])
         action = require(batch, self.action_key)
         with set_recurrent_mode(True):
-            now = distribution_of(self.actor_network, batch).log_prob(action)
+            now = Acting(self.actor_network, batch).dist.log_prob(action)
         if now.shape != stored.shape:
             msg = (
                 f"{self.entries['sample_log_prob']!r}: expected {list(now.shape)}, as the actor "

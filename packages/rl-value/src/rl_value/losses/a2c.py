@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from tensordict import TensorDictBase
-
 from rl_layout.keys import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.losses.loss import scalars
-from rl_value.losses.masks import kept
-from rl_value.named_inputs import takes_names
 
 
 class A2CLoss(ActorCriticLoss):
@@ -40,31 +35,3 @@ class A2CLoss(ActorCriticLoss):
     def out_keys(self) -> list[NestedKey]:
         """Names of the losses and of what is reported beside them."""
         return ["loss_objective", *self._beside()]
-
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: a TED batch ``[*B, T]`` with actions, and advantages and value targets or
-                what they are computed from.
-
-        Returns:
-            Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
-
-        Raises:
-            KeyError: an entry is missing.
-            ValueError: a shape does not fit.
-            RuntimeError: an action requires gradients.
-        """
-        advantage = self._advantage(tensordict)
-        counted = self.counted(tensordict)
-        dist, now = self._acts(tensordict)
-        log_prob = kept(now, counted).unsqueeze(-1)
-        self._check_advantage(advantage, log_prob)
-        found = {
-            "loss_objective": -self._reduce(log_prob * kept(advantage, counted), counted),
-            **self._entropy(tensordict, dist, counted),
-            **self._critic(tensordict, counted),
-        }
-        return scalars(found)

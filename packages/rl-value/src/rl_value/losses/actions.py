@@ -66,12 +66,12 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
 
 
 def stored_log_probability(
-    dist: Distribution, batch: TensorDictBase, action: NestedKey, entry: NestedKey
+    dist: Distribution | None, batch: TensorDictBase, action: NestedKey, entry: NestedKey
 ) -> Tensor:
     """Read the log-probability that was stored with the actions.
 
     Args:
-        dist: of the actions now, which names the heads.
+        dist: of the actions now, which names the heads; None where there is one.
         batch: holds it under `entry`; or one for each head, as ``"<action>_log_prob"``.
         action: key of the action.
         entry: key of the log-probability.
@@ -93,7 +93,7 @@ def stored_log_probability(
     if isinstance(whole, Tensor):
         return whole.detach()
     found = {}
-    for key in heads(dist, action):
+    for key in [action] if dist is None else heads(dist, action):
         own = sibling(key, f"{as_tuple(key)[-1]}_log_prob")
         found[own] = find(batch, as_tuple(own))
     absent = [key for key, value in found.items() if value is None]

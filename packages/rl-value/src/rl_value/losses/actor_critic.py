@@ -10,18 +10,28 @@ import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution
 
 from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
-from rl_value.direct_call import distribution_of, output_of
+from rl_value.acting import Acting
+from rl_value.direct_call import output_of
 from rl_value.estimators.unroll import observation_keys
-from rl_value.losses.actions import entropies, log_probability, stored_log_probability
-from rl_value.losses.distance import DISTANCES, distance
-from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
+from rl_value.losses.actions import entropies, log_probability
+from rl_value.losses.arrays import Array, is_eager
+from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
+from rl_value.losses.distance import DISTANCES, distance, reduced_distance
+from rl_value.losses.loss import (
+    LossModule,
+    delayed,
+    parameters_of,
+    refuse_moved,
+    scalars,
+)
 from rl_value.losses.masks import Reduction, kept, reduce
 from rl_value.losses.statistics import explained_variance
+from rl_value.named_inputs import takes_names
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 
@@ -53,6 +63,8 @@ class ActorCriticLoss(LossModule):
         TypeError: no actor is given, or an argument belongs elsewhere.
         ValueError: a setting is unknown or out of range.
     """
+
+    objective = "loss_objective"
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -140,6 +152,28 @@ class ActorCriticLoss(LossModule):
             names += ["explained_variance"] if self.log_explained_variance else []
         return names
 
+    @takes_names
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]`` with actions, the log-probabilities that the loss
+                reads, and advantages and value targets or what they are computed from.
+
+        Returns:
+            Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: a shape does not fit.
+            RuntimeError: an action requires gradients.
+        """
+        advantage = self._advantage(tensordict)
+        counted = self.counted(tensordict)
+        with set_recurrent_mode(True):
+            found = self._of_actor(tensordict, advantage, counted)
+            return scalars(found | self._critic(tensordict, counted))
+
     def _advantage(self, batch: TensorDictBase) -> Tensor:
         """The advantage of each step; where it is missing the value estimator writes it."""
         wanted = [self.entries["advantage"]]
@@ -147,8 +181,7 @@ class ActorCriticLoss(LossModule):
             wanted.append(self.entries["value_target"])
         if any(find(batch, as_tuple(key)) is None for key in wanted):
             self._estimate(batch)
-        advantage: Tensor = require(batch, self.entries["advantage"])
-        return advantage.detach()
+        return _constant(batch, self.entries["advantage"])
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
     def _estimate(self, batch: TensorDictBase) -> None:
@@ -156,30 +189,87 @@ class ActorCriticLoss(LossModule):
         target = None if late is None else parameters_of(late)
         self.value_estimator(batch, target_params=target)
 
-    def _acts(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
-        """Distributions and log-probabilities of the stored actions, now."""
-        with set_recurrent_mode(True):
-            dist = distribution_of(self.actor_network, batch)
-        return dist, log_probability(dist, batch, self.entries["action"])
+    def _of_actor(
+        self, batch: TensorDictBase, advantage: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Losses and statistics of the actor, by equations where its choice has them."""
+        acting = Acting(self.actor_network, batch)
+        found = self._by_equations(batch, acting, advantage, counted)
+        if found is None:
+            found = self._by_autograd(batch, acting.dist, advantage, counted)
+        return found
 
-    def _log_weight(
-        self, batch: TensorDictBase, dist: Distribution, now: Tensor, counted: Tensor | None
-    ) -> Tensor:
-        """Log π(a|s) - log μ(a|s), ``[*B, T, 1]``; 0 where steps do not count."""
-        entry = self.entries["sample_log_prob"]
-        before = stored_log_probability(dist, batch, self.entries["action"], entry)
-        if before.shape != now.shape:
-            msg = (
-                f"{entry!r}: expected {list(now.shape)}, as the actor gives it, got "
-                f"{list(before.shape)}. A log-probability has no dimension of size 1 behind."
-            )
-            raise ValueError(msg)
-        return kept(now - before, counted).unsqueeze(-1)
+    def _by_autograd(
+        self, batch: TensorDictBase, dist: Distribution, advantage: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Losses and statistics of the actor, of any distribution."""
+        now = log_probability(dist, batch, self.entries["action"])
+        before = self._before(batch, dist, now.shape)
+        self._check_advantage(advantage, now.shape)
+        log_weight = kept(now if before is None else now - before, counted).unsqueeze(-1)
+        gain, reported = self._gain(log_weight, self._scaled(advantage, counted), counted)
+        objective = {self.objective: -self._reduce(gain, counted)}
+        return objective | reported | self._entropy(batch, dist, counted)
 
-    def _check_advantage(self, advantage: Tensor, per_step: Tensor) -> None:
-        if advantage.shape != per_step.shape:
+    def _by_equations(
+        self, batch: TensorDictBase, acting: Acting, advantage: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor] | None:
+        """The same of one of K choices, in a few passes; None where they are something else."""
+        logits, shape = acting.parameter_of(Categorical, "logits"), batch.batch_size
+        coefficient = self.entropy_coeff if self.entropy_bonus else 0.0
+        if not isinstance(coefficient, int | float) or self.reduction == "none":
+            return None
+        if logits is None or logits.ndim != len(shape) + 1 or not is_eager():
+            return None
+        before = self._before(batch, None, shape)
+        self._check_advantage(advantage, shape)
+        stored = [self._scaled(advantage, counted), *([] if before is None else [before])]
+        terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
+        if terms is None:
+            return None
+
+        def again(logits: Tensor) -> tuple[Tensor, Tensor]:
+            dist = acting.made_of(logits)
+            found = self._by_autograd(batch, dist, advantage, counted)
+            return found[self.objective], found.get("loss_entropy", found[self.objective])
+
+        recipe = Recipe(self._gain_of, coefficient, self.reduction == "mean", again)
+        objective, bonus, reported = losses_of_choice(recipe, terms, logits)
+        losses = {self.objective: objective}
+        if self.entropy_bonus:
+            losses["loss_entropy"] = bonus
+        else:
+            del reported["entropy"]
+        numbers = torch.tensor(list(reported.values()), dtype=logits.dtype).unbind(0)
+        return losses | dict(zip(reported, numbers, strict=True))
+
+    def _before(
+        self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
+    ) -> Tensor | None:
+        """Log-probabilities that are stored; None where the loss reads none."""
+        return None
+
+    def _gain(
+        self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is to be gained by each step, and what is reported beside it.
+
+        The weight is π(a|s), divided by μ(a|s) where that is stored.
+        """
+        return log_weight * advantage, {}
+
+    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> Gain:
+        """The same by equations."""
+        return Gain(log_prob * advantage, advantage, {})
+
+    def _scaled(self, advantage: Tensor, counted: Tensor | None) -> Tensor:
+        """Advantages as the objective takes them."""
+        return kept(advantage, counted)
+
+    def _check_advantage(self, advantage: Tensor, shape: torch.Size) -> None:
+        if advantage.shape != (*shape, 1):
             msg = (
-                f"{self.entries['advantage']!r}: expected {list(per_step.shape)}, one for each "
+                f"{self.entries['advantage']!r}: expected {[*shape, 1]}, one for each "
                 f"log-probability, got {list(advantage.shape)}."
             )
             raise ValueError(msg)
@@ -209,22 +299,25 @@ class ActorCriticLoss(LossModule):
         """``loss_critic`` and what is reported beside it; nothing without a critic."""
         if self.critic_coeff is None:
             return {}
-        target = kept(require(batch, self.entries["value_target"]).detach(), counted)
+        target = kept(_constant(batch, self.entries["value_target"]), counted)
         value = kept(self._value(batch), counted)
-        found = distance(value, target, self.loss_critic_type)
         reported = {}
-        if self.clip_value is not None:
-            stored = require(batch, self.entries["value"]).detach()
+        if self.clip_value is None:
+            loss = reduced_distance(value, target, self.loss_critic_type, counted, self.reduction)
+        else:
+            found = distance(value, target, self.loss_critic_type)
+            stored = _constant(batch, self.entries["value"])
             near = value - kept(stored, counted)
             near = kept(stored, counted) + near.clamp(-self.clip_value, self.clip_value)
             clipped = distance(near, target, self.loss_critic_type)
             share = (near != value).to(value.dtype)
             reported["value_clip_fraction"] = reduce(share, counted).detach()
-            found = torch.max(found, clipped)
+            loss = self._reduce(torch.max(found, clipped), counted)
         if self.log_explained_variance:
             spread = explained_variance(value.detach(), target, counted)
             reported["explained_variance"] = spread
-        return {"loss_critic": self.critic_coeff * self._reduce(found, counted), **reported}
+        weighted = loss if self.critic_coeff == 1 else self.critic_coeff * loss
+        return {"loss_critic": weighted, **reported}
 
     def _value(self, batch: TensorDictBase) -> Tensor:
         critic = self.critic_network
@@ -236,8 +329,15 @@ class ActorCriticLoss(LossModule):
                 lambda leaf: leaf.detach() if id(leaf) in shared else leaf
             )
             swapped = params.to_module(critic)
-        with swapped, set_recurrent_mode(True):
+        with swapped:
             return output_of(critic, batch, self.entries["value"])
+
+
+def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
+    """An entry that must be there, without gradient."""
+    found = find(batch, as_tuple(key))
+    value: Tensor = require(batch, key) if found is None else found
+    return value.detach()
 
 
 def _sum(values: list[Tensor]) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_value.losses.masks import Reduction, reduce
+
 DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 
 
@@ -29,6 +31,42 @@ def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
         >>> distance(torch.tensor([3.0, 0.5]), torch.zeros(2), "smooth_l1")
         tensor([2.5000, 0.1250])
     """
+    _check(value, target, kind)
+    made: Tensor = DISTANCES[kind](value, target, reduction="none")
+    return made
+
+
+def reduced_distance(
+    value: Tensor, target: Tensor, kind: str, counted: Tensor | None, reduction: Reduction
+) -> Tensor:
+    """Reduce the distances of values from their targets, in one step where every step counts.
+
+    Args:
+        value: ``[*B, T, ...]``, zeros where steps do not count.
+        target: the same.
+        kind: as `distance` takes it.
+        counted: bool ``[*B, T]``; None where every step counts.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        ``[]``, or ``[*B, T, ...]``.
+
+    Raises:
+        ValueError: the shapes differ, or there is no such kind.
+
+    Example:
+        >>> import torch
+        >>> reduced_distance(torch.tensor([3.0, 1.0]), torch.zeros(2), "l1", None, "mean")
+        tensor(2.)
+    """
+    if counted is not None:
+        return reduce(distance(value, target, kind), counted, reduction)
+    _check(value, target, kind)
+    made: Tensor = DISTANCES[kind](value, target, reduction=reduction)
+    return made
+
+
+def _check(value: Tensor, target: Tensor, kind: str) -> None:
     if kind not in DISTANCES:
         msg = f"loss: expected one of {', '.join(DISTANCES)}, got {kind!r}."
         raise ValueError(msg)
@@ -38,5 +76,3 @@ def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
             f"{list(target.shape)}. Both end in a dimension of size 1."
         )
         raise ValueError(msg)
-    made: Tensor = DISTANCES[kind](value, target, reduction="none")
-    return made

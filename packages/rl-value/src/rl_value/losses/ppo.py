@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -12,12 +13,12 @@ from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.tensordict_fast import find
-from rl_value.losses.actions import divergence
+from rl_value.losses.actions import divergence, stored_log_probability
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.losses.loss import scalars
+from rl_value.losses.arrays import Array
+from rl_value.losses.closed_form import Gain
 from rl_value.losses.masks import kept, reduce, standardise
-from rl_value.losses.statistics import effective_sample_size
-from rl_value.named_inputs import takes_names
+from rl_value.losses.statistics import effective_sample_size, effective_share
 
 
 class PPOLoss(ActorCriticLoss):
@@ -80,57 +81,47 @@ class PPOLoss(ActorCriticLoss):
         """Names of what this kind of objective reports."""
         return []
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
+    def _before(
+        self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
+    ) -> Tensor:
+        entry = self.entries["sample_log_prob"]
+        before = stored_log_probability(dist, batch, self.entries["action"], entry)
+        if before.shape != shape:
+            msg = (
+                f"{entry!r}: expected {list(shape)}, as the actor gives it, got "
+                f"{list(before.shape)}. A log-probability has no dimension of size 1 behind."
+            )
+            raise ValueError(msg)
+        return before
 
-        Args:
-            tensordict: a TED batch ``[*B, T]`` with actions and their log-probabilities, and
-                advantages and value targets or what they are computed from.
-
-        Returns:
-            Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
-
-        Raises:
-            KeyError: an entry is missing.
-            ValueError: a shape does not fit.
-            RuntimeError: an action requires gradients.
-        """
-        advantage = self._advantage(tensordict)
-        counted = self.counted(tensordict)
-        dist, now = self._acts(tensordict)
-        log_weight = self._log_weight(tensordict, dist, now, counted)
-        self._check_advantage(advantage, log_weight)
+    def _scaled(self, advantage: Tensor, counted: Tensor | None) -> Tensor:
         if self.normalize_advantage:
-            exclude = self.normalize_advantage_exclude_dims
-            advantage = standardise(advantage, counted, exclude)
-        else:
-            advantage = kept(advantage, counted)
-        gain, reported = self._gain(log_weight, advantage, counted)
-        found = {
-            "loss_objective": -self._reduce(gain, counted),
-            **reported,
-            "kl_approx": -reduce(log_weight.detach(), counted),
-            **self._entropy(tensordict, dist, counted),
-            **self._critic(tensordict, counted),
-        }
-        self._add_penalty(found, tensordict, dist, counted)
-        return scalars(found)
+            return standardise(advantage, counted, self.normalize_advantage_exclude_dims)
+        return super()._scaled(advantage, counted)
 
     def _gain(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What is to be gained by each step, and what is reported beside it."""
+        gain, reported = self._surrogate(log_weight, advantage, counted)
+        return gain, reported | {"kl_approx": -reduce(log_weight.detach(), counted)}
+
+    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> Gain:
+        log_prob -= before[0]
+        gain = self._surrogate_of(log_prob, advantage)
+        gain.reported["kl_approx"] = -float(np.add.reduce(log_prob)) / log_prob.size
+        return gain
+
+    def _surrogate(
+        self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gain, and what this kind of objective reports."""
         return log_weight.exp() * advantage, {}
 
-    def _add_penalty(
-        self,
-        found: dict[str, Tensor],
-        batch: TensorDictBase,
-        dist: Distribution,
-        counted: Tensor | None,
-    ) -> None:
-        """Add what this kind of objective subtracts from the gain; nothing here."""
+    def _surrogate_of(self, log_weight: Array, advantage: Array) -> Gain:
+        """The same by equations."""
+        gain = np.exp(log_weight)
+        gain *= advantage
+        return Gain(gain, gain, {})
 
 
 class ClipPPOLoss(PPOLoss):
@@ -175,7 +166,7 @@ class ClipPPOLoss(PPOLoss):
         """Names of what this kind of objective reports."""
         return ["clip_fraction", "ESS"]
 
-    def _gain(
+    def _surrogate(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         ratio = log_weight.exp()
@@ -186,6 +177,17 @@ class ClipPPOLoss(PPOLoss):
             "ESS": effective_sample_size(log_weight.detach(), counted),
         }
         return torch.min(ratio * advantage, clipped * advantage), reported
+
+    def _surrogate_of(self, log_weight: Array, advantage: Array) -> Gain:
+        ratio = np.exp(log_weight)
+        clipped = ratio.clip(*self._bounds)
+        reported = {
+            "clip_fraction": np.count_nonzero(clipped != ratio) / ratio.size,
+            "ESS": effective_share(ratio, log_weight),
+        }
+        free, bound = np.multiply(ratio, advantage, out=ratio), clipped * advantage
+        gain = np.minimum(free, bound, out=bound)
+        return Gain(gain, free * (free == gain), reported)
 
 
 class KLPENPPOLoss(PPOLoss):
@@ -248,14 +250,14 @@ class KLPENPPOLoss(PPOLoss):
         """Give β its first value again."""
         self.beta.fill_(self._first_beta)
 
-    def _add_penalty(
-        self,
-        found: dict[str, Tensor],
-        batch: TensorDictBase,
-        dist: Distribution,
-        counted: Tensor | None,
-    ) -> None:
+    def _by_equations(self, *given: Any) -> None:
+        """Not at all: the divergence is one of distributions."""
+
+    def _by_autograd(
+        self, batch: TensorDictBase, dist: Distribution, advantage: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor]:
         """Add β KL to the objective, and adapt β."""
+        found = super()._by_autograd(batch, dist, advantage, counted)
         needed = self.actor_network[-1].in_keys
         names = [key for key in needed if find(batch, as_tuple(key)) is None]
         if names:
@@ -276,6 +278,7 @@ class KLPENPPOLoss(PPOLoss):
             factor = torch.where(mean > 1.5 * self.dtarg, self.increment, factor)
             factor = torch.where(mean < self.dtarg / 1.5, self.decrement, factor)
             self.beta.mul_(factor)
+        return found
 
 
 def _epsilons(given: float | tuple[float, float]) -> tuple[float, float]:

@@ -9,8 +9,6 @@ from tensordict.nn import TensorDictModuleBase
 
 from rl_layout.keys import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.losses.loss import scalars
-from rl_value.losses.masks import kept
 from rl_value.named_inputs import takes_names
 
 
@@ -49,6 +47,8 @@ class ReinforceLoss(ActorCriticLoss):
         ['loss_actor', 'loss_value']
     """
 
+    objective = "loss_actor"
+
     def __init__(
         self,
         actor_network: TensorDictModuleBase | None = None,
@@ -59,6 +59,7 @@ class ReinforceLoss(ActorCriticLoss):
             msg = "delay_value=True keeps parameters of its own: it needs functional=True."
             raise RuntimeError(msg)
         settings.setdefault("log_explained_variance", False)
+        settings["entropy_bonus"] = False
         super().__init__(actor_network, critic_network, **settings)
 
     @property
@@ -82,15 +83,7 @@ class ReinforceLoss(ActorCriticLoss):
             ValueError: a shape does not fit.
             RuntimeError: an action requires gradients.
         """
-        advantage = self._advantage(tensordict)
-        counted = self.counted(tensordict)
-        _, now = self._acts(tensordict)
-        log_prob = kept(now, counted).unsqueeze(-1)
-        self._check_advantage(advantage, log_prob)
-        gain = log_prob * kept(advantage, counted)
-        found = {"loss_actor": -self._reduce(gain, counted)}
+        found = super().forward(tensordict)
         if self.critic_coeff is not None:
-            critic = self._critic(tensordict, counted)
-            found["loss_value"] = critic.pop("loss_critic")
-            found |= critic
-        return scalars(found)
+            found.rename_key_("loss_critic", "loss_value")
+        return found

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from rl_value.losses.arrays import Array, array_of, is_eager
 from rl_value.losses.masks import kept, reduce, spread
+
+TINY = 1e-30  # below it a square in single precision has lost digits
 
 
 def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
@@ -33,6 +37,27 @@ def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
     return share.nan_to_num(0.0)  # no step at all
 
 
+def effective_share(weight: Array, log_weight: Array) -> float:
+    """`effective_sample_size` of an array in memory, of steps that all count.
+
+    Args:
+        weight: ``[n]``.
+        log_weight: their logarithms.
+
+    Returns:
+        The share.
+
+    Example:
+        >>> effective_share(np.ones(5), np.zeros(5))
+        1.0
+    """
+    total, square = float(np.add.reduce(weight)), float(weight.dot(weight))
+    if not TINY < square < np.inf:
+        weight = np.exp(log_weight - log_weight.max())
+        total, square = float(np.add.reduce(weight)), float(weight.dot(weight))
+    return total * total / (square * weight.size)
+
+
 def explained_variance(value: Tensor, target: Tensor, counted: Tensor | None) -> Tensor:
     """Share of the variance of targets that values explain.
 
@@ -51,6 +76,11 @@ def explained_variance(value: Tensor, target: Tensor, counted: Tensor | None) ->
         >>> explained_variance(target, target, None)
         tensor(1.)
     """
+    values, targets = array_of(value, value.dtype), array_of(target, value.dtype)
+    if counted is None and values is not None and targets is not None and is_eager():
+        with np.errstate(all="ignore"):
+            share = 1 - _variance(targets - values) / _variance(targets)
+        return torch.scalar_tensor(float(share), dtype=value.dtype)
     return 1 - variance(target - value, counted) / variance(target, counted)
 
 
@@ -71,3 +101,9 @@ def variance(values: Tensor, counted: Tensor | None) -> Tensor:
     if counted is None:
         return values.var(correction=0)
     return reduce((kept(values, counted) - reduce(values, counted)).square(), counted)
+
+
+def _variance(values: Array) -> np.float64:
+    apart = values.reshape(-1)
+    apart = apart - np.add.reduce(apart) / apart.size
+    return np.float64(apart.dot(apart) / apart.size)

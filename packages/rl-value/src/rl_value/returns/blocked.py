@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_layout.views import array_of
+from rl_value.returns.powers import BLOCK, Flags, Floats, join, powers_of
 
-Floats = NDArray[Any]
-Flags = NDArray[np.bool_]
-PIECE = 65_536  # rows at a time: what three arrays of it hold stays in the cache
+PIECE = 131_072  # rows at a time, or near it: in the cache, and worth the calls of a piece
+FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy
 
 
 def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
@@ -46,7 +43,8 @@ class PieceScan:
     A piece is laid out as `[L, n]`, n blocks of L steps. The steps of all blocks are taken
     together, from the last: once for the first step of each block alone, which doubling joins in
     double precision; and again from what then enters each block. Every factor is a product of
-    a's, so nothing is divided and a zero cuts.
+    a's, so nothing is divided and a zero cuts. Rows of one factor that are seldom cut are scanned
+    by `Powers` instead, in half the time.
 
     Args:
         rows: ``[N]``, of the dtype and the number of what will be scanned.
@@ -63,26 +61,39 @@ class PieceScan:
 
     def __init__(self, rows: Floats, factor: float | None = None) -> None:
         size = len(rows)
-        self.pieces = [slice(max(0, stop - PIECE), stop) for stop in range(size, 0, -PIECE)]
+        step = -(-size // (max(1, round(size / PIECE)) * BLOCK)) * BLOCK  # no small piece is left
+        self.pieces = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
         self.factor = None if factor is None else float(rows.dtype.type(factor))
+        self.powers = None if self.factor is None else powers_of(self.factor, rows.dtype)
         self.carry = 0.0
-        self.scratch: Floats = np.empty((2, min(PIECE, size)), rows.dtype)
+        self.scratch: Floats = np.empty((2, min(step, size)), rows.dtype)
 
     def take(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
-        """Scan the piece before that of the last call; it writes to nothing but `out`.
+        """Scan the piece before that of the last call.
 
         Args:
             weight: a ``[P]``; where there is one factor, the rows that are cut, bool.
-            term: b ``[P]``.
+            term: b ``[P]``; where there is one factor it is used up.
             out: y ``[P]`` is written here.
         """
-        steps = 16 if len(term) >= 2_048 else 8
-        whole = len(term) // steps * steps
+        seldom = self.powers is not None and self._is_seldom_cut(weight)
+        steps = BLOCK if seldom else 16 if len(term) >= 2_048 else 8
+        whole = 0 if len(term) <= FEW else len(term) // steps * steps
         with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
             self._singly(weight[whole:], term[whole:], out[whole:])
-            if whole:
-                weight, term = (rows[:whole].reshape(-1, steps).T for rows in (weight, term))
-                self._blocks(weight, term, out[:whole].reshape(-1, steps).T)
+            weight, term, out = weight[:whole], term[:whole], out[:whole]
+            if seldom and self.powers is not None:
+                self.carry = self.powers.scan(weight, term, out, self.carry)
+            elif whole:
+                self._blocks(*(rows.reshape(-1, steps).T for rows in (weight, term, out)))
+
+    @staticmethod
+    def _is_seldom_cut(cut: Flags) -> bool:
+        """Whether few blocks are cut elsewhere than at their end."""
+        if len(cut) < 2_048:
+            return False
+        inside = int(np.count_nonzero(cut)) - int(np.count_nonzero(cut[BLOCK - 1 :: BLOCK]))
+        return 4 * BLOCK * inside <= len(cut)
 
     def _blocks(self, given: Floats | Flags, term: Floats, out: Floats) -> None:
         """Scan n blocks of L steps, ``[L, n]`` each."""
@@ -95,7 +106,7 @@ class PieceScan:
             np.multiply(weights[k], head, head)
             np.add(head, terms[k], head)
         heads[:-1], heads[-1] = head, self.carry
-        _join(factors, heads)
+        join(factors, heads)
         after = heads[1:].astype(y.dtype)
         for k in range(len(terms) - 1, -1, -1):
             np.multiply(weights[k], after, weights[k])
@@ -118,20 +129,13 @@ class PieceScan:
 
     def _singly(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
         """The rows that fill no block."""
+        if not len(term):
+            return
         if self.factor is not None:
             weight = np.where(weight, 0, self.factor)
-        pairs = zip(weight[::-1].tolist(), term[::-1].tolist(), strict=True)
-        for i, (a, b) in enumerate(pairs, 1):
-            self.carry = b + a * self.carry
-            out[-i] = self.carry
-
-
-def _join(weight: Floats, term: Floats) -> None:
-    """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further."""
-    weight[-1] = 0
-    seen = 1
-    while seen < len(term) and weight.any():
-        term[:-seen] += weight[:-seen] * term[seen:]
-        weight[:-seen] *= weight[seen:]
-        weight[-seen:] = 0
-        seen *= 2
+        found, carry = [], self.carry
+        for a, b in zip(weight[::-1].tolist(), term[::-1].tolist(), strict=True):
+            carry = b + a * carry
+            found.append(carry)
+        out[::-1] = found
+        self.carry = carry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor
 
 from rl_layout.views import array_of
-from rl_value.returns.blocked import PIECE, Flags, Floats, PieceScan
+from rl_value.returns.blocked import PieceScan
 from rl_value.returns.doubling import doubling_scan
+from rl_value.returns.powers import Flags, Floats
 from rl_value.returns.steps import time_of
 
 Fill = Callable[[slice, Flags, Floats], None]
+Finish = Callable[[slice, Floats], object]
 
 
 def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
@@ -33,13 +36,11 @@ def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or any(isinstance(factor, Tensor) for factor in factors):
         return False
-    wanted = torch.is_grad_enabled()
-    return all(
-        value.device.type == "cpu"
-        and value.dtype == values[0].dtype
-        and not (wanted and value.requires_grad)
-        for value in values
-    )
+    wanted, dtype = torch.is_grad_enabled(), values[0].dtype
+    for value in values:
+        if not value.is_cpu or value.dtype != dtype or (wanted and value.requires_grad):
+            return False
+    return True
 
 
 def rows_of(dim: int, *values: Tensor) -> list[Floats]:
@@ -56,14 +57,45 @@ def rows_of(dim: int, *values: Tensor) -> list[Floats]:
         >>> rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist()
         [1, 3, 2, 4]
     """
-    return [array_of(_flat(value, dim)) for value in values]
+    return [
+        _flat(array_of(value.detach() if value.requires_grad else value), dim) for value in values
+    ]
 
 
-def _flat(value: Tensor, dim: int) -> Tensor:
-    known = value.detach() if value.requires_grad else value
-    if dim == 0 and known.numel() == len(known) and known.is_contiguous():
-        return known.view(-1)  # flat steps of one column lie so already
-    return known.movedim(dim, -1).reshape(-1)
+def _flat(rows: Floats, dim: int) -> Floats:
+    if _is_one_column(rows.shape, dim):
+        return rows.reshape(-1)
+    return np.moveaxis(rows, dim, -1).reshape(-1)
+
+
+def _is_one_column(shape: tuple[int, ...], dim: int) -> bool:
+    """Whether time runs fastest already."""
+    return shape[dim] == math.prod(shape[dim:])
+
+
+def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
+    """Make an array that lies in memory as `rows_of` lays others out.
+
+    Args:
+        like: has its shape ``[*B, T, C]`` and dtype.
+        dim: dimension of time.
+
+    Returns:
+        The array, not filled, and the same memory flat ``[N]``.
+
+    Example:
+        >>> made, rows = empty_rows(torch.zeros(2, 2), 0)
+        >>> rows[:] = 1, 2, 3, 4
+        >>> made.tolist()
+        [[1.0, 3.0], [2.0, 4.0]]
+    """
+    shape = like.shape
+    dtype = np.float32 if like.dtype == torch.float32 else np.float64
+    if _is_one_column(shape, dim):
+        made = np.empty(shape, dtype)
+        return torch.from_numpy(made), made.reshape(-1)
+    made = np.empty((*shape[:dim], *shape[dim + 1 :], shape[dim]), dtype)
+    return torch.from_numpy(made).movedim(-1, dim), made.reshape(-1)
 
 
 def discounted_scan(
@@ -72,16 +104,18 @@ def discounted_scan(
     like: Tensor,
     fill: Fill,
     time_dim: int,
+    finish: Finish | None = None,
 ) -> Tensor:
     """Compute yₜ = bₜ + factor yₜ₊₁, and yₜ = bₜ where the step is cut and at the last t.
 
     Args:
         factor: in [0, 1].
-        ends: flags of the steps that are cut, bool ``[*B, T, C]`` or 1 last, at least one.
+        ends: flags of the steps that are cut, bool ``[*B, T, C]`` or 1 last, one or two.
         like: array of the shape and dtype of y.
         fill: called with the place of some flat rows, with their cuts, and with memory that it
             writes b to.
         time_dim: dimension of time.
+        finish: called with the place of flat rows and with their y, while it lies in the cache.
 
     Returns:
         y. What is not finite stays in front of its cut, and changes no bit of the rest.
@@ -94,29 +128,33 @@ def discounted_scan(
     dim, shape = time_of(like, time_dim), like.shape
     if not like.numel():
         return torch.empty_like(like)
-    out = torch.empty(like.movedim(dim, -1).shape, dtype=like.dtype)
-    rows = out.view(-1).numpy()
+    out, rows = empty_rows(like, dim)
     flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
-    cut: Flags = flags[0].copy()
-    for flag in flags[1:]:
-        cut |= flag
+    cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
     cut.reshape(-1, like.shape[dim])[:, -1] = True
-    if not _scan_pieces(factor, cut, rows, fill):
+    if not _scan_pieces(factor, cut, rows, fill, finish):
         _scan_around(factor, cut, rows, fill)
-    return out.movedim(-1, dim)
+        if finish is not None:
+            finish(slice(0, len(rows)), rows)
+    return out
 
 
-def _scan_pieces(factor: float, cut: Flags, rows: Floats, fill: Fill) -> bool:
+def _scan_pieces(
+    factor: float, cut: Flags, rows: Floats, fill: Fill, finish: Finish | None = None
+) -> bool:
     """Write y to flat rows, and tell whether all of it is finite."""
-    scan, memory = PieceScan(rows, factor), np.empty(min(PIECE, len(rows)), rows.dtype)
-    total = 0.0
+    scan = PieceScan(rows, factor)
+    memory = np.empty(max(here.stop - here.start for here in scan.pieces), rows.dtype)
+    is_finite = True
     with np.errstate(all="ignore"):
         for here in scan.pieces:
             term = memory[: here.stop - here.start]
             fill(here, cut[here], term)
             scan.take(cut[here], term, rows[here])
-            total += float(np.add.reduce(rows[here]))
-    return bool(np.isfinite(total))
+            is_finite = is_finite and bool(np.isfinite(rows[here]).all())
+            if finish is not None:
+                finish(here, rows[here])
+    return is_finite
 
 
 def _scan_around(factor: float, cut: Flags, rows: Floats, fill: Fill) -> None:

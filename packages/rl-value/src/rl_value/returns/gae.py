@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_value.returns.blocked import Flags, Floats
-from rl_value.returns.discounted import discounted_scan, is_plain, rows_of
+from rl_value.returns.discounted import discounted_scan, empty_rows, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
+from rl_value.returns.powers import Flags, Floats
 from rl_value.returns.steps import (
     check_flags,
     check_fraction,
@@ -66,8 +66,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     arrays = (reward, value, next_value)
     if is_plain((gamma, lmbda), *arrays):
         factors = (float(gamma), float(lmbda))
-        advantage = _in_pieces(arrays, terminated, done, factors, time_dim)
-        return advantage, advantage + value
+        return _in_pieces(arrays, terminated, done, factors, time_dim)
     delta = reward + gamma * zeroed(next_value, terminated) - value
     decay = decay_of(gamma, lmbda, done | terminated, reward)
     advantage = linear_scan(decay, delta, time_dim=time_dim)
@@ -80,11 +79,14 @@ def _in_pieces(
     done: Tensor,
     factors: tuple[float, float],
     time_dim: int,
-) -> Tensor:
-    """Advantages, by reading each step once."""
+) -> tuple[Tensor, Tensor]:
+    """Advantages and targets, by reading each step once."""
     reward, (gamma, lmbda) = arrays[0], factors
     dim = time_of(reward, time_dim)
-    rewards, values, ahead, ended = rows_of(dim, *arrays, terminated.expand(reward.shape))
+    flag = terminated if terminated.shape == reward.shape else terminated.expand(reward.shape)
+    rewards, values, ahead, ended = rows_of(dim, *arrays, flag)
+
+    target, targets = empty_rows(reward, dim)
 
     def fill(here: slice, _: Flags, delta: Floats) -> None:
         np.multiply(ahead[here], gamma, out=delta)
@@ -92,4 +94,8 @@ def _in_pieces(
         np.add(delta, rewards[here], out=delta)
         np.subtract(delta, values[here], out=delta)
 
-    return discounted_scan(gamma * lmbda, (done, terminated), reward, fill, time_dim)
+    def finish(here: slice, advantage: Floats) -> None:
+        np.add(advantage, values[here], out=targets[here])
+
+    ends = (done, terminated)
+    return discounted_scan(gamma * lmbda, ends, reward, fill, time_dim, finish), target

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_value.returns.blocked import Flags, Floats
 from rl_value.returns.discounted import discounted_scan, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
+from rl_value.returns.powers import Flags, Floats
 from rl_value.returns.steps import (
     check_flags,
     check_fraction,

@@ -1,0 +1,105 @@
+"""What an actor chooses by on a batch: the parameters of its choice, and the distribution."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
+from torch import Tensor
+from torch.distributions import Distribution
+
+from rl_layout.keys import as_tuple
+from rl_layout.tensordict_fast import build, find, nest
+from rl_value.direct_call import Key, has_hooks, run, stock
+
+
+class Acting:
+    """An actor on a batch, called once; its distribution is made where it is asked for.
+
+    Args:
+        actor: has ``get_dist``.
+        batch: what it reads; it is not changed.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> actor = ProbabilisticTensorDictSequential(
+        ...     TensorDictModule(lambda x: x, ["x"], ["logits"]),
+        ...     ProbabilisticTensorDictModule(
+        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ...     ),
+        ... )
+        >>> acting = Acting(actor, TensorDict({"x": torch.zeros(1, 2)}, [1]))
+        >>> acting.parameter_of(torch.distributions.Categorical, "logits")
+        tensor([[0., 0.]])
+        >>> acting.dist.probs
+        tensor([[0.5000, 0.5000]])
+    """
+
+    def __init__(self, actor: Any, batch: TensorDictBase) -> None:
+        self.batch_size = batch.batch_size
+        self.choice: Any = None
+        self.parameters: dict[Key, Tensor] = {}
+        self._dist: Distribution | None = None
+        parts, choice = _parts_of(actor)
+        found = None if choice is None else run(parts, partial(find, batch))
+        names = [as_tuple(key) for key in choice.in_keys] if found else []
+        if found and all(name in found for name in names):
+            self.choice = choice
+            self.parameters = {name: found[name] for name in names}
+        else:
+            self._dist = actor.get_dist(batch.copy())
+
+    @property
+    def dist(self) -> Distribution:
+        """The distribution of actions now."""
+        if self._dist is None:
+            self._dist = self.made_of(*self.parameters.values())
+        return self._dist
+
+    def made_of(self, *parameters: Tensor) -> Distribution:
+        """Make the distribution of other parameters.
+
+        Args:
+            parameters: in the order of those that the actor computed.
+
+        Returns:
+            The distribution.
+        """
+        given = build(nest(dict(zip(self.parameters, parameters, strict=True))), self.batch_size)
+        dist: Distribution = self.choice.get_dist(given)
+        return dist
+
+    def parameter_of(self, kind: type, name: str) -> Tensor | None:
+        """The parameter of a distribution that has this one and no other setting.
+
+        Args:
+            kind: class of the distribution, none derived from it.
+            name: of the argument that it is made of.
+
+        Returns:
+            The parameter; None where the actor chooses by something else.
+        """
+        choice = self.choice
+        plain = choice is not None and choice.distribution_class is kind
+        if not plain or choice.distribution_kwargs:
+            return None
+        names = [as_tuple(key)[-1] for key in choice.dist_keys]
+        return next(iter(self.parameters.values())) if names == [name] else None
+
+
+def _parts_of(actor: Any) -> tuple[list[TensorDictModule], Any]:
+    """The stock parts of an actor and the choice behind them, which is None where there is more."""
+    kind, choice = ProbabilisticTensorDictSequential, ProbabilisticTensorDictModule
+    if isinstance(actor, kind) and type(actor).get_dist is kind.get_dist:
+        *first, last = actor.module
+        plain = isinstance(last, choice) and type(last).get_dist is choice.get_dist
+        if plain and not actor.return_composite and not has_hooks(actor) and stock(first):
+            return first, last
+    return [], None

@@ -1,0 +1,144 @@
+"""The recurrence with one factor over rows that are seldom cut: blocks times its powers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+Flags = NDArray[np.bool_]
+BLOCK = 32  # steps; a longer block costs more products, a shorter one more heads to join
+GROUP = 128  # blocks of one product: on more BLAS wakes threads, which then get in torch's way
+STEPS = np.arange(BLOCK, dtype=np.int16)
+
+
+class Powers:
+    """Scans blocks of 32 steps as products with the triangle of powers of the factor.
+
+    A block that is cut is multiplied once more for each cut, with zeros behind the cut: what lies
+    in front of a cut is a sum over nothing else.
+
+    Args:
+        factor: what every a is but where a row is cut, in [0, 1].
+        dtype: of the rows, float32 or float64.
+
+    Example:
+        >>> Powers(0.5, np.dtype(np.float32)).triangle[:3, :3].tolist()
+        [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
+    """
+
+    def __init__(self, factor: float, dtype: np.dtype[Any]) -> None:
+        apart = np.subtract.outer(STEPS, STEPS).astype(float)
+        powers = np.where(apart >= 0, factor ** np.maximum(apart, 0), 0)
+        self.factor = factor
+        self.triangle: Floats = powers.astype(dtype)  # of step s in the y of step t
+        self.of_head: Floats = self.triangle[:, 0].copy()
+        self.of_block = factor**BLOCK
+
+    def scan(self, cut: Flags, term: Floats, out: Floats, carry: float) -> float:
+        """Scan rows of whole blocks.
+
+        Args:
+            cut: rows behind which nothing flows, bool ``[P]``, P a multiple of 32.
+            term: b ``[P]``, which is used up.
+            out: y ``[P]`` is written here.
+            carry: y of the row behind the last.
+
+        Returns:
+            y of the first row.
+
+        Example:
+            >>> out, cut = np.empty(32), np.zeros(32, bool)
+            >>> Powers(0.5, out.dtype).scan(cut, np.ones(32), out, 2.0), out.min()
+            (2.0, np.float64(2.0))
+        """
+        blocks, y = term.reshape(-1, BLOCK), out.reshape(-1, BLOCK)
+        ends = np.flatnonzero(cut)
+        block, at = ends // BLOCK, (ends % BLOCK).astype(np.int16)
+        inside = at != BLOCK - 1
+        factors, heads = np.empty((2, len(blocks) + 1))
+        factors.fill(self.of_block)
+        factors[block] = 0
+        heads[:-1], heads[-1] = _times(blocks, self.of_head, np.empty_like(blocks[:, 0])), carry
+        split, behind = block[inside], at[inside, None] < STEPS
+        made = blocks[split]
+        np.copyto(made, 0, where=behind)
+        made = _times(made, self.triangle, np.empty_like(made))
+        heads[split[::-1]] = made[::-1, 0]  # where a block is cut twice its first cut comes last
+        join(factors, heads)
+        after = heads[1:] * self.factor
+        after[block[~inside]] = 0
+        blocks[:, -1] += after
+        _put_in_front(made, behind, split, _times(blocks, self.triangle, y))
+        return float(heads[0])
+
+
+@lru_cache(maxsize=16)
+def powers_of(factor: float, dtype: np.dtype[Any]) -> Powers:
+    """Make the powers of a factor, or return those that were made.
+
+    Args:
+        factor: in [0, 1].
+        dtype: of the rows.
+
+    Returns:
+        The powers.
+
+    Example:
+        >>> single = np.dtype(np.float32)
+        >>> powers_of(0.5, single) is powers_of(0.5, single)
+        True
+    """
+    return Powers(factor, dtype)
+
+
+def join(weight: Floats, term: Floats) -> None:
+    """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further.
+
+    Args:
+        weight: products of the a's of each block, used up.
+        term: what the first y of each block would be alone, and last what lies behind them all.
+
+    Example:
+        >>> heads = np.array([1.0, 2.0, 4.0])
+        >>> join(np.array([0.5, 0.0, 1.0]), heads)
+        >>> heads.tolist()
+        [2.0, 2.0, 4.0]
+    """
+    weight[-1] = 0
+    seen = 1
+    while seen < len(term) and weight.any():
+        term[:-seen] += weight[:-seen] * term[seen:]
+        weight[:-seen] *= weight[seen:]
+        weight[-seen:] = 0
+        seen *= 2
+
+
+def _put_in_front(made: Floats, behind: Flags, block: NDArray[Any], y: Floats) -> None:
+    """Write to blocks what lies in front of each cut, and behind the cut before it."""
+    last = np.ones(len(block), bool)
+    np.not_equal(block[1:], block[:-1], out=last[:-1])
+    if last.all():
+        np.copyto(made, y[block], where=behind)
+        y[block] = made
+        return
+    final, where = made[last], block[last]
+    np.copyto(final, y[where], where=behind[last])
+    y[where] = final
+    earlier = np.flatnonzero(~last)  # cuts that are not the last of their block
+    own = ~behind[earlier] & (behind[earlier - 1] | last[earlier - 1, None])
+    row, step = np.nonzero(own)
+    y[block[earlier[row]], step] = made[earlier[row], step]
+
+
+def _times(rows: Floats, matrix: Floats, out: Floats) -> Floats:
+    """Multiply rows, a group at a time."""
+    whole = len(rows) // GROUP * GROUP
+    if whole:
+        grouped = rows[:whole].reshape(-1, GROUP, BLOCK)
+        np.matmul(grouped, matrix, out=out[:whole].reshape(-1, GROUP, *matrix.shape[1:]))
+    np.matmul(rows[whole:], matrix, out=out[whole:])
+    return out
