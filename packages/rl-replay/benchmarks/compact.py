@@ -164,7 +164,7 @@ def memory(title: str, schema: RowSchema, rows: CompactRows, episode: float) -> 
     count, layout = len(rows), CompactLayout(schema)
     told = rows.explain(count)
     once = schema.nbytes - layout.side.nbytes  # the same row without its next observation
-    used = told["row_bytes"] + told["side_slots"] * (layout.side.nbytes + 12) / count
+    used = told["row_bytes"] + told["side_slots"] * (rows.side.schema.nbytes + 12) / count
     held = told["row_bytes"] + told["side_bytes"] / count
     print(
         f"  {title:<78}{schema.nbytes:>8}{once:>8}{used:>10.1f}{used / once:>9.4f}"

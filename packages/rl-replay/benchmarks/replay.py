@@ -6,7 +6,9 @@ A million rows of nine leaves (observation 8 floats, action 2, and the markers).
 random indices, all leaves stored and handed out on every side, medians in microseconds. The
 contenders of a table take turns, so that a busy machine slows them all. A floor is what must be
 done in any case: rows drawn and copied out by one gather, or copied in: in the packed form, and
-leaf by leaf, as numpy copies leaves that lie apart into rows, with nothing checked or linked.
+leaf by leaf, as numpy copies leaves that lie apart into rows. The last floor of `extend` is all of
+it by hand, for these nine leaves alone: arrays of the tensors, copies, whether each row continues
+the one before it, and the positions that are returned; nothing is checked or counted.
 """
 
 from __future__ import annotations
@@ -70,15 +72,18 @@ def show(title: str, calls: Calls, rounds: int, each: int) -> None:
         print(f"  {name:<44}{median:>10.1f} us{median / ours:>8.2f} x")
 
 
-def copies(rows: Rows, batch: TensorDict) -> Callable[[], object]:
-    """Each leaf's copy into its column, in the blocks that `Rows.write` uses."""
+def copies(rows: Rows, batch: TensorDict) -> Callable[[int], None]:
+    """Each leaf's copy into its column, the widest first, in the blocks that `Rows.write` uses."""
     columns = rows.columns()
-    pairs = [(columns[key], batch[key].numpy()) for key in columns]
-    pairs = [(as_cells(a), as_cells(b)) if b[0].size > 1 else (a, b) for a, b in pairs]
-    place, block = iter(range(10**9)), (1 << 18) // rows.schema.row_bytes
+    order = sorted(columns, key=lambda key: -rows.schema[key].nbytes)
+    pairs = [(as_cells(columns[key]), as_cells(batch[key].numpy())) for key in order]
+    # items of one word and less are copied a little faster under their own names
+    words = {1: np.uint8, 4: np.uint32, 8: np.uint64}
+    kinds = [words.get(column.itemsize, column.dtype) for column, _ in pairs]
+    pairs = [(a.view(kind), b.view(kind)) for (a, b), kind in zip(pairs, kinds, strict=True)]
+    block = (1 << 18) // rows.schema.row_bytes
 
-    def write() -> None:
-        start = next(place) * LONG % len(rows)
+    def write(start: int) -> None:
         for begin in range(0, LONG, block):
             end = min(begin + block, LONG)
             for column, array in pairs:
@@ -87,17 +92,42 @@ def copies(rows: Rows, batch: TensorDict) -> Callable[[], object]:
     return write
 
 
+def by_hand(write: Callable[[int], None], batch: TensorDict) -> Callable[[int], torch.Tensor]:
+    """A whole `extend` of these rows, without a check and without anything that is general."""
+    leaves = [batch[key] for key in batch.keys(True, True)]
+    cuts = [batch["next", key] for key in ("done", "terminated", "truncated")]
+    ids, init, back = batch["collector", "traj_ids"], batch["is_init"], np.zeros(ROWS, np.int32)
+
+    def extend(start: int) -> torch.Tensor:
+        arrays = {id(leaf): leaf.numpy() for leaf in leaves}
+        found = arrays[id(ids)]
+        cut = found[1:] != found[:-1]
+        cut |= arrays[id(init)].reshape(LONG)[1:]
+        for flag in cuts:
+            cut |= arrays[id(flag)].reshape(LONG)[:-1]
+        write(start)
+        back[start] = 0
+        back[start + 1 : start + LONG] = np.logical_not(cut, out=cut)
+        return torch.from_numpy(np.arange(start, start + LONG))
+
+    return extend
+
+
+def moving(write: Callable[[int], object], capacity: int = ROWS) -> Callable[[], object]:
+    """The same, at another place of the ring in each call."""
+    place = iter(range(10**9))
+    return lambda: write(next(place) * LONG % capacity)
+
+
 def floors(capacity: int, row_bytes: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Drawing and gathering packed rows, and copying as many bytes as a long write has."""
     packed = zeroed(capacity * row_bytes).reshape(capacity, row_bytes)
     words, many = packed.view(np.int64), np.zeros((LONG, row_bytes // 8), dtype=np.int64)
-    place = iter(range(10**9))
 
-    def write() -> None:
-        start = next(place) * LONG % capacity
+    def write(start: int) -> None:
         words[start : start + LONG] = many
 
-    return lambda: words.take(torch.randint(capacity, (BATCH,)).numpy(), 0), write
+    return lambda: words.take(torch.randint(capacity, (BATCH,)).numpy(), 0), moving(write)
 
 
 def torchrl_buffer(rows: TensorDict) -> object:
@@ -142,7 +172,8 @@ def arrays(rows: TensorDict) -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Print the tables."""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread")
+    threads = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {threads} thread; cpprb and the floors use one as well")
     rows, many, one = steps(ROWS), steps(LONG), steps(1)[0]
     ours = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS), batch_size=BATCH)
     ours.extend(rows)
@@ -167,7 +198,9 @@ def main() -> None:
     calls["sample"]["floor: draw, and gather packed rows"] = gather
     calls["extend"]["floor: copy packed rows"] = write
     blank = Rows.zeros(ours.storage.store.schema, ROWS)
-    calls["extend"]["floor: copy nine leaves into packed rows"] = copies(blank, many)
+    copy = copies(blank, many)
+    calls["extend"]["floor: copy nine leaves into packed rows"] = moving(copy)
+    calls["extend"]["floor: all that must be done, by hand"] = moving(by_hand(copy, many))
     calls["sample"]["rl-replay"] = ours.sample
     calls["extend"]["rl-replay"] = lambda: ours.extend(many)
     calls["add"]["rl-replay"] = lambda: ours.add(one)

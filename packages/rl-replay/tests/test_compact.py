@@ -27,6 +27,8 @@ OBSERVATIONS = {
     "field": (torch.float32, (7, 11)),
     ("agents", "view"): (torch.float64, (2, 2)),
 }
+SMALL = ["single", "half", "brain", "whole", "flag", "pixels", ("agents", "view")]
+KINDS = st.sampled_from([{}, {"by_tensors": True}, {"small": True}])
 
 
 def under_next(key):
@@ -65,14 +67,17 @@ def bits(tensordict, keys):
 class Ring:
     """Rows of many producers in one ring, their model, and who continues whom."""
 
-    def __init__(self, capacity, seed, *, n_step=1, by_tensors=False):
+    def __init__(self, capacity, seed, *, n_step=1, by_tensors=False, small=False):
         self.capacity, self.n_step = capacity, n_step
+        names = SMALL if small else OBSERVATIONS
+        self.observations = {key: OBSERVATIONS[key] for key in names}
         self.generator = np.random.default_rng(seed)
         self.back = np.zeros(capacity, dtype=np.int32)
         self.published, self.pending = 0, {}
         schema = RowSchema.from_tensordict(self.cells([], [], [], []))
         self.keys = list(schema)
         self.rows = CompactRows.zeros(schema, capacity, back=self.back)
+        assert self.rows.joined is small
         if by_tensors:
             go_by_tensors(self.rows)
         self.model, self.missing = {}, set()
@@ -82,7 +87,7 @@ class Ring:
         found = TensorDict({}, batch_size=[count])
         root = torch.cat(roots) if roots else observe(0, self.generator)
         following = torch.cat(nexts) if nexts else observe(0, self.generator)
-        for key in OBSERVATIONS:
+        for key in self.observations:
             found[key], found[under_next(key)] = root[key], following[key]
         found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64)
         found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64)
@@ -103,7 +108,8 @@ class Ring:
                 back[row] = number - before
             self.pending[name] = number
         positions = torch.arange(numbers.start, numbers.stop) % self.capacity
-        given = cells.exclude(*[under_next(key) for key in OBSERVATIONS]) if drop_next else cells
+        dropped = [under_next(key) for key in self.observations] if drop_next else []
+        given = cells.exclude(*dropped)
         self.rows.write(positions, numbers, given, back)
         self.back[positions.numpy()] = back
         self.published = numbers.stop
@@ -115,7 +121,7 @@ class Ring:
             before = number - int(back[row])
             if back[row] and before in self.missing:
                 self.missing.discard(before)
-                for key in OBSERVATIONS:
+                for key in self.observations:
                     self.model[before][under_next(key)] = cells[key][row : row + 1].clone()
         for number in [n for n in self.model if n < self.published - self.capacity]:
             del self.model[number]
@@ -147,7 +153,7 @@ class Ring:
         rows = torch.cat([self.model[int(number)] for number in numbers])
         for row, number in enumerate(numbers.tolist()):
             if number in self.missing:
-                for key, (dtype, _) in OBSERVATIONS.items():
+                for key, (dtype, _) in self.observations.items():
                     void = torch.nan if dtype.is_floating_point else 0
                     rows[under_next(key)][row] = void
         return rows
@@ -165,11 +171,13 @@ class Ring:
         if self.rows.misses:
             marks = [number in self.missing for number in numbers.tolist()]
             assert found["collector", "next_missing"].tolist() == marks
-        plan = self.rows._plan(None)
-        packed, arrays, _ = self.rows._gather.on_device(plan, positions)
-        by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
-        assert bits(by_tensors, self.keys) == bits(expected, self.keys)
-        some = [("next", "frame"), "single", ("next", "half")]
+        assert bits(self.rows.gather(positions), self.keys) == bits(expected, self.keys)
+        if not self.rows.joined:
+            plan = self.rows._plan(None)
+            packed, arrays, _ = self.rows._gather.on_device(plan, positions)
+            by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
+            assert bits(by_tensors, self.keys) == bits(expected, self.keys)
+        some = [("next", list(self.observations)[-2]), "single", ("next", "half")]
         assert bits(self.rows.read(positions, keys=some), some) == bits(expected, some)
         self.check_slots(numbers)
 
@@ -184,7 +192,7 @@ class Ring:
 def go_by_tensors(rows):
     """Let compact rows on the CPU do everything as they do it on other devices."""
     rows._on_cpu = rows._writer._on_cpu = rows.side._on_cpu = False
-    rows._writer.successor = np.zeros(len(rows), dtype=np.int32)
+    rows._writer.named = np.zeros(len(rows), dtype=np.int32)
     rows.side.rows = Rows.zeros(rows.side.schema, 1)
 
 
@@ -230,10 +238,10 @@ class CompactMachine(RuleBasedStateMachine):
         seed=st.integers(0, 1 << 30),
         capacity=st.integers(1, 23),
         producers=st.integers(1, 4),
-        by_tensors=st.booleans(),
+        kind=KINDS,
     )
-    def begin(self, seed, capacity, producers, by_tensors):
-        self.ring = Ring(capacity, seed, by_tensors=by_tensors)
+    def begin(self, seed, capacity, producers, kind):
+        self.ring = Ring(capacity, seed, **kind)
         self.producers = [Producer(self.ring) for _ in range(producers)]
 
     @rule(each=st.integers(1, 9), interleaved=st.booleans(), missing=st.booleans())
@@ -255,8 +263,9 @@ class CompactMachine(RuleBasedStateMachine):
         count = min(count, len(alive))
         numbers = self.ring.generator.choice(alive, count, replace=False).tolist()
         new, cells = observe(count, self.ring.generator), TensorDict({}, batch_size=[count])
-        for key in OBSERVATIONS:
-            if which in ("roots", "both") or (which == "one root" and key == "frame"):
+        one = list(self.ring.observations)[-2]
+        for key in self.ring.observations:
+            if which in ("roots", "both") or (which == "one root" and key == one):
                 cells[key] = new[key]
             if which in ("nexts", "both"):
                 cells[under_next(key)] = new[key]
@@ -267,7 +276,7 @@ class CompactMachine(RuleBasedStateMachine):
         numbers = self.ring.numbers()
         if len(numbers) and not self.ring.missing:
             cells = self.ring.rows.read(numbers % self.ring.capacity)
-            self.ring.update(numbers.tolist(), cells.select(*OBSERVATIONS, "next"))
+            self.ring.update(numbers.tolist(), cells.select(*self.ring.observations, "next"))
 
     @rule()
     def clear(self):
@@ -284,11 +293,9 @@ TestCompactMachine.settings = settings(max_examples=25, stateful_step_count=15)
 
 
 @settings(max_examples=15)
-@given(
-    st.integers(0, 1 << 30), st.integers(1, 23), st.integers(1, 4), st.integers(2, 5), st.booleans()
-)
-def test_next_observations_of_nstep_rows_come_back(seed, capacity, producers, n_step, by_tensors):
-    ring = Ring(capacity, seed, n_step=n_step, by_tensors=by_tensors)
+@given(st.integers(0, 1 << 30), st.integers(1, 23), st.integers(1, 4), st.integers(2, 5), KINDS)
+def test_next_observations_of_nstep_rows_come_back(seed, capacity, producers, n_step, kind):
+    ring = Ring(capacity, seed, n_step=n_step, **kind)
     environments = [Producer(ring) for _ in range(producers)]
     for each in (1, 3, 1, 7, 2):
         pieces = [environment.rows(each) for environment in environments]
@@ -466,10 +473,6 @@ def test_a_row_out_of_range_is_refused():
     for index in (torch.tensor([2, 6]), torch.tensor([-1]), torch.tensor([0, 99])):
         with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
             rows.read(index)
-        rows._gather._distance = 2
-        with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
-            rows.read(index)
-        rows._gather._distance = 1
 
 
 @pytest.mark.parametrize("place", [3, slice(1, 5), torch.tensor([[4, 0, 2], [1, 1, 3]])], ids=str)
@@ -859,3 +862,30 @@ def test_memory_is_four_bytes_a_row_and_one_frame_for_each_end():
     assert told["side_slots"] == 2
     assert told["linked_share"] == 398 / 400
     assert (400 * told["row_bytes"] + 2 * rows.layout.side.nbytes) / (400 * once) <= 1.02
+
+
+def test_many_packed_rows_are_read_as_few_are():
+    count = 5000
+    steps = torch.arange(count + 1.0)
+    batch = plain_batch(steps[:-1], steps[1:], [5] * count, list(range(count)))
+    rows = store(batch, count)
+    put(rows, 0, batch, [0] + [1] * (count - 1))
+    index = torch.randint(count, (40_000,))
+    assert rows.joined
+    for found in (rows.gather(index), rows.gather(index[:7]), rows.read(index)):
+        assert (found["next", "observation"] == index[: len(found)] + 1).all()
+
+
+def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 3)
+    put(rows, 0, batch, [0, 1, 0])
+    assert rows.successor.tolist() == [1, -1, -2]
+    assert rows._writer.named.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 behind 3 rows
+    assert rows.side.space.shape == (7, rows.layout.stored.row_bytes // 8)
+
+
+def test_more_rows_than_can_be_named_are_refused():
+    schema = RowSchema({"observation": (torch.float32, (1,))})
+    with pytest.raises(ValueError, match="at most 1073741823 rows, got 1073741824"):
+        CompactRows.zeros(schema, 1 << 30, keys=["observation"])

@@ -175,3 +175,24 @@ def test_a_warning_says_once_that_lossless_storage_saves_little() -> None:
     for step in range(12):
         buffer.extend(steps[steps["collector", "traj_step"] == step])
     assert buffer.storage.store.explain(len(buffer))["linked_share"] > 0.9
+
+
+@pytest.mark.parametrize(("writes", "loads"), [("memory", "file"), ("file", "memory")])
+def test_rows_apart_from_their_slots_load_what_rows_in_one_memory_with_them_wrote(
+    tmp_path, writes, loads
+):
+    kinds = {"memory": LazyTensorStorage, "file": LazyMemmapStorage}
+    one, two = (
+        TensorDictReplayBuffer(storage=kinds[kind](20, lossless=True)) for kind in (writes, loads)
+    )
+    for first in range(5):  # round the end of the ring
+        one.extend(trajectories([4, 3], first_id=first * 10))
+    one.dumps(tmp_path / "dump")
+    two.loads(tmp_path / "dump")
+    joined = [found.storage.store.joined for found in (one, two)]
+    assert joined == [writes == "memory", loads == "memory"]
+    assert (one[:] == two[:]).all()
+    for found in (one, two):
+        found.extend(trajectories([5], first_id=70))
+    assert (one[:] == two[:]).all()
+    assert one.storage.store.side.in_use() == two.storage.store.side.in_use()

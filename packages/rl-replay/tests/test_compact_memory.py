@@ -40,3 +40,12 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path):
 def test_private_memory_stays_in_its_process():
     with pytest.raises(TypeError, match="a private memory stays in its process"):
         multiprocessing.reduction.ForkingPickler.dumps(SparseMemory(4096))
+
+
+@pytest.mark.parametrize("kind", ["private", "shared"])
+def test_memory_that_was_touched_is_zero_and_leaves_the_rest_alone(kind):
+    memory = SparseMemory(9 << 20, kind)
+    memory.array[-1] = 7
+    memory.touch(100, 5 << 20, "a test")
+    assert not memory.array[100 : 5 << 20].any()
+    assert memory.array[-1] == 7

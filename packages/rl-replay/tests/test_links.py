@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +132,24 @@ def test_without_ids_other_bits_do_not_join_two_calls() -> None:
     ring = LinkedRing(10, rows)
     ring.extend(rows[:2])
     assert ring.extend(rows[2:4]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "back"),
+    [("episode", (4, 4), 1), ("episode", (4, 5), 0), ("step", (2, 3), 1), ("step", (2, 4), 0)],
+)
+def test_equal_bits_do_not_join_two_calls_whose_markers_cut(
+    name: str, values: tuple[int, int], back: int
+) -> None:
+    marked = MarkerKeys(ids=("episode",)) if name == "episode" else MarkerKeys(step="step")
+    links = Links(5, replace(marked, observations=(("a", ("next", "a")),)))
+    found = []
+    for number, value in enumerate(values):
+        leaves = {name: torch.tensor([value]), "a": torch.ones(1), "next": {"a": torch.ones(1)}}
+        rows = TensorDict(leaves, [1])
+        found.append(links.find(rows, Extent.of((1,), 0), range(number, number + 1)))
+        links.write(PrivateRing(5).reserve(1), found[-1])
+    assert found[1].back.tolist() == [back]
 
 
 def test_nan_equals_itself_bit_for_bit() -> None:

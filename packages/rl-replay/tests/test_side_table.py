@@ -121,3 +121,19 @@ def test_a_spawned_process_goes_on_with_the_same_slots():
     process.join(60)
     assert process.exitcode == 0
     assert table.in_use() == 1
+
+
+def test_rows_lie_ahead_of_the_slots_and_one_more_ahead_of_them():
+    schema = RowSchema({"small": (torch.float32, (3,))})
+    table = SideTable(schema, 9, ahead=5)
+    slots = table.take(0, 2)
+    table.put(slots, np.array([70, 71]), TensorDict(small=torch.ones(2, 3), batch_size=[2]))
+    table.rows_ahead().write(slice(0, 5), TensorDict(small=torch.full((5, 3), 2.0), batch_size=[5]))
+    found = table.space.view(np.float32)[:, 0]
+    assert found.tolist() == [0] + [2] * 5 + [1] * 2 + [0] * 7
+    assert (table.rows.read(torch.from_numpy(slots))["small"] == 1).all()
+
+
+def test_a_table_without_rows_ahead_says_so():
+    with pytest.raises(ValueError, match="make the table with ahead="):
+        SideTable(SCHEMA, 9).rows_ahead()

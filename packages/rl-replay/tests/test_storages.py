@@ -91,6 +91,36 @@ def test_one_row_of_any_dtype_is_written_as_a_batch_of_one_is(dtype: torch.dtype
         assert torch.equal(both[1].reshape(-1), row[key].reshape(-1).view(torch.uint8))
 
 
+@pytest.mark.parametrize("gone", [None, "traj_step", "traj_ids"])
+@pytest.mark.parametrize("sizes", [(5, 1, 9, 3), (300, 700, 40, 650)])
+def test_rows_that_are_taken_apart_at_once_are_stored_as_others_are(gone, sizes) -> None:
+    batch = trajectories([3, 1, 8] * (sum(sizes) // 12 + 1), first_id=7)
+    if gone is not None:
+        batch = batch.exclude(("collector", gone))
+    quick, slow = (LazyTensorStorage(1000) for _ in range(2))
+    for part in batch[: sum(sizes)].split(list(sizes)):
+        first, second = quick.extend(part), slow.extend(part)
+        assert first.numbers == second.numbers
+        assert quick._plain is not None
+        slow._plain = None  # from here on it takes the long way
+    rows = torch.arange(len(quick))
+    assert len(quick) == len(slow) == min(1000, sum(sizes))
+    assert (quick.read(rows) == slow.read(rows)).all()
+    assert quick.back.tolist() == slow.back.tolist()
+    assert quick.trajectories().lengths().tolist() == slow.trajectories().lengths().tolist()
+
+
+@pytest.mark.parametrize("count", [200, 300])
+def test_many_rows_are_written_to_tensors_whose_rows_have_gaps(count: int) -> None:
+    room = torch.zeros(300, 8)
+    buffer = ReplayBuffer(storage=TensorStorage(room[:, ::2]))
+    batch = torch.rand(count, 4)
+    buffer.extend(batch)
+    assert torch.equal(room[:count, ::2], batch)
+    assert not room[:, 1::2].any()
+    assert torch.equal(buffer[:], batch)
+
+
 def test_a_row_with_a_gradient_or_of_a_subclass_is_stored_too(tmp_path: Path) -> None:
     storage = LazyTensorStorage(4)
     plain = torch.ones(3)

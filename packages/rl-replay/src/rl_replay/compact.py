@@ -17,6 +17,7 @@ from rl_replay.compact_writer import CompactWriter
 from rl_replay.side_table import SideTable
 from rl_slabs import Rows, RowSchema
 from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.rows import positive
 from rl_slabs.schema import Leaves
 from rl_slabs.selection import RowIndex, require_inside, select
 
@@ -45,11 +46,13 @@ class CompactRows:
         layout: What is stored, and what is read.
         schema: All leaves that are read.
         side: The side table.
+        joined: Whether rows and slots lie in one memory.
 
     Args:
         layout: How rows are stored.
         rows: Rows of `layout.stored`, zeroed.
-        side: A side table of `layout.side` with as many slots.
+        side: A side table of `layout.side` with as many slots; or one of `layout.stored` which
+            `rows` lie ahead of.
         back: For each position how many rows before it in its lane lies the one that it
             continues, `[rows]`, live; only n-step rows need it.
 
@@ -71,12 +74,14 @@ class CompactRows:
         back: NDArray[np.integer[Any]] | None = None,
     ) -> None:
         layout.stored.require_equal(rows.schema)
+        layout.require_addresses(len(rows))
         self.layout, self.schema, self.side = layout, layout.schema, side
         self.rows, self._count = rows, len(rows)
         self._gather = Gather(layout, rows, side)
         self._writer = CompactWriter(layout, rows, side, back)
         self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
         self._on_cpu = self._device.type == "cpu"
+        self.joined = side.space is not None
         self._whole = Plan(layout, None)
         self._unpack = self._whole.unpack[True, False]
         self._plans: dict[tuple[Key, ...] | None, Plan] = {None: self._whole}
@@ -101,7 +106,7 @@ class CompactRows:
             device: Where; the CPU unless given.
 
         Raises:
-            ValueError: A capacity below 1, or nothing to store once.
+            ValueError: A capacity below 1 or beyond what a row can name, or nothing to store once.
             OSError: Too little memory.
 
         Example:
@@ -109,7 +114,11 @@ class CompactRows:
             >>> len(CompactRows.zeros(schema, 5, keys=["observation"]))
             5
         """
-        layout = CompactLayout(schema, keys)
+        layout, capacity = CompactLayout(schema, keys), positive(capacity, "capacity")
+        layout.require_addresses(capacity)
+        if torch.device(device or "cpu").type == "cpu" and layout.joins:
+            side = SideTable(layout.stored, capacity, ahead=capacity)
+            return cls(layout, side.rows_ahead(), side, back=back)
         rows = Rows.zeros(layout.stored, capacity, device=device)
         return cls(layout, rows, SideTable(layout.side, capacity, device=device), back=back)
 
@@ -198,13 +207,12 @@ class CompactRows:
         Args:
             rows: int64 `[n]`. One out of range may give any row.
         """
-        if not self._on_cpu or self.misses:
+        if not self._on_cpu or self._writer.misses:
             return self.read(rows)
-        plan = self._whole
-        if plan.wide and not plan.large:
-            words, nexts = self._gather.pairs(rows)
+        if self.joined:
+            words, nexts = self._gather.joined(rows.numpy())
             return self._unpack(words, [], rows.shape, nexts)
-        packed, arrays, _ = self._gather.on_cpu(plan, rows)
+        packed, arrays, _ = self._gather.on_cpu(self._whole, rows)
         return self._unpack(packed[0], arrays, rows.shape, *packed[1:])
 
     def read_beside_writers(
@@ -238,11 +246,12 @@ class CompactRows:
         index, shape = self._index(positions)
         places = index.numpy()
         # looked at before the rows: what a row named then was complete when it was named
-        before = self.successor[places]
+        before = self._writer.named[places].astype(np.int64)
         gathered = self._gathered(plan, index, before)
-        steady = before == self.successor[places]
-        beside = np.flatnonzero(before < 0)
-        steady[beside] &= self.side.owners[~before[beside]] == numbers.numpy()[beside]
+        steady = before == self._writer.named[places]
+        beside = np.flatnonzero(before > self._count)
+        slots = before[beside] - self._count - 1
+        steady[beside] &= self.side.owners[slots] == numbers.numpy()[beside]
         return (
             self._finish(plan, gathered, shape, contiguous, device),
             torch.from_numpy(steady),
@@ -331,8 +340,25 @@ class CompactRows:
 
     @property
     def successor(self) -> NDArray[np.int32]:
-        """Where each row's next observation lies, `[rows]`: see `compact_layout.SUCCESSOR`."""
-        return self._writer.successor
+        """Where each row's next observation lies, `[rows]`: see `successor_of`."""
+        return self.successor_of(slice(None))
+
+    def successor_of(self, place: slice) -> NDArray[np.int32]:
+        """Where the next observations of some rows lie, wherever those lie.
+
+        Args:
+            place: Which rows, `[n]`.
+
+        Returns:
+            int32 `[n]`: above 0 so many rows further round the ring, below 0 in side slot
+            `-1 - value`, at 0 nowhere.
+
+        Example:
+            >>> rows = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
+            >>> rows.successor_of(slice(0, 3))
+            array([0, 0, 0], dtype=int32)
+        """
+        return self._writer.successor(place)
 
     @property
     def misses(self) -> bool:
@@ -367,7 +393,7 @@ class CompactRows:
             (32, 0)
         """
         slots = self.side.in_use()
-        empty = int((self.successor == 0).sum()) if self.misses else 0
+        empty = int((self._writer.named == 0).sum()) if self.misses else 0
         missing = max(0, empty - (self._count - live))
         return {
             "row_bytes": self.layout.stored.nbytes,
@@ -394,7 +420,7 @@ class CompactRows:
         found = torch.arange(places.start, places.stop, places.step, device=self._device)
         return found, shape
 
-    def _gathered(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int32] | None) -> Found:
+    def _gathered(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int64] | None) -> Found:
         if not self._on_cpu:
             return self._gather.on_device(plan, index)
         try:
@@ -414,7 +440,7 @@ class CompactRows:
         contiguous: bool,
         device: torch.device | str | None,
     ) -> TensorDict:
-        packed, arrays, distance = gathered
+        packed, arrays, named = gathered
         target = self._device if device is None else device
         if len(shape) != 1:
             arrays = [array.view(shape + array.shape[1:]) for array in arrays]
@@ -429,7 +455,7 @@ class CompactRows:
             packed = packed.view(shape + packed.shape[1:]).to(target)
             found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
-            missing = (torch.as_tensor(distance) == 0).view(shape).to(target)
+            missing = (torch.as_tensor(named) == 0).view(shape).to(target)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found

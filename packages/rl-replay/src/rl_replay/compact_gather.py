@@ -21,8 +21,7 @@ from rl_slabs.writing import as_cells
 
 Array = NDArray[Any]
 
-# up to here a loop over next observations is quicker than numpy
-_FEW = 12
+_INT32 = np.dtype(np.int32)
 
 
 class Found(NamedTuple):
@@ -32,16 +31,16 @@ class Found(NamedTuple):
         packed: The rows `[n, words]`: by numpy, and behind them those of the next observations, or
             both side by side in one tensor.
         arrays: The large leaves, `[n, *shape]` each.
-        distance: What each row names, `[n]`.
+        named: What each row names, `[n]`.
     """
 
     packed: tuple[NDArray[np.int64], ...] | torch.Tensor
     arrays: list[torch.Tensor]
-    distance: torch.Tensor | NDArray[np.integer[Any]]
+    named: torch.Tensor | NDArray[np.integer[Any]]
 
 
 class Run(NamedTuple):
-    """Bytes that lie together in a stored row and in a side slot.
+    """Bytes of observations that lie together in a stored row and in a side slot.
 
     Attributes:
         size: Bytes of the widest integers that they can be moved as.
@@ -52,6 +51,22 @@ class Run(NamedTuple):
     size: int
     row: slice
     slot: slice
+
+
+class Piece(NamedTuple):
+    """A run as numpy moves it.
+
+    Attributes:
+        dtype: The integers.
+        columns: Where they lie in a row of them.
+        slots: Those of the side table, `[slots, integers]`, live.
+        void: Those of no observation, `[integers]`.
+    """
+
+    dtype: np.dtype[np.signedinteger[Any]]
+    columns: slice
+    slots: Array
+    void: Array
 
 
 class Large(NamedTuple):
@@ -127,8 +142,8 @@ class Plan:
 class Gather:
     """Copies rows and their next observations out of their places.
 
-    Successors are read like rows, wherever they lie; the few next observations that no row holds
-    are mended.
+    Where rows and slots lie in one memory, what a row names is where its next observation is read.
+    Else successors are read like rows, and the few next observations that no row holds are mended.
 
     Args:
         layout: How the rows are stored.
@@ -145,16 +160,12 @@ class Gather:
         self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
         self._void = _void(layout, rows.packed.device)
+        self._space = side.space
         if rows.packed.is_cpu:
             self._words = rows.packed.numpy()
-            self._sources = _as_items(self._runs, side.rows), _as_items(self._runs, self._void)
-            self._bytes = _as_bytes(side.rows), _as_bytes(self._void)
-            self._row_bytes, self._slot_bytes = layout.stored.row_bytes, layout.side.row_bytes
-            # of each run the byte at which it begins in a row, and in a slot, and its length
-            self._pieces = [
-                (run.row.start * run.size, run.slot.start * run.size, source.itemsize)
-                for run, source in zip(self._runs, self._sources[0], strict=True)
-            ]
+            self._pieces = _pieces(self._runs, side.rows, self._void) if side.space is None else []
+        if side.space is not None:
+            _write_void(layout, side.space[:1])
         self._arrays = {
             path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
         }
@@ -163,7 +174,7 @@ class Gather:
         self,
         plan: Plan,
         index: torch.Tensor,
-        given: NDArray[np.int32] | None = None,
+        given: NDArray[np.int64] | None = None,
     ) -> Found:
         """The packed rows, the large leaves, and where each next observation was found.
 
@@ -175,35 +186,35 @@ class Gather:
         Raises:
             IndexError: A position beyond the last row.
         """
-        places = index.numpy()
-        words = take_known_rows(self._words, places)
-        distance = self._distance(words) if given is None else given
-        arrays = self._large_on_cpu(plan, index, distance) if plan.large else []
+        words = take_known_rows(self._words, index.numpy())
+        named = words.view(_INT32)[:, self._place].astype(np.int64) if given is None else given
+        arrays = self._large_on_cpu(plan, index, named) if plan.large else []
         if not plan.wide:
-            return Found((words,), arrays, distance)
-        nexts = self._successors(places, distance)
-        odd = (distance <= 0).nonzero()[0]
+            return Found((words,), arrays, named)
+        if self._space is not None:
+            return Found((words, take_known_rows(self._space, named)), arrays, named)
+        # any row where none is named
+        nexts = take_known_rows(self._words, (named - 1) % self._count)
+        odd = ((named == 0) | (named > self._count)).nonzero()[0]
         if odd.size:
-            self._mend(nexts, odd, distance)
-        return Found((words, nexts), arrays, distance)
+            self._mend(nexts, odd, named[odd])
+        return Found((words, nexts), arrays, named)
 
-    def pairs(self, index: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The packed rows and their successors, where every row is known to have one or a slot.
+    def joined(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The packed rows, and the rows or slots with their next observations, in one memory.
 
         Args:
-            index: Positions `[n]`, int64, none below 0.
-
-        Raises:
-            IndexError: A position beyond the last row.
+            places: Positions `[n]`. One that is not there may give any row.
         """
-        places = index.numpy()
-        words = take_known_rows(self._words, places)
-        distance = self._distance(words)
-        nexts = self._successors(places, distance)
-        odd = (distance < 0).nonzero()[0]
-        if odd.size:
-            self._mend(nexts, odd, distance)
-        return words, nexts
+        space = self._space
+        assert space is not None  # asked only of rows that lie so
+        if places.size * self._width >= PARALLEL_ITEMS:
+            words = take_known_rows(self._words, places)
+            named = words.view(_INT32)[:, self._place].astype(np.int64)
+            return words, take_known_rows(space, named)
+        words = self._words.take(places, 0, None, "wrap")
+        # without a look whether each is there, which would take a copy of the addresses
+        return words, space.take(words.view(_INT32)[:, self._place], 0, None, "wrap")
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
@@ -216,12 +227,13 @@ class Gather:
             given: Where to look for the next observations, `[n]`; as the rows say unless given.
         """
         own = self._packed.index_select(0, index)
-        distance = own.view(torch.int32)[:, self._place] if given is None else given
-        away = distance.long()
-        nexts = torch.where(away > 0, (index + away) % self._count, index)
-        beside = (away < 0).nonzero().squeeze(1)
-        slots = -1 - away[beside]
-        nowhere = (away == 0).nonzero().squeeze(1)
+        named = own.view(torch.int32)[:, self._place] if given is None else given
+        address = named.long() - 1
+        inside = (address >= 0) & (address < self._count)
+        nexts = torch.where(inside, address, index)
+        beside = (address >= self._count).nonzero().squeeze(1)
+        slots = address[beside] - self._count
+        nowhere = (address < 0).nonzero().squeeze(1)
         if plan.wide:
             following = self._packed.index_select(0, nexts)
             packed = self._side.rows.packed
@@ -237,48 +249,18 @@ class Gather:
                 array.index_copy_(0, beside, slot.index_select(0, slots))
                 array.index_copy_(0, nowhere, void.expand(len(nowhere), *void.shape[1:]))
             arrays.append(array.view(dtype))
-        return Found(own, arrays, distance)
-
-    def _distance(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What rows name: shifted out of a whole word, in half the time that a cast takes."""
-        word: NDArray[np.int64] = words[:, self._place // 2]
-        return word >> 32 if self._place % 2 else word << 32 >> 32
-
-    def _successors(
-        self, places: NDArray[np.int64], distance: NDArray[np.integer[Any]]
-    ) -> NDArray[np.int64]:
-        """The rows so far round the ring; any row where `distance` is below 0."""
-        nexts = places + distance
-        if nexts.size * self._width < PARALLEL_ITEMS:
-            return self._words.take(nexts, 0, None, "wrap")
-        return take_known_rows(self._words, nexts % self._count)
+        return Found(own, arrays, named)
 
     def _mend(
-        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], distance: NDArray[np.integer[Any]]
+        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], named: NDArray[np.int64]
     ) -> None:
         """Fill in the next observations of the rows `odd`, which no row holds."""
-        if odd.size > _FEW:
-            self._mend_many(nexts, odd, distance[odd])
-            return
-        target, (beside, void) = nexts.data.cast("B"), self._bytes
-        for row in odd.tolist():
-            away = distance.item(row)
-            source, begin = (beside, ~away * self._slot_bytes) if away else (void, 0)
-            end = row * self._row_bytes
-            for ours, theirs, count in self._pieces:
-                place = begin + theirs
-                target[end + ours : end + ours + count] = source[place : place + count]
-
-    def _mend_many(
-        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], away: NDArray[np.integer[Any]]
-    ) -> None:
-        """`_mend` of many rows, each run of bytes at once."""
-        beside = away < 0
-        for run, slots, void in zip(self._runs, *self._sources, strict=True):
-            place = run.row.start * run.size
-            items: Array = np.ndarray((len(nexts),), slots.dtype, nexts, place, nexts.strides[:1])
-            items[odd[beside]] = slots[~away[beside]]
-            items[odd[~beside]] = void[0]
+        beside = named > 0
+        slots = named[beside] - self._count - 1
+        for dtype, columns, source, void in self._pieces:
+            items = nexts.view(dtype)
+            items[odd[beside], columns] = source[slots]
+            items[odd[~beside], columns] = void
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
@@ -287,7 +269,7 @@ class Gather:
             rows[places, columns] = values[:, slot.start * size : slot.stop * size]
 
     def _large_on_cpu(
-        self, plan: Plan, index: torch.Tensor, distance: NDArray[np.integer[Any]]
+        self, plan: Plan, index: torch.Tensor, named: NDArray[np.int64]
     ) -> list[torch.Tensor]:
         arrays, nexts = [], None
         for path, name, dtype in plan.large:
@@ -295,7 +277,7 @@ class Gather:
                 arrays.append(self._arrays[path].index_select(0, index).view(dtype))
                 continue
             if nexts is None:
-                nexts = _Nexts(index.numpy(), distance, self._count)
+                nexts = _Nexts(named, self._count)
             sources = self._arrays[path], self._slots_of(name)
             array = nexts.copy(*sources)
             if nexts.nowhere.size:
@@ -315,15 +297,13 @@ class Gather:
 class _Nexts:
     """Where next observations with own arrays lie: most of them in one of two places."""
 
-    def __init__(
-        self, index: NDArray[np.int64], distance: NDArray[np.integer[Any]], count: int
-    ) -> None:
-        beside = distance < 0
-        self.nowhere = np.flatnonzero(distance == 0)
+    def __init__(self, named: NDArray[np.int64], count: int) -> None:
+        beside = named > count
+        self.nowhere = np.flatnonzero(named == 0)
         # what is copied first is copied for every row, so that it is the greater part
-        self._slots_first = 2 * int(np.count_nonzero(beside)) > len(index)
-        rows = (index + np.maximum(distance, 0)) % count
-        slots = np.where(beside, ~distance, 0).astype(np.int64)
+        self._slots_first = 2 * int(np.count_nonzero(beside)) > len(named)
+        # any row or slot where none is named
+        rows, slots = (named - 1) % count, np.where(beside, named - count - 1, 0)
         first, second = (slots, rows) if self._slots_first else (rows, slots)
         self._rest = np.flatnonzero(~beside if self._slots_first else beside)
         self._first, self._second = torch.from_numpy(first), second[self._rest]
@@ -357,18 +337,17 @@ def _runs(layout: CompactLayout) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _as_items(runs: Sequence[Run], slots: Rows) -> list[Array]:
-    """The bytes of each run as one opaque item for each slot, `[slots]`."""
-    if slots.packed is None:
+def _pieces(runs: Sequence[Run], slots: Rows, void: Rows) -> list[Piece]:
+    if slots.packed is None or void.packed is None:
         return []
-    rows = slots.packed.numpy().view(np.uint8)
-    pieces = [rows[:, run.slot.start * run.size : run.slot.stop * run.size] for run in runs]
-    return [piece.view(f"V{piece.shape[1]}")[:, 0] for piece in pieces]
-
-
-def _as_bytes(slots: Rows) -> memoryview:
-    """The packed rows of slots, live."""
-    return memoryview(b"") if slots.packed is None else slots.packed.numpy().data.cast("B")
+    found = []
+    for size, row, slot in runs:
+        dtype = np.dtype(f"i{size}")
+        beside, nowhere = (
+            side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed)
+        )
+        found.append(Piece(dtype, row, beside, nowhere[0]))
+    return found
 
 
 def _void(layout: CompactLayout, device: torch.device) -> Rows:
@@ -379,3 +358,11 @@ def _void(layout: CompactLayout, device: torch.device) -> Rows:
         if field.dtype.is_floating_point or field.dtype.is_complex:
             live.get(field.key).fill_(torch.nan)
     return void
+
+
+def _write_void(layout: CompactLayout, row: NDArray[np.int64]) -> None:
+    """Let the observations of a row `[1, words]` be none."""
+    columns = Rows(layout.stored, torch.from_numpy(row), {}).columns()
+    void = _void(layout, torch.device("cpu")).columns()
+    for pair in layout.pairs:
+        columns[layout.stored[pair.root].key][:] = void[pair.name]

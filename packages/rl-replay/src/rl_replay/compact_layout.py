@@ -16,7 +16,8 @@ Key = str | Path
 SUCCESSOR: Path = ("_successor",)
 """The extra leaf of a stored row, int32: where its next observation lies.
 
-Above 0 so many rows further round the ring, below 0 in side slot `-1 - value`, at 0 nowhere.
+At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in side slot
+`value - 1 - rows`. Where rows and slots lie in one memory, it is the address there of either.
 """
 
 
@@ -98,6 +99,38 @@ class CompactLayout:
         self.stored = RowSchema(stored)
         self.side = RowSchema({pair.name: leaves[pair.root] for pair in self.pairs})
         self.schema = RowSchema({**leaves, **nexts, **marks})
+
+    @property
+    def joins(self) -> bool:
+        """Whether rows and slots can lie in one memory, where a slot takes as much as a row.
+
+        Example:
+            >>> observation = (torch.float32, (3,))
+            >>> CompactLayout(RowSchema({"observation": observation}), ["observation"]).joins
+            True
+        """
+        return not self.stored.large
+
+    def require_addresses(self, rows: int) -> None:
+        """Nothing where so many rows and as many slots have addresses that `SUCCESSOR` can hold.
+
+        Args:
+            rows: How many.
+
+        Raises:
+            ValueError: They are too many.
+
+        Example:
+            >>> observation = (torch.float32, (3,))
+            >>> layout = CompactLayout(RowSchema({"observation": observation}), ["observation"])
+            >>> layout.require_addresses(1_000_000_000)
+        """
+        most = torch.iinfo(torch.int32).max // 2
+        if rows > most:
+            raise ValueError(
+                f"a lossless storage holds at most {most} rows, got {rows}: make several buffers, "
+                "or a storage that is not lossless."
+            )
 
     def coming(self, present: Iterable[Path]) -> tuple[tuple[Field, ...], bool]:
         """The leaves that a batch must have, and whether next observations are among them.

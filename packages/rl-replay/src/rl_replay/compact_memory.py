@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs import LazyFile
+from rl_slabs.gathering import use_large_pages
 from rl_slabs.handle import FileHandle
 from rl_slabs.space import require_memory
 
@@ -124,6 +125,24 @@ class SparseMemory:
         except OSError as error:
             raise _too_little(error.errno, stop - start, free, wanted) from error
 
+    def touch(self, start: int, stop: int, wanted: str) -> None:
+        """`secure`, and take the pages of private memory now, on large pages where there are any.
+
+        Args:
+            start: The first byte.
+            stop: One past the last byte.
+            wanted: What they are for, for the message.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> SparseMemory(1 << 30).touch(5, 4096, "an example")
+        """
+        self.secure(start, stop, wanted)
+        use_large_pages(self._memory, start, stop)
+        self.array[start:stop].fill(0)
+
     def __len__(self) -> int:
         return len(self.array)
 
@@ -137,6 +156,7 @@ class SparseMemory:
 
     def _attach(self, kind: Kind, memory: mmap.mmap, descriptor: int) -> None:
         self.kind: Kind = kind
+        self._memory = memory
         # numpy holds on to the mmap, so that no view of it ever points nowhere
         self.array: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
         self._descriptor = descriptor

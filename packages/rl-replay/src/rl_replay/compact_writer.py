@@ -40,9 +40,8 @@ class CompactWriter:
     """The writing half of `CompactRows`, which documents what is promised.
 
     Attributes:
-        successor: Where each row's next observation lies, int32 `[rows]`: so many rows further
-            round the ring, or -1 - slot, or nowhere where 0. Live; on another device than the
-            CPU a copy on the host, which can be looked at without waiting.
+        named: What each row names, int32 `[rows]`, see `compact_layout.SUCCESSOR`. Live; on another
+            device than the CPU a copy on the host, which can be looked at without waiting.
         misses: Whether rows without a next observation were written.
         reach: The most steps that lay between a row and its next observation so far.
 
@@ -58,10 +57,11 @@ class CompactWriter:
     ) -> None:
         self._layout, self._rows, self._side, self._back = layout, rows, side, back
         self._count, self._lane_rows = len(rows), len(rows) // side.lanes
+        self._first_slot = len(rows) + 1
         self._view = rows.view()
         self._live = self._view.get(SUCCESSOR[0])
         self._on_cpu = bool(self._live.is_cpu)
-        self.successor: NDArray[np.int32] = (
+        self.named: NDArray[np.int32] = (
             self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
         )
         self._stored = [f.path for f in layout.stored.fields]
@@ -88,8 +88,9 @@ class CompactWriter:
         behind = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
         target, linked = self._within(leaves, behind, observed)
-        distance = self._distances_of(rows, positions, target, linked)
-        self._note(distance[linked])
+        following = positions[target]
+        named = np.where(linked, following + 1, 0).astype(np.int32)
+        self._note(self._apart(positions, following)[linked])
         beside = np.flatnonzero(observed & ~linked)
         lane = numbers.start >> LANE_SHIFT
         place = rows if isinstance(rows, slice) else positions
@@ -97,11 +98,11 @@ class CompactWriter:
         if beside.size:
             slots = self._side.take(lane, len(beside))
             self._fill(slots, numbers.start + beside, leaves, beside)
-            distance[beside] = ~slots
-        leaves[SUCCESSOR] = torch.from_numpy(distance)
+            named[beside] = slots + self._first_slot
+        leaves[SUCCESSOR] = torch.from_numpy(named)
         self._rows.put(rows, [leaves[path] for path in self._stored])
         if not self._on_cpu:
-            self.successor[place] = distance
+            self.named[place] = named
         self.misses |= not observed.all()
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
@@ -167,11 +168,21 @@ class CompactWriter:
     def resume(self, places: Sequence[slice], slots: NDArray[np.integer[Any]]) -> None:
         """See `CompactRows.resume`."""
         for place in places:
-            named = self._live[place].cpu().numpy().copy()
-            beside = named < 0
-            named[beside] = ~np.searchsorted(slots, ~named[beside])
-            self._note(named[named > 0])
-            self._name(np.arange(place.start, place.stop), named)
+            away = self._live[place].cpu().numpy().astype(np.int64)
+            positions, beside, ahead = np.arange(place.start, place.stop), away < 0, away > 0
+            named = np.where(ahead, (positions + away) % self._count + 1, 0)
+            named[beside] = np.searchsorted(slots, ~away[beside]) + self._first_slot
+            self._note(away[ahead])
+            self._name(positions, named)
+
+    def successor(self, place: slice) -> NDArray[np.int32]:
+        """See `CompactRows.successor`."""
+        positions = np.arange(self._count)[place]
+        named = self.named[place].astype(np.int64)
+        away = np.where(named > 0, self._apart(positions, named - 1), 0)
+        beside = named >= self._first_slot
+        away[beside] = ~(named[beside] - self._first_slot)
+        return away.astype(np.int32)
 
     def _observed_in(
         self, leaves: dict[Path, torch.Tensor], count: int, observes: bool
@@ -211,19 +222,11 @@ class CompactWriter:
     def _paths(self) -> list[tuple[Path, Path]]:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
-    def _distances_of(
-        self,
-        rows: slice | torch.Tensor,
-        positions: Places,
-        target: Places,
-        linked: NDArray[np.bool_],
-    ) -> NDArray[np.int32]:
-        """How far round the ring the row lies that each row of a batch names, 0 for none."""
-        if isinstance(rows, slice) and rows.step == 1:
-            apart = target - np.arange(len(target))
-        else:
-            apart = (positions[target] - positions) % self._count
-        return np.where(linked, apart, 0).astype(np.int32)
+    def _apart(self, earlier: Places, later: Places) -> Places:
+        """How many rows round the ring some rows lie behind others."""
+        away = later - earlier
+        away[away < 0] += self._count
+        return away
 
     def _fill(
         self, slots: Places, numbers: Places, leaves: dict[Path, torch.Tensor], rows: Places
@@ -241,8 +244,9 @@ class CompactWriter:
 
     def _make_room(self, lane: int, place: slice | Places, count: int) -> None:
         """Free what the old rows named, once it is sure that `count` slots can be had."""
-        named = self.successor[place]
-        freed = ~named[named < 0].astype(np.int64)
+        named = self.named[place]
+        beside = named >= self._first_slot
+        freed = named[beside].astype(np.int64) - self._first_slot
         wanted = max(0, count - len(freed))
         if not self._side.secure(lane, wanted):
             # slots that a killed writer had taken and that no row names
@@ -252,18 +256,19 @@ class CompactWriter:
             # no row names a slot any more before it is given back
             if isinstance(place, slice):
                 place = np.arange(place.start, place.stop, place.step)
-            self._name(place[named < 0], np.zeros(len(freed), dtype=np.int32))
+            self._name(place[beside], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
     def _used(self, lane: int) -> Places:
-        named = self.successor[lane * self._lane_rows : (lane + 1) * self._lane_rows]
-        return ~named[named < 0].astype(np.int64)
+        named = self.named[lane * self._lane_rows : (lane + 1) * self._lane_rows]
+        return named[named >= self._first_slot].astype(np.int64) - self._first_slot
 
-    def _name(self, positions: Places, distance: NDArray[np.int32]) -> None:
-        self.successor[positions] = distance
+    def _name(self, positions: Places, named: NDArray[np.integer[Any]]) -> None:
+        self.named[positions] = named
         if not self._on_cpu:
             device = self._live.device
-            places, values = torch.from_numpy(positions), torch.from_numpy(distance)
+            places = torch.from_numpy(positions)
+            values = torch.from_numpy(named.astype(np.int32))
             self._live[places.to(device)] = values.to(device)
 
     def _places(self, numbers: Places) -> Places:
@@ -280,29 +285,28 @@ class CompactWriter:
             missing: Whether rows without a next observation take what comes; they must stand.
         """
         places = self._places(numbers)
-        named = self.successor[places]
-        fits = named < 0
-        fits[fits] = self._side.owners[~named[fits]] == numbers[fits]
+        named = self.named[places].astype(np.int64)
+        fits = named >= self._first_slot
+        fits[fits] = self._side.owners[named[fits] - self._first_slot] == numbers[fits]
         if missing:
             fits |= named == 0
         if self._layout.has_steps:
             fits &= self._steps(places) == step
         positions, places, named = positions[fits], places[fits], named[fits]
-        beside = np.flatnonzero(named < 0)
+        beside = np.flatnonzero(named)
         same = np.ones(len(named), dtype=np.bool_)
-        slots = ~named[beside].astype(np.int64)
+        slots = named[beside] - self._first_slot
         same[beside] = self._same_as_beside(positions[beside], slots)
         positions, places, named = positions[same], places[same], named[same]
         if not positions.size:
             return
-        distance = (positions - places) % self._count
-        self._note(distance)
-        self._name(places, distance.astype(np.int32))
-        freed = ~named[named < 0].astype(np.int64)
+        self._note(self._apart(places, positions))
+        self._name(places, positions + 1)
+        freed = named[named > 0] - self._first_slot
         if self._side.lanes == 1:
             self._side.release(0, freed)
             return
-        lanes = places[named < 0] // self._lane_rows
+        lanes = places[named > 0] // self._lane_rows
         for lane in np.unique(lanes).tolist():
             self._side.release(lane, freed[lanes == lane])
 
@@ -332,7 +336,7 @@ class CompactWriter:
         if mark is None:
             return np.arange(len(positions))
         missing = mark.cpu().numpy().reshape(-1)
-        if (missing & (self.successor[positions] != 0)).any():
+        if (missing & (self.named[positions] != 0)).any():
             raise ValueError(
                 f"{NEXT_MISSING} is True in rows that have a next observation, which cannot be "
                 "taken from them: leave the mark out, or as it was read."
@@ -340,7 +344,7 @@ class CompactWriter:
         return np.flatnonzero(~missing)
 
     def _require_all(self, nexts: list[Pair], positions: Places) -> None:
-        if len(nexts) < len(self._layout.pairs) and (self.successor[positions] == 0).any():
+        if len(nexts) < len(self._layout.pairs) and (self.named[positions] == 0).any():
             raise KeyError(
                 "rows that have no next observation get a whole one or none: give all of "
                 f"{[pair.next for pair in self._layout.pairs]}."
@@ -349,15 +353,15 @@ class CompactWriter:
     def _naming(self, positions: Places, numbers: Places) -> tuple[Places, Places]:
         """The rows that name some rows: where they lie, and their numbers."""
         if self._distances is None:
-            named = (np.arange(self._count) + self.successor) % self._count
-            places = np.flatnonzero((self.successor > 0) & np.isin(named, positions))
-            order = np.argsort(positions)
-            later = numbers[order][np.searchsorted(positions[order], named[places])]
-            return places, later - (self.successor[places] % self._lane_rows)
+            inside = (self.named > 0) & (self.named < self._first_slot)
+            places = np.flatnonzero(inside & np.isin(self.named - 1, positions))
+            order, named = np.argsort(positions), self.named[places].astype(np.int64) - 1
+            later = numbers[order][np.searchsorted(positions[order], named)]
+            return places, later - self._apart(places, named) % self._lane_rows
         found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
         for distance in self._distances:
             places = (positions - distance) % self._count
-            names = self.successor[places] == distance
+            names = self.named[places] == positions + 1
             found.append((places[names], numbers[names] - distance % self._lane_rows))
         places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
         return places, earlier
@@ -375,18 +379,21 @@ class CompactWriter:
     def _materialize(self, places: Places, numbers: Places) -> None:
         """Give rows a slot of their own for the next observation that they have."""
         places, first = np.unique(places, return_index=True)
-        numbers, named = numbers[first], self.successor[places]
-        linked = named >= 0
+        numbers, named = numbers[first], self.named[places].astype(np.int64)
+        linked = named < self._first_slot
         places, numbers, named = places[linked], numbers[linked], named[linked]
         lanes = places // self._lane_rows
         for lane in np.unique(lanes).tolist():
             here = lanes == lane
             slots = self._side.take(lane, int(here.sum()))
-            following = (places[here] + named[here]) % self._count
-            pairs = self._layout.pairs
-            nexts = {pair.name: _taken(self._view.get(pair.root), following) for pair in pairs}
-            self._side.put(slots, numbers[here], nexts)
-            self._name(places[here], (~slots).astype(np.int32))
+            # rows that have none are given theirs by the caller
+            following = np.where(named[here] > 0, named[here] - 1, places[here])
+            leaves = {
+                pair.next: _taken(self._view.get(pair.root), following)
+                for pair in self._layout.pairs
+            }
+            self._fill(slots, numbers[here], leaves, np.arange(len(slots)))
+            self._name(places[here], slots + self._first_slot)
 
     def _write_beside(
         self,
@@ -395,10 +402,17 @@ class CompactWriter:
         leaves: dict[Path, torch.Tensor],
         rows: Places,
     ) -> None:
-        slots = torch.from_numpy(~self.successor[positions].astype(np.int64))
+        slots = self.named[positions].astype(np.int64) - self._first_slot
+        if self._on_cpu:
+            for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
+                if pair in pairs:
+                    leaf = leaves[pair.next]
+                    column[slots] = bits_of(leaf, carrier(leaf.dtype))[rows]
+            return
         given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
         source = TensorDict(given, batch_size=[len(rows)])
-        self._side.rows.write(slots.to(self._live.device), source, keys=list(given))
+        index = torch.from_numpy(slots).to(self._live.device)
+        self._side.rows.write(index, source, keys=list(given))
 
 
 def _columns(
@@ -406,7 +420,9 @@ def _columns(
 ) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """For each observation its columns in the rows and in the side table, live."""
     ours, theirs = rows.columns(), side.rows.columns()
-    return [(ours[layout.stored[pair.root].key], theirs[pair.name]) for pair in layout.pairs]
+    names = [layout.stored[pair.root].key for pair in layout.pairs]
+    beside = names if side.space is not None else [pair.name for pair in layout.pairs]
+    return [(ours[one], theirs[two]) for one, two in zip(names, beside, strict=True)]
 
 
 def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:

@@ -8,11 +8,10 @@ most one successor, so chains never branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
@@ -22,9 +21,11 @@ from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
 from rl_slabs import Span
 from rl_slabs.dtypes import carrier
+from rl_slabs.plain_leaves import Known
 from rl_slabs.schema import Leaves, leaves_of
 from rl_slabs.writing import bits_of
 
+Path = tuple[str, ...]
 Step = tuple[int, ...]
 """What a row is called by its markers: every id that it has, then its step."""
 
@@ -46,6 +47,16 @@ class Last(NamedTuple):
     step: int | None
     waits: bool
     following: list[bytes]
+
+    def precedes(self, ids: tuple[int, ...], step: int | None) -> bool:
+        """Whether ids and step let a row be the next one.
+
+        Example:
+            >>> last = Last((4,), 2, True, [])
+            >>> last.precedes((4,), 3), last.precedes((4,), 4), last.precedes((5,), 3)
+            (True, False, False)
+        """
+        return ids == self.ids and (step is None or step - 1 == self.step)
 
 
 class Found(NamedTuple):
@@ -102,7 +113,7 @@ class Links:
 
     def find(
         self,
-        cells: TensorDictBase | Leaves,
+        cells: TensorDictBase | Leaves | Known,
         extent: Extent,
         numbers: range,
     ) -> Found:
@@ -125,10 +136,11 @@ class Links:
             >>> links.back.tolist()
             [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
         """
-        leaves = leaves_of(cells)
+        leaves = cells if isinstance(cells, Known) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
         marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
-        back = np.zeros(extent.count, dtype=np.int32)
+        back = np.empty(extent.count, dtype=np.int32)
+        back[:stride] = 0
         if extent.count > stride:
             joined = marks.joined(slice(0, -stride), slice(stride, None))
             inside = extent.inside()
@@ -143,7 +155,7 @@ class Links:
             continued = np.zeros(extent.count, dtype=np.bool_)
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
-        return self._by_bits(leaves, columns, back, stride)
+        return self._by_bits(leaves, marks, back, stride)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
         """`find` for one row whose leaves are got by key.
@@ -240,6 +252,7 @@ class Links:
             back: Their distances, `[stride]`.
 
         Example:
+            >>> import torch
             >>> from tensordict import TensorDict
             >>> keys = MarkerKeys(observations=(("a", ("next", "a")),))
             >>> links, rows = Links(10, keys), torch.ones(1)
@@ -251,8 +264,8 @@ class Links:
         """
         self._lasts = ()
         leaves = leaves_of(cells)
-        columns = _columns(leaves, self.keys)
-        self._lasts = self._by_bits(leaves, columns, back.copy(), len(back)).lasts
+        marks = Marks.read(_columns(leaves, self.keys).get, self.keys, len(back))
+        self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
         """Let nothing older than a row be continued.
@@ -376,48 +389,43 @@ class Links:
         return number if number is not None and number >= end - self.capacity else None
 
     def _by_bits(
-        self,
-        leaves: dict[tuple[str, ...], torch.Tensor],
-        columns: dict[NestedKey, NDArray[Any] | None],
-        back: NDArray[np.int32],
-        stride: int,
+        self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32], stride: int
     ) -> Found:
         """Complete `back` for first rows that go on where the last call ended, bit for bit."""
         pairs, paths = self.keys.observations, self.keys.observed
-        if not pairs or any(one not in leaves or two not in leaves for one, two in paths):
+        if not pairs or _lacks(leaves, paths):
             return Found(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-
-        def at(found: dict[NestedKey, Any], row: int) -> Callable[[NestedKey], NDArray[Any]]:
-            return lambda key: found[key][row]
-
         if len(self._lasts) == stride <= count and any(last.waits for last in self._lasts):
-            heads: dict[NestedKey, Any] = dict(columns)
-            for (key, _), (path, _) in zip(pairs, paths, strict=True):
-                heads[key] = _bits(leaves[path], slice(0, stride))
+            heads = [
+                _bits(leaves, key, path, slice(0, stride))
+                for (key, _), (path, _) in zip(pairs, paths, strict=True)
+            ]
             for row, before in enumerate(self._lasts):
-                if not back[row] and self._follows(before, at(heads, row)):
+                begins = marks.init is not None and marks.init[row]
+                if not before.waits or back[row] or begins or not before.precedes(*marks.name(row)):
+                    continue
+                if [bits[row].tobytes() for bits in heads] == before.following:
                     back[row] = stride
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
-            get = at(columns, row)
-            if back[row] < 0 or self._ends(get):
+            if back[row] < 0 or any(flag[row] for flag in marks.ends):
                 lasts.append(_OVER)
                 continue
             if not following:
-                following = [_bits(leaves[path], slice(begin, count)) for _, path in paths]
+                following = [
+                    _bits(leaves, key, path, slice(begin, count))
+                    for (_, key), (_, path) in zip(pairs, paths, strict=True)
+                ]
             bits = [rows[place].tobytes() for rows in following]
-            lasts.append(Last(*self._name(get), True, bits))
+            lasts.append(Last(*marks.name(row), True, bits))
         return Found(back, {}, (), lasts)
 
     def _follows(self, last: Last, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
         """Whether a row continues the last one of the call before."""
-        if not last.waits or self._begins(get):
-            return False
-        ids, step = self._name(get)
-        if ids != last.ids or (step is not None and step - 1 != last.step):
+        if not last.waits or self._begins(get) or not last.precedes(*self._name(get)):
             return False
         pairs = zip(self.keys.observations, last.following, strict=True)
         return all(get(key).tobytes() == bits for (key, _), bits in pairs)
@@ -458,8 +466,10 @@ def _any(flag: NDArray[Any]) -> bool:
     return bool(flag.item() if flag.size == 1 else flag.any())
 
 
-def _columns(leaves: Leaves, keys: MarkerKeys) -> dict[NestedKey, NDArray[Any] | None]:
+def _columns(leaves: Leaves | Known, keys: MarkerKeys) -> Mapping[NestedKey, NDArray[Any] | None]:
     """The columns that mark as numpy sees their bits; None for one that is not there."""
+    if isinstance(leaves, Known):
+        return leaves
     columns: dict[NestedKey, NDArray[Any] | None] = {}
     for key, path in keys.paths:
         leaf = leaves.get(path)
@@ -467,8 +477,18 @@ def _columns(leaves: Leaves, keys: MarkerKeys) -> dict[NestedKey, NDArray[Any] |
     return columns
 
 
-def _bits(leaf: torch.Tensor, rows: slice) -> NDArray[Any]:
+def _lacks(leaves: Leaves | Known, pairs: Iterable[tuple[Path, Path]]) -> bool:
+    """Whether one of the observations or of the next ones is not there."""
+    if isinstance(leaves, Known):
+        return False
+    return any(one not in leaves or two not in leaves for one, two in pairs)
+
+
+def _bits(leaves: Leaves | Known, key: NestedKey, path: Path, rows: slice) -> NDArray[Any]:
     """Some rows of a leaf as numpy sees their bits."""
+    if isinstance(leaves, Known):
+        return leaves[key][rows]
+    leaf = leaves[path]
     if leaf.is_cpu:
         return bits_of(leaf, carrier(leaf.dtype))[rows]
     return bits_of(leaf[rows], carrier(leaf.dtype))

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs import Rows, RowSchema
+from rl_slabs.plain_leaves import Known
 from rl_slabs.schema import Key, Leaves, leaves_of
 from rl_slabs.selection import RowIndex
 
-Cells: TypeAlias = TensorDictBase | Leaves
+Cells: TypeAlias = TensorDictBase | Leaves | Known
 
 
 class RowStore(Protocol):

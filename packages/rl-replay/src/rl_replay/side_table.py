@@ -42,6 +42,8 @@ class SideTable:
         schema: What a slot holds.
         owners: The number of the row that owns each slot, else -1; `[slots]` int64, live.
         rows: The slots themselves.
+        space: Where packed rows lie before the slots: a row that nobody writes, those rows and
+            the slots, `[1 + ahead + slots, words]` int64, live; else None.
 
     Args:
         schema: What a slot holds.
@@ -49,6 +51,7 @@ class SideTable:
         lanes: How many lanes.
         device: Where the slots live; those of another device than the CPU are private.
         memory: What `SideTable.memory_for` made.
+        ahead: How many packed rows of the schema lie before the slots, in private memory.
 
     Example:
         >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
@@ -67,22 +70,33 @@ class SideTable:
         lanes: int = 1,
         device: torch.device | str | None = None,
         memory: SparseMemory | None = None,
+        ahead: int = 0,
     ) -> None:
         self.schema = schema
+        # the row that nobody writes fills up to the alignment of the one behind it
+        self._ahead = _aligned(schema.row_bytes) + ahead * schema.row_bytes if ahead else 0
         self.lanes = lanes
         self._slots = slots
         self._device = torch.device(device or "cpu")
         self._on_cpu = self._device.type == "cpu"
-        self.memory = memory or SideTable.memory_for(schema, slots, lanes=lanes, device=device)
-        total, array = slots * lanes, self.memory.array
+        total = slots * lanes
+        size = self._ahead + (Rows.bytes_for(schema, total) if self._on_cpu else 0)
+        self.memory = memory or _memory(size, total, lanes)
+        array = self.memory.array
         owners, stack, rows = _starts(total, lanes)
         self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)
         self.owners: NDArray[np.int64] = array[owners : owners + total * 8].view(np.int64)
         self._stack = array[stack : stack + total * 4].view(np.int32)
+        self.space: NDArray[np.int64] | None = None
         if self._on_cpu:
-            self.rows = Rows.over(schema, total, array[rows:])
+            self.rows = Rows.over(schema, total, array[rows + self._ahead :])
         else:
             self.rows = Rows.zeros(schema, 1, device=device)
+        if ahead:
+            end, size = rows + self._ahead, schema.row_bytes
+            self.memory.touch(rows, end, f"{ahead} rows of {size} bytes")
+            space = array[end - (1 + ahead) * size : end + total * size]
+            self.space = space.view(np.int64).reshape(-1, size // 8)
 
     @staticmethod
     def memory_for(
@@ -109,12 +123,9 @@ class SideTable:
             >>> SideTable(schema, 5, memory=SideTable.memory_for(schema, 5, kind="shared")).in_use()
             0
         """
-        owners, _, rows = _starts(slots * lanes, lanes)
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = Rows.bytes_for(schema, slots * lanes) if on_cpu else 0
-        memory = SparseMemory(rows + size, kind, path)
-        memory.secure(0, owners, "the words of a side table")
-        return memory
+        return _memory(size, slots * lanes, lanes, kind, path)
 
     @staticmethod
     def memory_in(schema: RowSchema, slots: int, file: LazyFile, *, lanes: int = 1) -> SparseMemory:
@@ -136,6 +147,22 @@ class SideTable:
         memory = SparseMemory.in_file(rows + Rows.bytes_for(schema, slots * lanes), file)
         memory.secure(0, owners, "the words of a side table")
         return memory
+
+    def rows_ahead(self) -> Rows:
+        """The packed rows that lie before the slots.
+
+        Raises:
+            ValueError: There are none.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> len(SideTable(schema, 5, ahead=7).rows_ahead())
+            7
+        """
+        if self.space is None:
+            raise ValueError("no rows lie before the slots: make the table with ahead=.")
+        rows = self.space[1 : len(self.space) - self._slots * self.lanes]
+        return Rows(self.schema, torch.from_numpy(rows), {})
 
     @property
     def nbytes(self) -> int:
@@ -286,6 +313,7 @@ class SideTable:
         """Where each array begins, and its bytes for one slot."""
         total = self._slots * self.lanes
         owners, stack, start = _starts(total, self.lanes)
+        start += self._ahead
         found = [(owners, 8), (stack, 4)]
         if self.schema.packed:
             found.append((start, self.schema.row_bytes))
@@ -303,6 +331,20 @@ class SideTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _over, (self.schema, self._slots, self.lanes, self.memory)
+
+
+def _memory(
+    size: int,
+    slots: int,
+    lanes: int,
+    kind: Kind = "private",
+    path: str | os.PathLike[str] | None = None,
+) -> SparseMemory:
+    """Memory for the words of a table and so many bytes behind them."""
+    owners, _, rows = _starts(slots, lanes)
+    memory = SparseMemory(rows + size, kind, path)
+    memory.secure(0, owners, "the words of a side table")
+    return memory
 
 
 def _over(schema: RowSchema, slots: int, lanes: int, memory: SparseMemory) -> SideTable:

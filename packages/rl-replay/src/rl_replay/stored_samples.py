@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import find
 from rl_replay.extent import Extent
 from rl_replay.marker_keys import END_KEYS, MarkerKeys
 from rl_replay.structure import Batch
 from rl_slabs import RowSchema
-from rl_slabs.tensordict_fast import peek
 
 
 def is_sample(data: TensorDictBase) -> bool:
@@ -24,10 +24,7 @@ def is_sample(data: TensorDictBase) -> bool:
         >>> is_sample(TensorDict({"a": torch.ones(2)}, [2]))
         False
     """
-    if type(data) is TensorDict:
-        return peek(data, keys.ROW) is not None
-    group = data.get(keys.COLLECTOR, None)
-    return group is not None and keys.ROW[1] in set(group.keys())
+    return find(data, keys.ROW) is not None
 
 
 def without_own_marks(

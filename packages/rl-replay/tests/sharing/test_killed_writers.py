@@ -15,7 +15,6 @@ import torch
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from rl_slabs import Arrays
-from rl_slabs.schema import Leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
 
@@ -189,7 +188,7 @@ def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: s
 
         def half_written(index: Any, cells: Any) -> None:
             positions = torch.arange(80)[index] if isinstance(index, slice) else index
-            write(positions[:4], Leaves({path: leaf[:4] for path, leaf in cells.items()}))
+            write(positions[:4], type(cells)({key: leaf[:4] for key, leaf in cells.items()}))
             os.kill(os.getpid(), signal.SIGKILL)
 
         def half_put(index: Any, leaves: Any) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_replay.checkpoint.archive import Archive
-from rl_replay.checkpoint.parts import slices_of, taken_of
+from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, slices_of, taken_of
 from rl_replay.compact import CompactRows
+from rl_replay.compact_layout import SUCCESSOR
 from rl_replay.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
 
@@ -50,19 +52,22 @@ def store_parts(
         return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
     if not isinstance(store, CompactRows):
         raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
-    successor = np.concatenate([store.successor[place] for place in places])
+    successor = np.concatenate([store.successor_of(place) for place in places])
     slots = np.sort(~successor[successor < 0])
     chosen = torch.from_numpy(slots.astype(np.int64))
-    side, leaves = store.side, store.side.rows
-    rows = chosen.to(store.device)
-    found: dict[str, Any] = {"slots": slots, "owners": side.owners[slots]}
+    leaves, rows = store.side.rows, chosen.to(store.device)
+    if store.joined:
+        leaves, rows = _slots(store, len(slots)), torch.arange(len(slots))
+        for ours, theirs in _columns(store, leaves):
+            theirs[: len(slots)] = ours[slots]
+    found: dict[str, Any] = {"slots": slots, "owners": store.side.owners[slots]}
     if leaves.packed is not None:
         found["packed"] = taken_of(leaves.packed, rows)
     arrays = {name: taken_of(array, rows) for name, array in _named(leaves)}
     return {
         "kind": LOSSLESS,
         "keys": [list(pair.root) for pair in store.layout.pairs],
-        "rows": _rows_parts(store.rows, places, copied),
+        "rows": _rows_parts(store.rows, places, copied) | {"packed": _by_distance(store, places)},
         "side": found | {"arrays": arrays},
         "misses": store.misses,
         "reach": store.reach,
@@ -129,9 +134,14 @@ def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[s
         store.clear()
         store.prepare(len(slots))
         _load_rows(store.rows, archive, f"{under}/rows", places)
-        side = store.side
         first = [slice(0, len(slots))]
-        _load_rows(side.rows, archive, f"{under}/side", first)
+        if store.joined:
+            beside = _slots(store, len(slots))
+            _load_rows(beside, archive, f"{under}/side", first)
+            for ours, theirs in _columns(store, beside):
+                ours[: len(slots)] = theirs[: len(slots)]
+        else:
+            _load_rows(store.side.rows, archive, f"{under}/side", first)
         store.resume(
             places,
             slots,
@@ -149,6 +159,38 @@ def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, 
         found["packed"] = slices_of(rows.packed, places, copied=copied)
     arrays = {name: slices_of(array, places, copied=copied) for name, array in _named(rows)}
     return found | {"arrays": arrays}
+
+
+def _slots(store: CompactRows, count: int) -> Rows:
+    """Slots as they are dumped, whatever lies between observations in this store."""
+    return Rows.zeros(store.layout.side, max(1, count))
+
+
+def _columns(store: CompactRows, slots: Rows) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """For each observation its column among the slots of a joined store, and in dumped ones."""
+    ours, theirs = store.side.rows.columns(), slots.columns()
+    stored = store.layout.stored
+    return [(ours[stored[pair.root].key], theirs[pair.name]) for pair in store.layout.pairs]
+
+
+def _by_distance(store: CompactRows, places: Sequence[slice]) -> Chunks:
+    """The packed rows, which name others by their distance: so they may be put anywhere."""
+    packed = store.rows.packed
+    assert packed is not None  # what each row names is packed
+    column = (store.layout.stored[SUCCESSOR].offset or 0) // 4
+    step = max(1, PIECE_BYTES // store.layout.stored.row_bytes)
+
+    def pieces() -> Iterator[torch.Tensor]:
+        for place in places:
+            for start in range(place.start, place.stop, step):
+                part = slice(start, min(start + step, place.stop))
+                rows = packed[part].clone()
+                away = torch.from_numpy(store.successor_of(part))
+                rows.view(torch.int32)[:, column] = away.to(rows.device)
+                yield rows
+
+    count = sum(len(packed[place]) for place in places)
+    return Chunks(packed.dtype, (count, *packed.shape[1:]), pieces)
 
 
 def _load_rows(rows: Rows, archive: Archive, under: str, places: Sequence[slice]) -> None:

@@ -11,8 +11,9 @@ from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple
+from rl_layout.tensordict_fast import find
 from rl_replay.samplers.slices_of_sample import Slices
-from rl_slabs.tensordict_fast import peek, put
+from rl_slabs.tensordict_fast import put
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +44,7 @@ def mark_slices(
         >>> sample["is_init"].flatten().tolist(), sample["next", "truncated"].flatten().tolist()
         ([True, False, False, True, False], [False, False, True, False, False])
     """
-    firsts = peek(sample, (keys.IS_INIT,))
+    firsts = find(sample, (keys.IS_INIT,))
     if firsts is None:
         firsts = _new_flags(sample)
         put(sample, (keys.IS_INIT,), firsts)
@@ -58,7 +59,7 @@ def mark_slices(
 
 def _mark_ends(sample: TensorDict, key: tuple[str, ...], lasts: Ints) -> None:
     paths = ((*key[:-1], keys.DONE), (*key[:-1], keys.TERMINATED), key)
-    found = [peek(sample, path) for path in paths]
+    found = [find(sample, path) for path in paths]
     done, terminated, truncated = _complete(sample, paths, found)
     if done.is_cpu:
         cut = truncated.numpy()
@@ -92,10 +93,10 @@ def _complete(
 
 def _mark_padding(sample: TensorDict, slices: Slices) -> None:
     real = _like(sample.get(keys.IS_INIT), slices.mask)
-    stored = peek(sample, keys.MASK)
+    stored = find(sample, keys.MASK)
     put(sample, keys.MASK, real if stored is None else real & stored)
     for path in (keys.TRAJ_IDS, keys.ROW):
-        ids = peek(sample, path)
+        ids = find(sample, path)
         if ids is not None:
             ids[~real] = keys.PADDING_ID
 

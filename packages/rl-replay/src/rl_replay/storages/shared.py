@@ -33,7 +33,17 @@ LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""
 
 _STEADY = torch.ones((), dtype=torch.bool)
-_OWN = ("ring", "structure", "store", "links", "_index", "_one_row", "_sharing", "_writer")
+_OWN = (
+    "ring",
+    "structure",
+    "store",
+    "links",
+    "_index",
+    "_plain",
+    "_one_row",
+    "_sharing",
+    "_writer",
+)
 
 
 class SharableStorage(TensorStorage):
@@ -366,7 +376,7 @@ class SharableStorage(TensorStorage):
     def __setstate__(self, state: dict[str, Any]) -> None:
         files = state.pop("_files")
         self.__dict__.update(state)
-        self._index = self._one_row = None
+        self._index = self._plain = self._one_row = None
         self._watched = False
         self._holds, self._process, self._open = 0, os.getpid(), True
         self._stand_over(files)

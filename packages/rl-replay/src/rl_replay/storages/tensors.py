@@ -25,6 +25,7 @@ from rl_replay.stored_samples import is_sample, without_own_marks
 from rl_replay.structure import Arrangement, Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
+from rl_slabs.plain_leaves import Known, PlainLeaves
 from rl_slabs.schema import PACKED_LEAF_BYTES, Leaves, leaves_of
 from rl_slabs.writing import fitting
 
@@ -91,6 +92,7 @@ class TensorStorage(MarkedStorage):
         self._index: TrajectoryIndex | None = None
         self._asked = int(max_size)
         self._packed_bytes = PACKED_LEAF_BYTES
+        self._plain: PlainLeaves | None = None
         self._one_row: OneRow | None = None
         self._watched = False
         self._open = True  # what is written next says what rows are like
@@ -116,6 +118,9 @@ class TensorStorage(MarkedStorage):
         self.require_own()
         if self._open or self.structure is None:
             return self._write(self._make(data, None))
+        known = None if self._plain is None else self._plain.of(data, 1)
+        if known is not None and (count := len(data)):
+            return self._write_leaves(known, Extent(count, 1, count))
         batch = self.structure.take_apart(data, self.arrangement)
         if self.ndim > 1 and self.columns != self.arrangement.columns(batch.shape):
             raise self._other_columns(batch.shape)
@@ -132,10 +137,10 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape.
             OSError: Too little memory or disk.
         """
-        if self._one_row is not None and type(data) is TensorDict and not data.batch_size:
-            leaves = self._one_row.leaves(data)
-            if leaves is not None and not self._open:
-                return self._write_one(self._one_row, leaves)
+        if self._plain is not None and self._one_row is not None and not self._open:
+            known = self._plain.of(data, 0)
+            if known is not None:
+                return self._write_one(self._one_row, known)
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             self._require_one(data.batch_size)
@@ -323,7 +328,7 @@ class TensorStorage(MarkedStorage):
         """Stand over new rows."""
         self.structure, self.store, self._open = structure, store, False
         self._watched = isinstance(store, CompactRows)
-        self._one_row = None
+        self._plain = self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
             after = self.ring.window().first[0] - 1 if self.ring.written else -1
@@ -333,23 +338,27 @@ class TensorStorage(MarkedStorage):
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
         if plain and isinstance(store, PlainRows) and not structure.element:
-            self._one_row = OneRow(store.rows)
+            self._plain, self._one_row = PlainLeaves(store.schema), OneRow(store.rows)
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
         self.rows_device, self.on_host = kind, kind.type == "cpu"
 
     def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
+        return self._write_leaves(leaves_of(batch.cells), batch.extent, marks)
+
+    def _write_leaves(
+        self, leaves: Leaves | Known, extent: Extent, marks: MarkerKeys | None = None
+    ) -> Span:
         store, _ = self._made()
-        count = batch.extent.count
+        count = extent.count
         self._require_room(count, self.ring.span_limit)
         links = self._begin_write()
         try:
             span = self.ring.reserve(count)
             try:
-                leaves = leaves_of(batch.cells)
-                found = self._find(links, leaves, batch.extent, span, marks)
-                if marks is not None:
+                found = self._find(links, leaves, extent, span, marks)
+                if marks is not None and isinstance(leaves, Leaves):
                     new = {path for key, path in marks.paths if key not in self._came()}
                     leaves = Leaves(
                         (path, leaf) for path, leaf in leaves.items() if path not in new
@@ -377,7 +386,7 @@ class TensorStorage(MarkedStorage):
             if isinstance(store, CompactRows):
                 warn_of_few_links(store, len(self.ring.window()))
 
-    def _write_one(self, one_row: OneRow, leaves: dict[NestedKey, Any]) -> Span:
+    def _write_one(self, one_row: OneRow, leaves: Known) -> Span:
         self.require_own()
         links = self._begin_write()
         try:
@@ -407,7 +416,7 @@ class TensorStorage(MarkedStorage):
     def _find(
         self,
         links: Links,
-        leaves: Leaves,
+        leaves: Leaves | Known,
         extent: Extent,
         span: Span,
         marks: MarkerKeys | None,
@@ -418,6 +427,8 @@ class TensorStorage(MarkedStorage):
         try:
             return links.find(leaves, extent, span.numbers)
         except Exception:
+            if isinstance(leaves, Known):
+                raise
             # a marker does not fit: say which, in the words of the schema
             fields = self._made()[0].schema.fields
             fitting(leaves, fields, torch.Size([extent.count]), exact=True)
