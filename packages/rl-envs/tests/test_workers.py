@@ -290,6 +290,27 @@ def test_an_exception_while_making_leaves_no_process():
     assert multiprocessing.active_children() == before
 
 
+def test_an_exception_while_making_is_told_though_others_take_longer_than_its_process_lasts():
+    ours, theirs = os.pipe()
+
+    def fails():
+        os.write(theirs, os.getpid().to_bytes(8))
+        raise ValueError("no desk here")
+
+    def waits():
+        pid = int.from_bytes(os.read(ours, 8))
+        ended = select.poll()
+        ended.register(os.pidfd_open(pid), select.POLLIN)
+        ended.poll(60_000)
+        return Desk()
+
+    with pytest.raises(ValueError, match="no desk here") as caught:
+        WorkerPool([waits, fails], start_method="fork")
+    assert isinstance(caught.value.__cause__, WorkerTraceback)
+    os.close(ours)
+    os.close(theirs)
+
+
 # death
 
 

@@ -135,7 +135,8 @@ class RowRollout:
         self._acting: Callable[[int], None] | None = None  # from the second step on
         self._goal = request.max_steps  # T, as far as it is known
         self._drawn: int | None = None  # where actions that were drawn ahead end
-        self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row
+        self._counted = 0  # columns
+        self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row in them
         self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
         root = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
@@ -163,7 +164,7 @@ class RowRollout:
             The batch `[*B, T]`.
         """
         first = t = 0 if leftover is None else self._resume(leftover)
-        is_over = t >= self._goal and self._is_over()
+        is_over = t >= self._goal and self._is_over(t)
         binding = self._bound()
         if leftover is None:
             self._start(binding, root)
@@ -179,9 +180,9 @@ class RowRollout:
                     binding.receive(self._given)
             over = binding.step(t)
             t += 1
-            if self._is_ragged or (over and self._breaks):
+            if self._breaks and (over or self._is_ragged):
                 self._note(t)
-            is_over = t >= self._goal and self._is_over()
+            is_over = t >= self._goal and self._is_over(t)
             if self._is_ragged or not is_over:  # the root behind the batch is kept, or played from
                 binding.advance(t - 1)
             if self.request.callback is not None:
@@ -203,7 +204,7 @@ class RowRollout:
         leftover.put_into(self.columns)
         if leftover.num_steps:
             self._written = set(leftover.written)
-        for t in range(leftover.num_steps):
+        for t in range(leftover.num_steps if self._breaks else 0):
             self._note(t + 1)
         return leftover.num_steps
 
@@ -227,18 +228,12 @@ class RowRollout:
         return binding
 
     def _note(self, num_played: int) -> None:
-        """Count the real steps of the last column, and note which rows it ended."""
-        real = None
-        if self._is_ragged:
-            real = self.columns.arrays[keys.MASK][:, num_played - 1]
-            self._lengths += real
-        else:
-            self._lengths[...] = num_played
-        if not self._breaks:
-            return
+        """Note which rows the last column ended, and how far to play."""
+        self._count(num_played)
         done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
         ended = done[num_played - 1].reshape(self._lengths.shape) & (self._first_ends == 0)
-        ended = ended if real is None else ended & real
+        if self._is_ragged:
+            ended &= self.columns.arrays[keys.MASK][:, num_played - 1]
         self._first_ends[ended] = self._lengths[ended]
         ends = self._first_ends[self._first_ends > 0]
         if self.request.break_when_any_done and ends.size:
@@ -246,9 +241,20 @@ class RowRollout:
         elif ends.size == self._first_ends.size:
             self._goal = min(self._goal, int(ends.max()))
 
-    def _is_over(self) -> bool:
+    def _count(self, num_played: int) -> None:
+        """Count the real steps of each row."""
+        if self._is_ragged:
+            self._lengths += self.columns.arrays[keys.MASK][:, self._counted : num_played].sum(1)
+        else:
+            self._lengths[...] = num_played
+        self._counted = num_played
+
+    def _is_over(self, num_played: int) -> bool:
         """Tell whether every row has all its steps, where as many columns are played."""
-        return not self._is_ragged or bool((self._lengths >= self._goal).all())
+        if not self._is_ragged:
+            return True
+        self._count(num_played)
+        return bool((self._lengths >= self._goal).all())
 
     def _batch(self, num_played: int) -> TensorDictBase:
         if not self._is_ragged:
@@ -342,13 +348,20 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
         >>> real_steps(batch.set(("collector", "mask"), mask), 2)["a"].tolist()
         [[0, 2], [3, 4]]
     """
-    mask = batch.get(keys.MASK)
-    num_steps = min(num_steps, int(mask.sum(-1).min()))
-    first = mask & (mask.cumsum(-1) <= num_steps)
-    order = first.nonzero()[:, 1].reshape(len(mask), num_steps)
-    rows = torch.arange(len(mask)).unsqueeze(-1)
-    kept = {k: leaf[rows, order] for k, leaf in keys.leaves(batch) if k != keys.MASK}
-    return build(nest(kept), torch.Size((len(mask), num_steps)), [None, keys.TIME])
+    mask = batch.get(keys.MASK).numpy()
+    num_rows, num_played = mask.shape
+    so_far = np.cumsum(mask, 1, dtype=np.int32)
+    num_steps = min(num_steps, int(so_far[:, -1].min()))
+    row, column = np.divmod(np.flatnonzero(mask & (so_far <= num_steps)), num_played)
+    places = column * num_rows + row  # where steps of all rows lie together, a view of a fast copy
+    sizes = torch.Size((num_rows, num_steps))
+    kept = {}
+    for key, leaf in keys.leaves(batch):
+        if key != keys.MASK:
+            by_time = leaf.movedim(1, 0)
+            rows = by_time.numpy().reshape(-1, *by_time.shape[2:])
+            kept[key] = torch.from_numpy(rows.take(places, 0)).view(*sizes, *rows.shape[1:])
+    return build(nest(kept), sizes, [None, keys.TIME])
 
 
 def check_rows(env: EnvBase, batch: TensorDictBase) -> None:

@@ -106,6 +106,8 @@ def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], A
         return lambda rows: np.array(rows, dtype)
     start: Any = space.start
     if isinstance(space, spaces.Discrete) and one_hot:
+        if not start:
+            return lambda rows: rows.argmax(-1).astype(dtype, copy=False)
         return lambda rows: (rows.argmax(-1) + start).astype(dtype)
     if isinstance(space, spaces.MultiDiscrete) and one_hot and space.nvec.ndim == 1:
         cuts = np.cumsum(space.nvec)[:-1]

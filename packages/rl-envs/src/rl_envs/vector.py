@@ -27,6 +27,7 @@ from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite
 
 DISABLED = AutoresetMode.DISABLED
+FLAGS = {(name,) for name in keys.DONE_KEYS}
 
 
 class GymVectorEnv(EnvBase):
@@ -320,22 +321,21 @@ class NextStepBinding(RowBinding):
         num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
         spare = np.zeros((env.num_envs, num_steps, 1))
         names = ("reward", "terminated", "truncated", "done")
-        columns = [after.get((name,), spare)[:, :, 0] for name in names]
-        self._reward, self._terminated, self._truncated, self._done = columns
-        self._real = root.get(keys.MASK, spare[:, :, 0])
-        flags = {(name,) for name in keys.DONE_KEYS}
-        self._shown = {key: column for key, column in self._shown.items() if key not in flags}
+        flags = [np.moveaxis(after.get((name,), spare)[:, :, 0], 1, 0) for name in names]
+        self._reward, self._terminated, self._truncated, self._done = flags
+        self._real = np.moveaxis(root.get(keys.MASK, spare[:, :, 0]), 1, 0)
+        self._shown = {key: column for key, column in self._shown.items() if key not in FLAGS}
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
         env = self.env
-        self._real[:, t] = ~env._over
+        np.logical_not(env._over, out=self._real[t])
         rows = {key: column[:, t] for key, column in self._inputs.items()}
-        self._reward[:, t], self._terminated[:, t], self._truncated[:, t], _ = env._take(rows)
+        self._reward[t], self._terminated[t], self._truncated[t], _ = env._take(rows)
         for column, path, write in self._results:
             write(column[:, t], value_at(env._shown, path))
-        self._done[:, t] = env._over
-        return bool(env._over.any())
+        self._done[t] = env._over
+        return 1 in env._over.tobytes()  # any() takes ten times as long
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done reset in the step to come."""

@@ -224,7 +224,7 @@ class WorkerPool:
             The replies, by worker; None for one that had no call pending.
 
         Raises:
-            WorkerDied: A process is gone.
+            WorkerDied: A process is gone that had raised nothing.
             WorkerTimeout: A reply did not come in time.
             Exception: A call raised it; that of the first worker, if several did.
 
@@ -246,7 +246,7 @@ class WorkerPool:
                     found = worker.read() if has_message else worker.take_reply(0)
                 except Exception as error:
                     if worker.is_dead or worker.pending is not None:
-                        raise  # there is no reply, so there is nothing to go on with
+                        raise failures.get(worker.index, error)  # noqa: B904 - told, and left
                     failures[worker.index] = error
                 else:
                     replies[worker.index] = found
