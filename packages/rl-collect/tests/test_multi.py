@@ -1,6 +1,7 @@
 """Collectors over processes: together, one by one, stopped early, killed, saved and refused."""
 
 import functools
+import multiprocessing
 import os
 import signal
 
@@ -553,3 +554,27 @@ def test_hooks_run_in_workers():
         pid = one._crew.pool.pids[0]
         with pytest.raises(ValueError, match=f"a hook in {pid}"):
             one.next()
+
+
+def test_who_waits_in_a_hook_acts_with_the_weights_that_come_meanwhile():
+    made = multiprocessing.get_context("fork")
+    waits, goes_on = made.Event(), made.Event()
+
+    def hook():
+        waits.set()
+        goes_on.wait()
+
+    acting, batches = policy(), Buffer()
+    options = {"frames_per_batch": 4, "total_frames": 4, "replay_buffer": batches}
+    with MultiAsyncCollector(
+        [counting(9)], acting, pre_collect_hook=hook, **options, **FORK
+    ) as collector:
+        collector.start()
+        assert waits.wait(60)
+        with torch.no_grad():
+            acting.module.weight.fill_(1)
+        collector.update_policy_weights_()
+        goes_on.set()
+        collector.wait()
+    assert (batches[0]["collector", "policy_version"] == 1).all()
+    assert (batches[0]["weight"] == 1).all()

@@ -39,6 +39,7 @@ class Batches:
         policy_version: which weights act.
         episodes: returns and lengths.
         is_enough: asked now and then while a batch is played, which ends early when it says so.
+        refresh: called before each batch is played, and behind the hook, which may take its time.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -66,6 +67,7 @@ class Batches:
         self.episodes = Episodes(env.batch_size)
         self.frames = self.policy_version = 0
         self.is_enough: Callable[[], bool] | None = None
+        self.refresh: Callable[[], None] | None = None
 
     @property
     def producer(self) -> int:
@@ -195,6 +197,8 @@ class Batches:
     def _begin(self) -> None:
         if self._settings.pre_collect_hook is not None:
             self._settings.pre_collect_hook()
+        if self.refresh is not None:
+            self.refresh()
         if self._settings.reset_at_each_iter:
             self.reset()
 

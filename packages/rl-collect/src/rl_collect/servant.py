@@ -67,10 +67,20 @@ class Servant:
             stop: a slab of one number: batches numbered up to it are to end early.
         """
         self._slots, self._board = slots, board
+        batches = self._collector._batches
+        batches.refresh = None if board is None else self._refresh
         if board is not None:  # weights may have changed since this worker was made
-            batches = self._collector._batches
-            batches.policy_version = board.load_into(self._collector._given, have=-1)
+            batches.policy_version = -1
+            self._refresh()
         self._stop = None if stop is None else (stop, stop.columns()["stop"])
+
+    def _refresh(self) -> None:
+        """Act with the newest weights."""
+        assert self._board is not None
+        batches = self._collector._batches
+        batches.policy_version = self._board.load_into(
+            self._collector._given, batches.policy_version
+        )
 
     def play(self, slot: int, number: int = 0) -> Delivery:
         """Play a batch.
@@ -84,9 +94,6 @@ class Servant:
         """
         collector = self._collector
         batches = collector._batches
-        if self._board is not None:
-            have = batches.policy_version
-            batches.policy_version = self._board.load_into(collector._given, have)
         if self._stop is not None:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)

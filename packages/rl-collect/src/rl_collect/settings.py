@@ -135,7 +135,7 @@ class Settings:
         }
         for name, value in limits.items():
             if not isinstance(value, Integral):
-                msg = f"{name} must be an integer: got {value!r}."
+                msg = f"{name} must be an integer: got {getattr(self, name)!r}."
                 raise TypeError(msg)
             if value < 1:
                 msg = f"{name} is too small: got {getattr(self, name)}."
