@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-value",
+#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-transforms", "rl-value",
 #     "gymnasium", "matplotlib", "tensordict", "torch",
 # ]
 # ///
@@ -9,9 +9,9 @@
 
     python examples/a2c_pendulum.py
 
-No episode of the pendulum ever terminates: each is truncated after 200 steps, so every return is
-bootstrapped at its end from the real final observation. `--truncations-terminate` makes the usual
-mistake on purpose.
+No episode of the pendulum ever terminates: in training each is truncated after 20 actions, too
+few to swing up, so every return is bootstrapped at its end from the real final observation.
+`--truncations-terminate` makes the usual mistake on purpose, and learns nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from tensordict.nn import InteractionType, TensorDictModule, set_interaction_typ
 from torch import Tensor, nn
 
 from rl_collect import Collector
-from rl_envs import GymEnv, SerialEnv
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_layout import check_layout
 from rl_policies import MLP, ProbabilisticActor, TanhNormal, ValueOperator
+from rl_transforms import StepCounter
 from rl_value import GAE, A2CLoss
 
 ENV = "Pendulum-v1"
-LIMIT = 200  # steps of an episode
+LIMIT = 200  # steps of an episode in evaluation
 EPISODES = 50  # of an evaluation
 
 
@@ -46,6 +47,7 @@ class Settings:
     num_envs: int = 64
     num_steps: int = 16  # of each environment, in a batch
     frame_skip: int = 2  # each action is taken so many times
+    max_actions: int = 20  # of an episode in training
     gamma: float = 0.9
     lmbda: float = 0.95
     actor_rate: float = 3e-3
@@ -83,9 +85,10 @@ class Torque(nn.Module):
         return loc, self.log_scale.exp().expand_as(loc)
 
 
-def make_env(num_envs: int, frame_skip: int) -> SerialEnv:
-    """Make pendulums that are played side by side."""
-    return SerialEnv(num_envs, lambda: GymEnv(ENV, frame_skip=frame_skip))
+def make_env(num_envs: int, frame_skip: int, max_actions: int = LIMIT) -> TransformedEnv:
+    """Make pendulums that are played side by side, and are truncated after so many actions."""
+    env = SerialEnv(num_envs, lambda: GymEnv(ENV, frame_skip=frame_skip))
+    return TransformedEnv(env, StepCounter(max_actions))
 
 
 class Run:
@@ -99,11 +102,12 @@ class Run:
             in_keys=["loc", "scale"],
             spec=GymEnv(ENV).action_spec,
             distribution_class=TanhNormal,
-            distribution_kwargs={"low": -2.0, "high": 2.0},
+            # a centre near a bound makes torques whose density float32 no longer resolves
+            distribution_kwargs={"low": -2.0, "high": 2.0, "tanh_loc": True, "upscale": 2.0},
         )
         critic = ValueOperator(Scaled())
         self.collector = Collector(
-            make_env(settings.num_envs, settings.frame_skip),
+            make_env(settings.num_envs, settings.frame_skip, settings.max_actions),
             self.actor,
             frames_per_batch=settings.num_envs * settings.num_steps,
             producer=settings.seed,
@@ -176,12 +180,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--envs", type=int, default=Settings.num_envs)
-    parser.add_argument("--steps", type=int, default=2_000_000, help="of all environments together")
+    parser.add_argument("--steps", type=int, default=1_200_000, help="of all environments together")
     parser.add_argument("--out", type=Path, default=Path("runs/a2c_pendulum"))
     parser.add_argument("--truncations-terminate", action="store_true", help="the usual mistake")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"a2c_pendulum: cannot write to {options.out}: {error}") from None
     wrong = options.truncations_terminate
     settings = Settings(options.seed, options.envs, truncations_terminate=wrong)
     run, start = Run(settings), time.perf_counter()

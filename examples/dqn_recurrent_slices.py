@@ -94,10 +94,8 @@ class Run:
         torch.manual_seed(settings.seed)
         self.settings, size = settings, settings.hidden_size
         spec = GymEnv(settings.env).action_spec
-        self.gru = GRUModule(
-            2, size, in_key="observation", out_key="features", burn_in=settings.burn_in
-        )
-        values = TensorDictModule(nn.Linear(size, 2), ["features"], ["action_value"])
+        self.gru = GRUModule(2, size, in_key="observation", out_key="h", burn_in=settings.burn_in)
+        values = TensorDictModule(nn.Linear(size, 2), ["h"], ["action_value"])
         self.network = QValueActor(TensorDictSequential(self.gru, values), spec=spec)
         self.explore = EGreedyModule(spec, 1.0, 0.02, annealing_num_steps=15_000)
         self.policy = TensorDictSequential(self.network, self.explore)
@@ -263,7 +261,10 @@ def check(settings: Settings, out: Path) -> None:
         refuse(f"{settings.env} is no CartPole: its observations are {space}")
     if not 0 <= settings.seed < 2**31:
         refuse(f"expected a seed of at most 31 bits, got {settings.seed}")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse(f"cannot write to {out}", error)
 
 
 def main() -> None:
@@ -281,10 +282,9 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     settings, out = Settings(options.env, options.seed, options.device), options.out
     check(settings, out)
-    run = Run(settings)
+    run, start = Run(settings), time.perf_counter()
     if options.resume:
         run.load(out)
-    start = time.perf_counter()
     train(run, options.steps, out, interrupts)
     seconds, weights = time.perf_counter() - start, run.best["weights"]
     score = run.evaluate(weights or run.network.state_dict(), seed=options.seed + 2_000_000)

@@ -119,7 +119,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/inspect_layout"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"inspect_layout: cannot write to {options.out}: {error}") from None
 
     batch = collect(options.envs, options.steps, options.seed)
     report = check_layout(batch, default_states={STATE: 0.0}).raise_if_broken()

@@ -231,7 +231,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/memory_recipes"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"memory_recipes: cannot write to {options.out}: {error}") from None
     found = {
         "CartPole-v1": compare(lambda: GymEnv("CartPole-v1"), options.steps, options.rounds),
         "84 x 84 uint8 frames": compare(Frames, options.frames, options.rounds),

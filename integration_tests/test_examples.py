@@ -75,6 +75,15 @@ def printed_on(name):
     return re.search(r"^```text\n(.*?)^```", page(name), flags=re.S | re.M)[1]
 
 
+@pytest.mark.parametrize("name", ["inspecting", "recipes", "pendulum", "slices"])
+def test_a_folder_that_cannot_be_written_to_is_one_line(name, request, monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit, match=r"^[a-z0-9_]+: cannot write to .*file") as refused:
+        run(request.getfixturevalue(name), monkeypatch, "--out", file / "folder")
+    assert "\n" not in str(refused.value)
+
+
 def test_a_batch_is_inspected_as_its_page_says(inspecting, monkeypatch, capsys, tmp_path):
     run(inspecting, monkeypatch, "--out", tmp_path)
     printed = capsys.readouterr().out.replace(str(tmp_path), "runs/inspect_layout")
@@ -152,7 +161,7 @@ def test_recipes_that_saw_other_steps_are_refused(recipes):
 
 
 def small(pendulum, **settings):
-    return pendulum.Run(pendulum.Settings(**({"num_envs": 3, "num_steps": 110} | settings)))
+    return pendulum.Run(pendulum.Settings(**({"num_envs": 3, "num_steps": 30} | settings)))
 
 
 @pytest.mark.parametrize("truncations_terminate", [False, True])
