@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import nox
@@ -90,7 +93,23 @@ def install(session: nox.Session, *arguments: str) -> None:
     session.install("--no-compile", "-c", "constraints.txt", *arguments)
 
 
+def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
+    """Remove the environment of a session that passed: 30 of 1 to 3 GB fill a disk.
+
+    `nox -r` keeps them, to use them again.
+    """
+
+    @functools.wraps(function)
+    def run(session: nox.Session, *arguments: str, **options: str) -> None:
+        function(session, *arguments, **options)
+        if not session.virtualenv.reuse_existing:
+            shutil.rmtree(session.virtualenv.location)
+
+    return run
+
+
 @nox.session
+@frees_disk
 def lint(session: nox.Session) -> None:
     """Check style, layers and what every package folder must hold; `-- --fix` mends style."""
     install(session, "ruff", "import-linter")
@@ -148,6 +167,7 @@ def folder_problems() -> list[str]:
 
 
 @nox.session
+@frees_disk
 def types(session: nox.Session) -> None:
     """Check the types of every package, strictly."""
     install(session, "mypy", *editable(list(PACKAGES)), *groups("test", *PACKAGES))
@@ -156,6 +176,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 @each_package
+@frees_disk
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only what it declares: unit tests, README and docstring examples."""
     install(session, *work("test", package))
@@ -176,6 +197,7 @@ def assert_light_import(session: nox.Session, package: str) -> None:
 
 @nox.session
 @each_package
+@frees_disk
 def wheel(session: nox.Session, package: str) -> None:
     """Build wheels of one package and those below it, and test the installed copies."""
     dist = Path(session.create_tmp()) / "dist"
@@ -198,6 +220,7 @@ def wheel(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+@frees_disk
 def integration(session: nox.Session) -> None:
     """Run the whole path over all packages, and the code of the documentation pages."""
     install(
@@ -227,6 +250,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 @each_example
+@frees_disk
 def examples(session: nox.Session, script: str) -> None:
     """Run one example with only what it declares; the long ones with fewer steps."""
     options = session.posargs or FEWER_STEPS.get(script, [])
@@ -266,6 +290,7 @@ def seeds(session: nox.Session) -> None:
 
 
 @nox.session
+@frees_disk
 def docs(session: nox.Session) -> None:
     """Build the documentation; a broken reference is an error."""
     tools = ["sphinx", "myst-parser", "furo", *groups("test", *PACKAGES)]
