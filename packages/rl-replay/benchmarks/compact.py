@@ -3,8 +3,9 @@
     python packages/rl-replay/benchmarks/compact.py
 
 One process, fresh random indices for every call, the contenders taking turns; medians. The tables:
-a sample of 256 small rows and one of frames, against the same rows stored plainly; writing; and
-bytes per row beside what storing each observation once takes. The floor of a sample of small rows
+a sample of 256 small rows and one of frames, against the same rows stored plainly; the same of
+whole buffers, by where their memory lies; writing; and bytes per row beside what storing each
+observation once takes. The floor of a sample of small rows
 reads them and the rows a fixed distance behind them, whatever these name: so it knows nothing of
 trajectories that end.
 """
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from rl_replay.compact import CompactRows
 from rl_replay.compact_layout import CompactLayout
 from rl_slabs import Rows, RowSchema
@@ -137,6 +139,38 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
     )
 
 
+def in_buffers(count: int, rounds: int) -> None:
+    """256 random rows of a buffer, plain and lossless: in private and shared memory and in a file.
+
+    Shared and in a file, a sample also proves that nobody overwrote its rows meanwhile.
+    """
+    buffers: dict[tuple[str, bool], TensorDictReplayBuffer] = {}
+    for once in (False, True):
+        for name in ("private", "shared", "file"):
+            kind = LazyMemmapStorage if name == "file" else LazyTensorStorage
+            storage = kind(count, lossless=once, lanes=None if name == "private" else 1)
+            shared = name == "shared"
+            buffers[name, once] = TensorDictReplayBuffer(
+                storage=storage, batch_size=BATCH, shared=shared
+            )
+    for cells, back in batches(schema_of(SMALL), count, 1, 1000, 200):
+        cells["is_init"] = torch.from_numpy(back == 0)[:, None]
+        for buffer in buffers.values():
+            buffer.extend(cells)
+    calls = {
+        f"{name} {once}": lambda _, buffer=buffer: buffer.sample()
+        for (name, once), buffer in buffers.items()
+    }
+    found = medians(calls, count, rounds)
+    print(f"\nsample of {BATCH} of {count:,} rows, 9 leaves, 1 environments, of whole buffers")
+    for name in ("private", "shared", "file"):
+        both, once = found[f"{name} False"], found[f"{name} True"]
+        print(
+            f"  {name:<8} both {both:>7.1f} us, once {once:>7.1f} us"
+            f"   {once - both:+.1f} us, {once / both:.2f} x"
+        )
+
+
 def writing(schema: RowSchema, count: int, length: int) -> None:
     """Batches of `length` rows of one environment."""
     compact, plain = CompactRows.zeros(schema, count), Rows.zeros(schema, count)
@@ -178,6 +212,7 @@ def main() -> None:
     for environments in (1, 8):
         sampling(f"9 leaves, {environments} environments", small, 1_000_000, environments, 50)
         sampling(f"84x84x4 frames, {environments} environments", frames, 10_000, environments, 5)
+    in_buffers(1_000_000, 50)
     print("\nwriting rows of 9 leaves")
     for length in (1, 64, 10_000):
         writing(small, 1_000_000, length)

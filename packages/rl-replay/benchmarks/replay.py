@@ -4,15 +4,19 @@
 
 A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
 random indices, all leaves stored and handed out on every side, medians in microseconds. The
-contenders of a table take turns, so that a busy machine slows them all. A floor is what must be
-done in any case: rows drawn and copied out by one gather, or copied in: in the packed form, and
-leaf by leaf, as numpy copies leaves that lie apart into rows. The last floor of `extend` is all of
-it by hand, for these nine leaves alone: arrays of the tensors, copies, whether each row continues
-the one before it, and the positions that are returned; nothing is checked or counted.
+contenders of a table take turns in an order that is drawn anew in each round, so that a busy
+machine slows them all. Each is timed twice: "again and again", in blocks of calls behind calls that
+warm the caches up, and "after others", one call at a time, straight after another contender left
+the caches to it. A floor is what must be done in any case: rows drawn and copied out by one gather,
+or copied in: in the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows.
+The last floor of `extend` is all of it by hand, for these nine leaves alone: arrays of the tensors,
+copies, whether each row continues the one before it, and the positions that are returned; nothing
+is checked or counted.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 import warnings
@@ -55,21 +59,33 @@ def steps(count: int, first: int = 0) -> TensorDict:
     return TensorDict(root, [count])
 
 
-def show(title: str, calls: Calls, rounds: int, each: int) -> None:
-    """The median of each contender, and how many times ours, the last one, that is."""
+def medians(calls: Calls, rounds: int, each: int, warm: int) -> list[float]:
+    """The median of each contender, of `each` calls a round behind `warm` ones."""
     times: dict[str, list[int]] = {name: [] for name in calls}
+    order = random.Random(0)
     for _ in range(rounds):
-        for name, call in calls.items():
-            call()
+        for name in order.sample(list(calls), len(calls)):
+            call = calls[name]
+            for _ in range(warm):
+                call()
             for _ in range(each):
                 start = time.perf_counter_ns()
                 call()
                 times[name].append(time.perf_counter_ns() - start)
-    medians = {name: statistics.median(found) / 1000 for name, found in times.items()}
-    ours = list(medians.values())[-1]
-    print(f"\n{title}")
-    for name, median in medians.items():
-        print(f"  {name:<44}{median:>10.1f} us{median / ours:>8.2f} x")
+    return [statistics.median(found) / 1000 for found in times.values()]
+
+
+def show(title: str, calls: Calls, rounds: int, each: int) -> None:
+    """The medians of each contender, and how many times ours, the last one, they are."""
+    again = medians(calls, rounds, each, warm=each)
+    after = medians(calls, rounds * each // 2, 1, warm=0)
+    print(f"\n{title:<46}{'again and again':>21}{'after others':>21}")
+    for name, one, other in zip(calls, again, after, strict=True):
+        print(f"  {name:<44}{_beside(one, again[-1])}{_beside(other, after[-1])}")
+
+
+def _beside(median: float, ours: float) -> str:
+    return f"{median:>10.1f} us{median / ours:>6.2f} x"
 
 
 def copies(rows: Rows, batch: TensorDict) -> Callable[[int], None]:
@@ -81,7 +97,7 @@ def copies(rows: Rows, batch: TensorDict) -> Callable[[int], None]:
     words = {1: np.uint8, 4: np.uint32, 8: np.uint64}
     kinds = [words.get(column.itemsize, column.dtype) for column, _ in pairs]
     pairs = [(a.view(kind), b.view(kind)) for (a, b), kind in zip(pairs, kinds, strict=True)]
-    block = (1 << 18) // rows.schema.row_bytes
+    block = (1 << 19) // rows.schema.row_bytes
 
     def write(start: int) -> None:
         for begin in range(0, LONG, block):
@@ -205,7 +221,7 @@ def main() -> None:
     calls["extend"]["rl-replay"] = lambda: ours.extend(many)
     calls["add"]["rl-replay"] = lambda: ours.add(one)
     show(f"sample {BATCH} of {ROWS:,} rows", calls["sample"], 20, 50)
-    show(f"extend by {LONG:,} rows", calls["extend"], 10, 5)
+    show(f"extend by {LONG:,} rows", calls["extend"], 20, 10)
     show("add one row", calls["add"], 20, 50)
 
 

@@ -118,7 +118,7 @@ def show(title: str, contenders: dict[str, tuple[Call, Call]], rounds: int = 25)
 def against_the_peer() -> None:
     """The claim: 8 slices of 32 of a million rows."""
     full = ours(ROWS)
-    contenders = {"rl-replay, each step equally likely": sampling(ours(ROWS, by="step"))}
+    contenders = {"rl-replay, each place equally likely": sampling(ours(ROWS, by="step"))}
     if (other := peer(ROWS)) is not None:
         contenders = {"torchrl 0.14.1": sampling(other)} | contenders
     show(

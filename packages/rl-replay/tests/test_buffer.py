@@ -310,6 +310,41 @@ def test_written_back_slices_do_not_change_stored_markers() -> None:
         buffer.update_rows(sample[keys.ROW], sample.select("is_init"))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_that_are_all_overwritten_are_refused_by_the_mask(shared):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6, lanes=1), shared=shared)
+    rows = trajectories([6, 6])
+    buffer.extend(rows[:6])
+    old = buffer[:].select("action") + 1
+    buffer.extend(rows[6:])
+    assert buffer.update_rows(torch.arange(6), old).tolist() == [False] * 6
+    assert (buffer[:].exclude("index") == rows[6:]).all()
+    with pytest.raises(ValueError, match=r"as many rows as numbers, got \[6\] rows for .* \[2\]"):
+        buffer.update_rows(torch.tensor([7, 8]), old)
+    with pytest.raises(TypeError, match="numbers of rows are an int64 tensor"):
+        buffer.update_rows(torch.arange(6.0), old)
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])
+def test_a_batch_size_that_is_none_is_refused_and_nothing_is_drawn(sampler):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=sampler())
+    buffer.extend(torch.arange(5))
+    for size, error, message in (
+        (0, ValueError, "batch_size must be at least 1, got 0"),
+        (-1, ValueError, "batch_size must be at least 1, got -1"),
+        (2.5, TypeError, "batch_size must be an integer, got float"),
+    ):
+        with pytest.raises(error, match=message):
+            buffer.sample(size)
+        with pytest.raises(error, match=message):
+            buffer.batch_size = size
+        with pytest.raises(error, match=message):
+            ReplayBuffer(batch_size=size)
+    assert sorted(buffer.sample(np.int64(5)).tolist())[0] >= 0
+    with pytest.raises(ValueError, match="prefetch must be at least 1, got -1"):
+        ReplayBuffer(prefetch=-1, batch_size=3)
+
+
 def test_a_list_is_a_list_of_elements_and_a_tuple_is_a_tree() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.extend([torch.zeros(3), torch.ones(3)])

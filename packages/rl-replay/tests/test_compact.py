@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tensordict import TensorDict
 
 from rl_replay.compact import CompactRows
+from rl_replay.side_table import SideTable
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import carrier
 
@@ -28,7 +29,16 @@ OBSERVATIONS = {
     ("agents", "view"): (torch.float64, (2, 2)),
 }
 SMALL = ["single", "half", "brain", "whole", "flag", "pixels", ("agents", "view")]
-KINDS = st.sampled_from([{}, {"by_tensors": True}, {"small": True}])
+KINDS = st.sampled_from(
+    [
+        {},
+        {"by_tensors": True},
+        {"small": True},
+        {"small": True, "full": True},
+        {"small": True, "full": True, "beside": True},
+        {"small": True, "full": True, "beside": True, "by_tensors": True},
+    ]
+)
 
 
 def under_next(key):
@@ -67,8 +77,10 @@ def bits(tensordict, keys):
 class Ring:
     """Rows of many producers in one ring, their model, and who continues whom."""
 
-    def __init__(self, capacity, seed, *, n_step=1, by_tensors=False, small=False):
-        self.capacity, self.n_step = capacity, n_step
+    def __init__(
+        self, capacity, seed, *, n_step=1, by_tensors=False, small=False, full=False, beside=False
+    ):
+        self.capacity, self.n_step, self.full = capacity, n_step, full
         names = SMALL if small else OBSERVATIONS
         self.observations = {key: OBSERVATIONS[key] for key in names}
         self.generator = np.random.default_rng(seed)
@@ -77,7 +89,11 @@ class Ring:
         schema = RowSchema.from_tensordict(self.cells([], [], [], []))
         self.keys = list(schema)
         self.rows = CompactRows.zeros(schema, capacity, back=self.back)
-        assert self.rows.joined is small
+        assert (self.rows.joined, self.rows.layout.apart) == (small, full)
+        if beside:
+            layout = self.rows.layout
+            rows, slots = Rows.zeros(layout.stored, capacity), SideTable(layout.side, capacity)
+            self.rows = CompactRows(layout, rows, slots, back=self.back)
         if by_tensors:
             go_by_tensors(self.rows)
         self.model, self.missing = {}, set()
@@ -92,6 +108,8 @@ class Ring:
         found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64)
         found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64)
         found["next", "done"] = torch.zeros(count, 1, dtype=torch.bool)
+        if self.full:
+            found["padding"] = torch.zeros(count, 7, dtype=torch.uint8)
         if self.n_step > 1:
             found[STEPS] = torch.tensor(steps, dtype=torch.int64).view(count, 1)
         return found
@@ -889,3 +907,25 @@ def test_more_rows_than_can_be_named_are_refused():
     schema = RowSchema({"observation": (torch.float32, (1,))})
     with pytest.raises(ValueError, match="at most 1073741823 rows, got 1073741824"):
         CompactRows.zeros(schema, 1 << 30, keys=["observation"])
+
+
+DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float64, torch.complex128]
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), max_size=5))
+@settings(max_examples=60)
+def test_the_name_of_the_successor_takes_no_more_than_its_own_bytes(leaves):
+    """Beside the bytes of the same rows without it, whatever their padding."""
+    observation = (torch.float32, (3,))
+    others = {str(place): (dtype, (size,)) for place, (dtype, size) in enumerate(leaves)}
+    once = RowSchema({"observation": observation, **others})
+    rows = CompactRows.zeros(
+        RowSchema(
+            {
+                ("next", "observation"): observation,
+                **{key: (once[key].dtype, once[key].shape) for key in once},
+            }
+        ),
+        5,
+    )
+    assert once.nbytes <= rows.explain(0)["row_bytes"] <= once.nbytes + 4

@@ -196,3 +196,9 @@ def test_rows_apart_from_their_slots_load_what_rows_in_one_memory_with_them_wrot
         found.extend(trajectories([5], first_id=70))
     assert (one[:] == two[:]).all()
     assert one.storage.store.side.in_use() == two.storage.store.side.in_use()
+
+
+@pytest.mark.parametrize("lossless", ["observation", 1, None])
+def test_observations_are_named_in_a_list(lossless):
+    with pytest.raises(TypeError, match=f"a list of keys, got {lossless!r}"):
+        LazyTensorStorage(5, lossless=lossless)

@@ -137,3 +137,14 @@ def test_rows_lie_ahead_of_the_slots_and_one_more_ahead_of_them():
 def test_a_table_without_rows_ahead_says_so():
     with pytest.raises(ValueError, match="make the table with ahead="):
         SideTable(SCHEMA, 9).rows_ahead()
+
+
+@pytest.mark.parametrize("kind", ["private", "shared"])
+def test_links_stay_where_they_are_secured_again(kind):
+    table = SideTable(SCHEMA, 9, memory=SideTable.memory_for(SCHEMA, 9, kind=kind))
+    table.secure_links()
+    table.links[:] = range(9)
+    for again in (table, SideTable(SCHEMA, 9, memory=table.memory)):
+        again.secure_links()
+        assert again.links.tolist() == list(range(9))
+        assert (again.in_use(), again.take(0, 2).tolist()) in ((0, [0, 1]), (2, [2, 3]))

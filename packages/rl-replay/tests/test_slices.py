@@ -54,7 +54,16 @@ LAYOUTS = st.one_of(
 @given(
     LAYOUTS,
     st.integers(1, 7),
-    st.sampled_from([{}, {"by": "step"}, {"span": True}, {"pad_output": True}, {"span": (0, 1)}]),
+    st.sampled_from(
+        [
+            {},
+            {"by": "step"},
+            {"span": True},
+            {"by": "step", "span": True},
+            {"pad_output": True},
+            {"span": (0, 1)},
+        ]
+    ),
     st.integers(9, 60),
 )
 @settings(max_examples=50, deadline=None)
@@ -111,6 +120,8 @@ def test_a_shape_that_does_not_fit_the_batch_is_an_error():
         SliceSampler()
     with pytest.raises(ValueError, match="num_slices must be at least 1: got 0"):
         SliceSampler(num_slices=0)
+    with pytest.raises(TypeError, match=r"slice_len must be an integer, got 2\.5"):
+        SliceSampler(slice_len=2.5)
 
 
 def test_trajectories_are_drawn_uniformly_or_by_their_steps():
@@ -158,18 +169,19 @@ def test_padding_repeats_the_last_row_and_says_so():
         SliceSampler(num_slices=2, pad_output=True, strict_length=True)
 
 
-def test_slices_may_reach_out_of_their_trajectory_and_are_cut_off_there():
+@pytest.mark.parametrize("by", ["trajectory", "step"])
+def test_slices_may_reach_out_of_their_trajectory_and_are_cut_off_there(by):
+    def parts_of(storage, span):
+        sampler = seeded(SliceSampler(slice_len=4, span=span, by=by))
+        return set(slices_of(storage, sampler, 4 * 400))
+
     storage = stored(trajectories([6]))
-    parts = set(slices_of(storage, seeded(SliceSampler(slice_len=4, span=True)), 4 * 400))
     whole = [range(begin, begin + 4) for begin in range(-3, 6)]
-    assert parts == {tuple(n for n in rows if 0 <= n < 6) for rows in whole}
-    left = set(slices_of(storage, seeded(SliceSampler(slice_len=4, span=(2, False))), 4 * 400))
-    assert left == {(0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5)}
-    right = set(slices_of(storage, seeded(SliceSampler(slice_len=4, span=(0, 1))), 4 * 400))
-    assert right == {(0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5)}
-    short = stored(trajectories([2]))
-    parts = set(slices_of(short, seeded(SliceSampler(slice_len=4, span=True)), 4 * 400))
-    assert parts == {(0,), (0, 1), (1,)}
+    assert parts_of(storage, True) == {tuple(n for n in rows if 0 <= n < 6) for rows in whole}
+    left = {(0, 1), (0, 1, 2), (0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5)}
+    assert parts_of(storage, (2, False)) == left
+    assert parts_of(storage, (0, 1)) == {(0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5)}
+    assert parts_of(stored(trajectories([2])), True) == {(0,), (0, 1), (1,)}
 
 
 def test_a_span_that_leaves_no_row_is_an_error():
@@ -181,8 +193,6 @@ def test_a_span_that_leaves_no_row_is_an_error():
         SliceSampler(slice_len=4, span=(1, 2, 3))
     with pytest.raises(ValueError, match=r"span must lie in \[0, 2\)"):
         SliceSampler(num_slices=4, span=2).sample(stored(trajectories([5])), 8)
-    with pytest.raises(ValueError, match="no first step to draw: leave out span"):
-        SliceSampler(slice_len=4, span=True, by="step")
 
 
 def test_bounds_can_be_given_as_tensors_for_rows_that_stay():
@@ -198,6 +208,8 @@ def test_bounds_can_be_given_as_tensors_for_rows_that_stay():
         wrong.sample(storage, 7)
     with pytest.raises(TypeError, match="either ends or trajectories"):
         SliceSampler(slice_len=7, ends=torch.ones(7), trajectories=torch.ones(7))
+    with pytest.raises(TypeError, match="ends and trajectories are tensors, got list"):
+        SliceSampler(slice_len=7, ends=[False, True])
     with pytest.raises(ValueError, match="instead of any column"):
         SliceSampler(slice_len=7, ends=torch.ones(7), traj_key="episode")
 

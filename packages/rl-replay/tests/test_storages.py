@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ from rl_replay import (
     Storage,
     TensorStorage,
 )
+from rl_replay.storages.one_row import OneRow, _copy_each, _copy_one_by_one
+from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import _CARRIERS
+from rl_slabs.plain_leaves import PlainLeaves
 from rl_transforms import NextStateReconstructor
 
 LAZY = [
@@ -89,6 +93,68 @@ def test_one_row_of_any_dtype_is_written_as_a_batch_of_one_is(dtype: torch.dtype
         both = found[key].reshape(2, -1).contiguous().view(torch.uint8)
         assert torch.equal(both[0], both[1])
         assert torch.equal(both[1].reshape(-1), row[key].reshape(-1).view(torch.uint8))
+
+
+def test_rows_with_leaves_of_every_size_are_written_one_by_one() -> None:
+    frames = torch.randint(255, (3, 5, 7, 11), dtype=torch.uint8)
+    rows = TensorDict({"frame": frames, "action": torch.rand(3, 2)}, [3])
+    storage = LazyTensorStorage(4)
+    storage.extend(rows[:1])
+    storage.add(rows[1])
+    storage.add(rows[2])
+    assert (storage.read(torch.arange(3)) == rows).all()
+
+
+def test_a_row_with_a_gradient_is_stored_and_then_let_go() -> None:
+    storage = LazyTensorStorage(4)
+    storage.extend(TensorDict({"a": torch.zeros(1, 3)}, [1]))
+    leaf = torch.ones(3, requires_grad=True)
+    storage.add(TensorDict({"a": leaf}))
+    gone = weakref.ref(leaf)
+    del leaf
+    assert gone() is None
+    assert torch.equal(storage.read(torch.tensor([1]))["a"], torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
+    row = TensorDict({"a": torch.ones(3)})
+    schema = RowSchema({"a": (torch.float32, (3,))})
+    with torch.inference_mode(first):
+        one_row = OneRow(Rows.zeros(schema, 2), PlainLeaves(schema))
+    with torch.inference_mode(not first):
+        found = one_row.take(row)
+    assert found is not None
+    assert found["a"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "error"),
+    [
+        (torch.ones(3).to_sparse(), TypeError),
+        (torch.ones(3, dtype=torch.float64), TypeError),
+        (torch.ones(4), ValueError),
+    ],
+)
+def test_a_row_that_does_not_fit_changes_nothing(leaf: torch.Tensor, error: type) -> None:
+    storage = LazyTensorStorage(2)
+    rows = TensorDict({"a": torch.rand(2, 3), "b": torch.rand(2, 1)}, [2])
+    storage.extend(rows)
+    with pytest.raises(error):
+        storage.add(TensorDict({"b": torch.zeros(1), "a": leaf}))
+    assert (storage.read(torch.arange(2)) == rows).all()
+    storage.add(rows[1])
+    assert (storage.read(torch.tensor([0])) == rows[1:]).all()
+
+
+def test_leaves_are_copied_alike_with_and_without_one_call_for_all() -> None:
+    sources = [torch.rand(3), torch.tensor(7), torch.ones(2, dtype=torch.bool)]
+    once, each = ([torch.zeros_like(leaf) for leaf in sources] for _ in range(2))
+    _copy_each(once, sources)
+    _copy_one_by_one(each, sources)
+    for one, other, source in zip(once, each, sources, strict=True):
+        assert torch.equal(one, source)
+        assert torch.equal(other, source)
 
 
 @pytest.mark.parametrize("gone", [None, "traj_step", "traj_ids"])

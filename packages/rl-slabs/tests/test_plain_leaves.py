@@ -51,6 +51,15 @@ def test_what_is_not_plainly_such_rows_is_left_to_the_long_way(changed):
     assert PLAIN.of(batch(**changed), 1) is None
 
 
+def test_tensors_come_in_the_order_of_the_schema():
+    data = batch().select(("next", "c"), ("next", "b"), "a")
+    leaves = PLAIN.tensors(data, 1)
+    assert [leaf.data_ptr() for leaf in leaves] == [data[key].data_ptr() for key in SCHEMA]
+    assert len(PLAIN.tensors(data[2], 0)) == 3
+    assert PLAIN.tensors(data, 0) is None
+    assert PLAIN.tensors(batch(a=torch.ones(5, 3, requires_grad=True)), 1) is None
+
+
 def test_other_types_and_numbers_of_dimensions_are_left_to_the_long_way(tmp_path):
     @tensorclass
     class Step:

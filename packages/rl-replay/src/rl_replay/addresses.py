@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
 from rl_replay.storages.storage import Storage
 
@@ -24,6 +25,31 @@ def live_positions(storage: Storage) -> torch.Tensor:
     total = len(window)
     positions = storage.ring.positions(window.numbers(torch.arange(total)))
     return positions.sort().values
+
+
+def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
+    """Nothing where some rows can be written to the rows of so many numbers.
+
+    Args:
+        numbers: Row numbers, `[n]`.
+        cells: Rows, `[n]`.
+
+    Raises:
+        TypeError: No int64 tensor.
+        ValueError: As many rows as numbers were wanted.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> require_numbers(torch.tensor([7]), TensorDict({"a": torch.zeros(1)}, [1]))
+    """
+    if getattr(numbers, "dtype", None) != torch.int64:
+        kind = getattr(numbers, "dtype", type(numbers).__name__)
+        raise TypeError(f"numbers of rows are an int64 tensor, got {kind}: use sample[keys.ROW].")
+    if cells.batch_size[:1] != numbers.shape:
+        raise ValueError(
+            f"expected as many rows as numbers, got {list(cells.batch_size)} rows for numbers of "
+            f"shape {list(numbers.shape)}."
+        )
 
 
 def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey
-from rl_replay.addresses import coordinates, positions_at
+from rl_replay.addresses import coordinates, positions_at, require_numbers
 from rl_replay.collate import Collate, stack
 from rl_replay.composition import apply
 from rl_replay.explain import buffer_lines
@@ -152,7 +152,7 @@ class ReplayBuffer(Keeping):
             (tensor([0, 1, 2]), tensor([3, 0]))
         """
         with self._lock:
-            if not isinstance(self._storage, ListStorage) and isinstance(data, list):
+            if isinstance(data, list) and not isinstance(self._storage, ListStorage):
                 if not data:
                     raise ValueError("there is nothing to store: got an empty list. Leave it out.")
                 data = stack(data)
@@ -212,7 +212,7 @@ class ReplayBuffer(Keeping):
         Raises:
             KeyError: A leaf that is not stored, or none that could be written.
             TypeError: A storage without leaves, or a leaf of another dtype.
-            ValueError: A leaf of another shape.
+            ValueError: A leaf of another shape, or more or fewer rows than numbers.
 
         Example:
             >>> from tensordict import TensorDict
@@ -226,11 +226,14 @@ class ReplayBuffer(Keeping):
         storage = self._storage
         if not isinstance(storage, TensorStorage):
             raise TypeError(f"a {type(storage).__name__} has no leaves: use buffer[index] = value.")
+        require_numbers(rows, tensordict)
         with self._lock, storage.still():
             self._writer.check(len(rows))
             good = storage.ring.accept(rows)
-            storage.update_unmarked(rows[good], tensordict[good.to(tensordict.device or "cpu")])
-            self._changed()
+            if good.any():
+                chosen = tensordict[good.to(tensordict.device or "cpu")]
+                storage.update_unmarked(rows[good], chosen)
+                self._changed()
         return good
 
     def empty(self) -> None:

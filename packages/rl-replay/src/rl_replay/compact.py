@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
 from rl_replay.compact_gather import Found, Gather, Plan
-from rl_replay.compact_layout import CompactLayout, Key
+from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Key
 from rl_replay.compact_writer import CompactWriter
 from rl_replay.side_table import SideTable
 from rl_slabs import Rows, RowSchema
@@ -47,6 +47,7 @@ class CompactRows:
         schema: All leaves that are read.
         side: The side table.
         joined: Whether rows and slots lie in one memory.
+        links: What each row names, int32 `[rows]`, see `compact_layout.SUCCESSOR`; live.
 
     Args:
         layout: How rows are stored.
@@ -77,10 +78,11 @@ class CompactRows:
         layout.require_addresses(len(rows))
         self.layout, self.schema, self.side = layout, layout.schema, side
         self.rows, self._count = rows, len(rows)
-        self._gather = Gather(layout, rows, side)
-        self._writer = CompactWriter(layout, rows, side, back)
         self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
         self._on_cpu = self._device.type == "cpu"
+        self.links = self._links()
+        self._gather = Gather(layout, rows, side, self.links)
+        self._writer = CompactWriter(layout, rows, side, self.links, back)
         self.joined = side.space is not None
         self._whole = Plan(layout, None)
         self._unpack = self._whole.unpack[True, False]
@@ -121,6 +123,16 @@ class CompactRows:
             return cls(layout, side.rows_ahead(), side, back=back)
         rows = Rows.zeros(layout.stored, capacity, device=device)
         return cls(layout, rows, SideTable(layout.side, capacity, device=device), back=back)
+
+    def _links(self) -> torch.Tensor:
+        """What each row names, wherever the rows say it."""
+        if not self.layout.apart:
+            found: torch.Tensor = self.rows.view().get(SUCCESSOR[0])
+            return found
+        if not self._on_cpu:
+            return torch.zeros(self._count, dtype=torch.int32, device=self._device)
+        self.side.secure_links()
+        return torch.from_numpy(self.side.links)
 
     def __len__(self) -> int:
         return self._count
@@ -243,19 +255,23 @@ class CompactRows:
         if plan.plain is not None:
             found = self.rows.read(positions, keys=plan.plain, contiguous=contiguous, device=device)
             return found, torch.ones(len(positions), dtype=torch.bool)
-        index, shape = self._index(positions)
-        places = index.numpy()
+        places, known = positions.numpy().reshape(-1), self._writer.named
         # looked at before the rows: what a row named then was complete when it was named
-        before = self._writer.named[places].astype(np.int64)
-        gathered = self._gathered(plan, index, before)
-        steady = before == self._writer.named[places]
-        beside = np.flatnonzero(before > self._count)
-        slots = before[beside] - self._count - 1
-        steady[beside] &= self.side.owners[slots] == numbers.numpy()[beside]
-        return (
-            self._finish(plan, gathered, shape, contiguous, device),
-            torch.from_numpy(steady),
-        )
+        before = known[places].astype(np.int64)
+        plain = self._on_cpu and plan is self._whole and positions.ndim == 1
+        if plain and not (contiguous or device or self.misses):
+            packed, arrays, _ = self._gather.on_cpu(plan, positions, before)
+            found = self._unpack(packed[0], arrays, positions.shape, *packed[1:])
+        else:
+            index, shape = self._index(positions)
+            gathered = self._gathered(plan, index, before)
+            found = self._finish(plan, gathered, shape, contiguous, device)
+        steady = before == known[places]
+        beside = (before > self._count).nonzero()[0]
+        if beside.size:
+            slots = before[beside] - self._count - 1
+            steady[beside] &= self.side.owners[slots] == numbers.numpy()[beside]
+        return found, torch.from_numpy(steady)
 
     def update(
         self,
@@ -390,13 +406,13 @@ class CompactRows:
             >>> schema = RowSchema({"observation": (torch.float64, (3,))})
             >>> rows = CompactRows.zeros(schema, 5, keys=["observation"])
             >>> rows.explain(0)["row_bytes"], rows.explain(0)["side_slots"]
-            (32, 0)
+            (28, 0)
         """
         slots = self.side.in_use()
         empty = int((self._writer.named == 0).sum()) if self.misses else 0
         missing = max(0, empty - (self._count - live))
         return {
-            "row_bytes": self.layout.stored.nbytes,
+            "row_bytes": self.layout.stored.nbytes + self.layout.apart * self.links.itemsize,
             "plain_row_bytes": self.schema.nbytes,
             "side_slots": slots,
             "side_bytes": self.side.nbytes,

@@ -149,20 +149,26 @@ class Gather:
         layout: How the rows are stored.
         rows: The stored rows.
         side: The side table.
+        links: What each row names.
     """
 
-    def __init__(self, layout: CompactLayout, rows: Rows, side: SideTable) -> None:
+    def __init__(
+        self, layout: CompactLayout, rows: Rows, side: SideTable, links: torch.Tensor
+    ) -> None:
         if rows.packed is None:
-            raise ValueError("stored rows have a packed leaf that names their successor.")
+            raise ValueError("stored rows have a packed leaf.")
         self._rows, self._side, self._count = rows, side, len(rows)
         self._packed = rows.packed
         self._width = layout.stored.row_bytes // 8
-        self._place = (layout.stored[SUCCESSOR].offset or 0) // 4
+        # None where rows that were gathered say it themselves
+        self._links = links if layout.apart else None
+        self._place = 0 if layout.apart else (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)
         self._void = _void(layout, rows.packed.device)
         self._space = side.space
         if rows.packed.is_cpu:
             self._words = rows.packed.numpy()
+            self._apart = links.numpy() if layout.apart else None
             self._pieces = _pieces(self._runs, side.rows, self._void) if side.space is None else []
         if side.space is not None:
             _write_void(layout, side.space[:1])
@@ -186,8 +192,9 @@ class Gather:
         Raises:
             IndexError: A position beyond the last row.
         """
-        words = take_known_rows(self._words, index.numpy())
-        named = words.view(_INT32)[:, self._place].astype(np.int64) if given is None else given
+        places = index.numpy()
+        words = take_known_rows(self._words, places)
+        named = self._named(words, places).astype(np.int64) if given is None else given
         arrays = self._large_on_cpu(plan, index, named) if plan.large else []
         if not plan.wide:
             return Found((words,), arrays, named)
@@ -210,11 +217,16 @@ class Gather:
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
             words = take_known_rows(self._words, places)
-            named = words.view(_INT32)[:, self._place].astype(np.int64)
-            return words, take_known_rows(space, named)
+            return words, take_known_rows(space, self._named(words, places).astype(np.int64))
         words = self._words.take(places, 0, None, "wrap")
         # without a look whether each is there, which would take a copy of the addresses
-        return words, space.take(words.view(_INT32)[:, self._place], 0, None, "wrap")
+        return words, space.take(self._named(words, places), 0, None, "wrap")
+
+    def _named(self, words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int32]:
+        """What gathered rows name."""
+        if self._apart is None:
+            return words.view(_INT32)[:, self._place]
+        return self._apart.take(places, 0, None, "wrap")
 
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
@@ -227,7 +239,11 @@ class Gather:
             given: Where to look for the next observations, `[n]`; as the rows say unless given.
         """
         own = self._packed.index_select(0, index)
-        named = own.view(torch.int32)[:, self._place] if given is None else given
+        named = given
+        if named is None and self._links is not None:
+            named = self._links.index_select(0, index)
+        elif named is None:
+            named = own.view(torch.int32)[:, self._place]
         address = named.long() - 1
         inside = (address >= 0) & (address < self._count)
         nexts = torch.where(inside, address, index)

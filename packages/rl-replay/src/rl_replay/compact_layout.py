@@ -14,7 +14,7 @@ Path = tuple[str, ...]
 Key = str | Path
 
 SUCCESSOR: Path = ("_successor",)
-"""The extra leaf of a stored row, int32: where its next observation lies.
+"""The extra leaf of a stored row, int32, in the row or apart: where its next observation lies.
 
 At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in side slot
 `value - 1 - rows`. Where rows and slots lie in one memory, it is the address there of either.
@@ -43,7 +43,9 @@ class CompactLayout:
         schema: All leaves that users read: those that come, the next observations, and
             `("collector", "next_missing")` where next observations were missing from the start.
         stored: The leaves of a stored row: those of `schema` without the next observations, and
-            `SUCCESSOR`.
+            `SUCCESSOR` unless it lies apart.
+        apart: Whether `SUCCESSOR` has an array of its own, because it would make rows longer by
+            more than its own bytes.
         side: The leaves of a side slot: one next observation.
         pairs: The observations that are stored once.
         has_steps: Whether rows say how far away their next observation is.
@@ -65,6 +67,8 @@ class CompactLayout:
         >>> layout = CompactLayout(schema)
         >>> list(layout.stored), list(layout.side)
         (['observation', '_successor'], ['0.observation'])
+        >>> layout.apart
+        False
     """
 
     def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
@@ -95,8 +99,9 @@ class CompactLayout:
             {NEXT_MISSING: (torch.bool, ())} if self.may_miss else {}
         )
         stored = {path: leaf for path, leaf in leaves.items() if path not in nexts}
-        stored[SUCCESSOR] = (torch.int32, ())
-        self.stored = RowSchema(stored)
+        bare, named = RowSchema(stored), RowSchema({**stored, SUCCESSOR: (torch.int32, ())})
+        self.apart = not bare.large and named.row_bytes - bare.row_bytes > torch.int32.itemsize
+        self.stored = bare if self.apart else named
         self.side = RowSchema({pair.name: leaves[pair.root] for pair in self.pairs})
         self.schema = RowSchema({**leaves, **nexts, **marks})
 

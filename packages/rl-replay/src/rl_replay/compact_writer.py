@@ -49,18 +49,24 @@ class CompactWriter:
         layout: How rows are stored.
         rows: Rows of `layout.stored`.
         side: The side table.
+        links: What each row names, on the device of the rows.
         back: For each position how many rows before it lies the one that it continues.
     """
 
     def __init__(
-        self, layout: CompactLayout, rows: Rows, side: SideTable, back: Back | None
+        self,
+        layout: CompactLayout,
+        rows: Rows,
+        side: SideTable,
+        links: torch.Tensor,
+        back: Back | None,
     ) -> None:
         self._layout, self._rows, self._side, self._back = layout, rows, side, back
         self._count, self._lane_rows = len(rows), len(rows) // side.lanes
         self._first_slot = len(rows) + 1
         self._view = rows.view()
-        self._live = self._view.get(SUCCESSOR[0])
-        self._on_cpu = bool(self._live.is_cpu)
+        self._live = links
+        self._on_cpu = bool(links.is_cpu)
         self.named: NDArray[np.int32] = (
             self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
         )
@@ -99,9 +105,12 @@ class CompactWriter:
             slots = self._side.take(lane, len(beside))
             self._fill(slots, numbers.start + beside, leaves, beside)
             named[beside] = slots + self._first_slot
-        leaves[SUCCESSOR] = torch.from_numpy(named)
+        if not self._layout.apart:
+            leaves[SUCCESSOR] = torch.from_numpy(named)
         self._rows.put(rows, [leaves[path] for path in self._stored])
-        if not self._on_cpu:
+        if self._layout.apart:
+            self._name(positions, named)
+        elif not self._on_cpu:
             self.named[place] = named
         self.misses |= not observed.all()
         self._unsettled[lane] = _Batch(positions, numbers, behind)

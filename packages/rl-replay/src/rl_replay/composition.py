@@ -12,6 +12,7 @@ from rl_replay.in_process import InProcess
 from rl_replay.samplers import RandomSampler, Sampler
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
+from rl_slabs.rows import positive
 from rl_transforms import CallableTransform, Compose, Transform, as_transform
 
 Part = TypeVar("Part")
@@ -49,7 +50,7 @@ class Composition(InProcess):
         generator: torch.Generator | None,
         shared: bool,
     ) -> None:
-        super().__init__(prefetch or 0)
+        super().__init__(positive(prefetch, "prefetch") if prefetch else 0)
         self._shared = shared
         self._changes = 0
         # an empty storage is falsy
@@ -61,7 +62,7 @@ class Composition(InProcess):
         self._collate = collate_fn or _default_collate(self._storage)
         self._transform = Compose()
         self._transforms = False  # whether there are any: len() of a Compose takes 2 us
-        self._batch_size = batch_size
+        self._batch_size = _size(batch_size)
         if prefetch and batch_size is None:
             raise ValueError(f"prefetch={prefetch} needs a batch_size: say how many rows.")
         if self._sampler.drop_last and batch_size is None:
@@ -114,7 +115,7 @@ class Composition(InProcess):
     @batch_size.setter
     def batch_size(self, size: int | None) -> None:
         with self._lock:
-            self._batch_size = size
+            self._batch_size = _size(size)
             self._changed()
 
     def append_transform(
@@ -305,6 +306,10 @@ def _checked(part: Any, kind: Callable[..., Part], default: Any = None) -> Part:
         name = kind.__name__
         raise TypeError(f"{name.lower()} must be a {name}, got {type(found).__name__}.")
     return found
+
+
+def _size(rows: int | None) -> int | None:
+    return None if rows is None else positive(rows, "batch_size")
 
 
 def _require_order(storage: Storage, writer: Writer) -> None:

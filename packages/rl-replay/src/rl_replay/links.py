@@ -168,7 +168,7 @@ class Links:
         """
         keys = self.keys
         if keys.mask is not None and not _any(get(keys.mask)):
-            return Found(_NONE - 1, {}, ())
+            return Found(_PADDING, {}, ())
         ids, step = self._name(get)
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
@@ -181,11 +181,11 @@ class Links:
         pairs = keys.observations
         if not pairs:
             return Found(_NONE, {}, ())
-        goes_on = len(self._lasts) == 1 and self._follows(self._lasts[0], get)
+        goes_on = len(self._lasts) == 1 and self._follows(self._lasts[0], ids, step, get)
         last = _OVER
         if not self._ends(get):
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        return Found(_NONE + goes_on, {}, (), [last])
+        return Found(_NEXT if goes_on else _NONE, {}, (), [last])
 
     def write(self, span: Span, found: Found) -> None:
         """Take over the links of rows that were written.
@@ -397,15 +397,16 @@ class Links:
             return Found(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-        if len(self._lasts) == stride <= count and any(last.waits for last in self._lasts):
-            heads = [
-                _bits(leaves, key, path, slice(0, stride))
-                for (key, _), (path, _) in zip(pairs, paths, strict=True)
-            ]
+        if len(self._lasts) == stride <= count:
+            heads: list[NDArray[Any]] = []
             for row, before in enumerate(self._lasts):
-                begins = marks.init is not None and marks.init[row]
-                if not before.waits or back[row] or begins or not before.precedes(*marks.name(row)):
+                begins = not before.waits or (marks.init is not None and marks.init[row])
+                if begins or back[row] or not before.precedes(*marks.name(row)):
                     continue
+                heads = heads or [
+                    _bits(leaves, key, path, slice(0, stride))
+                    for (key, _), (path, _) in zip(pairs, paths, strict=True)
+                ]
                 if [bits[row].tobytes() for bits in heads] == before.following:
                     back[row] = stride
         following: list[NDArray[Any]] = []
@@ -423,9 +424,11 @@ class Links:
             lasts.append(Last(*marks.name(row), True, bits))
         return Found(back, {}, (), lasts)
 
-    def _follows(self, last: Last, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+    def _follows(
+        self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
+    ) -> bool:
         """Whether a row continues the last one of the call before."""
-        if not last.waits or self._begins(get) or not last.precedes(*self._name(get)):
+        if not last.waits or self._begins(get) or not last.precedes(ids, step):
             return False
         pairs = zip(self.keys.observations, last.following, strict=True)
         return all(get(key).tobytes() == bits for (key, _), bits in pairs)
@@ -452,7 +455,7 @@ class Links:
 
 
 _OVER = Last((), None, False, [])
-_NONE = np.zeros(1, dtype=np.int32)
+_PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (-1, 0, 1))
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 

@@ -16,6 +16,7 @@ from rl_replay.samplers.marks import mark_slices
 from rl_replay.sharing.reading import choose, gather
 from rl_replay.storages import TensorStorage
 from rl_replay.storages.shared import SharableStorage
+from rl_slabs.rows import positive
 from rl_slabs.tensordict_fast import put
 
 
@@ -61,7 +62,8 @@ class Sampling(Composition):
             The batch, or the batch and a dict with "index" and "row" of each of its rows.
 
         Raises:
-            ValueError: No batch size, an empty buffer, or what the sampler refuses.
+            ValueError: No batch size or one below 1, an empty buffer, or what the sampler refuses.
+            TypeError: The batch size is no integer.
         """
         batch, info, _ = self._next(self._size(batch_size))
         return (batch, info) if return_info else batch
@@ -78,7 +80,7 @@ class Sampling(Composition):
         size = self._batch_size if batch_size is None else batch_size
         if size is None:
             raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
-        return size
+        return size if batch_size is None else positive(size, "batch_size")
 
     def _next(self, size: int) -> tuple[Any, dict[str, Any], bool]:
         """The next batch, what is known about its rows, and whether it ends an epoch."""

@@ -19,7 +19,7 @@ Slots = NDArray[np.int64]
 FREE = -1
 """The owner of a slot that nobody uses."""
 
-_TOP, _SPARE, _SECURED = range(3)
+_TOP, _SPARE, _SECURED, _LINKED = range(4)
 _WORDS = 8
 _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 16
@@ -41,6 +41,8 @@ class SideTable:
     Attributes:
         schema: What a slot holds.
         owners: The number of the row that owns each slot, else -1; `[slots]` int64, live.
+        links: Room for an int32 of each row, of which there are as many as slots; live, and to be
+            used after `secure_links`.
         rows: The slots themselves.
         space: Where packed rows lie before the slots: a row that nobody writes, those rows and
             the slots, `[1 + ahead + slots, words]` int64, live; else None.
@@ -83,10 +85,11 @@ class SideTable:
         size = self._ahead + (Rows.bytes_for(schema, total) if self._on_cpu else 0)
         self.memory = memory or _memory(size, total, lanes)
         array = self.memory.array
-        owners, stack, rows = _starts(total, lanes)
+        owners, stack, links, rows = _starts(total, lanes)
         self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)
         self.owners: NDArray[np.int64] = array[owners : owners + total * 8].view(np.int64)
         self._stack = array[stack : stack + total * 4].view(np.int32)
+        self.links: NDArray[np.int32] = array[links : links + total * 4].view(np.int32)
         self.space: NDArray[np.int64] | None = None
         if self._on_cpu:
             self.rows = Rows.over(schema, total, array[rows + self._ahead :])
@@ -143,7 +146,7 @@ class SideTable:
             >>> SideTable(schema, 5, memory=memory).in_use()
             0
         """
-        owners, _, rows = _starts(slots * lanes, lanes)
+        owners, _, _, rows = _starts(slots * lanes, lanes)
         memory = SparseMemory.in_file(rows + Rows.bytes_for(schema, slots * lanes), file)
         memory.secure(0, owners, "the words of a side table")
         return memory
@@ -163,6 +166,25 @@ class SideTable:
             raise ValueError("no rows lie before the slots: make the table with ahead=.")
         rows = self.space[1 : len(self.space) - self._slots * self.lanes]
         return Rows(self.schema, torch.from_numpy(rows), {})
+
+    def secure_links(self) -> None:
+        """Nothing where `links` may be used from now on, here and in other processes.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> table.secure_links()
+            >>> table.links
+            array([0, 0, 0, 0, 0], dtype=int32)
+        """
+        if not self._words[0, _LINKED]:
+            total = self._slots * self.lanes
+            start = _starts(total, self.lanes)[2]
+            take = self.memory.touch if self.memory.kind == "private" else self.memory.secure
+            take(start, start + total * 4, f"what each of {total} rows names")
+            self._words[0, _LINKED] = 1
 
     @property
     def nbytes(self) -> int:
@@ -312,7 +334,7 @@ class SideTable:
     def _regions(self) -> Sequence[tuple[int, int]]:
         """Where each array begins, and its bytes for one slot."""
         total = self._slots * self.lanes
-        owners, stack, start = _starts(total, self.lanes)
+        owners, stack, _, start = _starts(total, self.lanes)
         start += self._ahead
         found = [(owners, 8), (stack, 4)]
         if self.schema.packed:
@@ -341,7 +363,7 @@ def _memory(
     path: str | os.PathLike[str] | None = None,
 ) -> SparseMemory:
     """Memory for the words of a table and so many bytes behind them."""
-    owners, _, rows = _starts(slots, lanes)
+    owners, _, _, rows = _starts(slots, lanes)
     memory = SparseMemory(rows + size, kind, path)
     memory.secure(0, owners, "the words of a side table")
     return memory
@@ -351,11 +373,12 @@ def _over(schema: RowSchema, slots: int, lanes: int, memory: SparseMemory) -> Si
     return SideTable(schema, slots, lanes=lanes, memory=memory)
 
 
-def _starts(slots: int, lanes: int) -> tuple[int, int, int]:
-    """Where owners, stack and rows begin; the words of the lanes lie before them."""
+def _starts(slots: int, lanes: int) -> tuple[int, int, int, int]:
+    """Where owners, stack, links and rows begin; the words of the lanes lie before them."""
     owners = _aligned(lanes * _WORDS * 8)
     stack = _aligned(owners + slots * 8)
-    return owners, stack, _aligned(stack + slots * 4)
+    links = _aligned(stack + slots * 4)
+    return owners, stack, links, _aligned(links + slots * 4)
 
 
 def _aligned(end: int) -> int:

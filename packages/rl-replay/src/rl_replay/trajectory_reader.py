@@ -225,31 +225,19 @@ class TrajectoryReader:
             slots = np.concatenate((slots, more))[:count]
         return slots
 
-    def draw_rows(self, count: int, generator: torch.Generator | None = None) -> Ints:
-        """Draw rows uniformly, with replacement, among them those that are not real.
-
-        Args:
-            count: How many.
-            generator: Where the randomness comes from; torch's own unless given.
-
-        Returns:
-            Numbers, int64 `[count]`.
-
-        Raises:
-            ValueError: There is no row.
+    def window(self) -> Window:
+        """The rows that were taken in and stand, among them those that are not real.
 
         Example:
             >>> from rl_replay.trajectory_index import TrajectoryIndex
             >>> index = TrajectoryIndex(3)
-            >>> index.append(0, np.array([0]))
-            >>> index.draw_rows(2)
-            array([0, 0])
+            >>> index.append(0, np.array([0, -1]))
+            >>> index.window()
+            Window(first=(0,), counts=(2,))
         """
         words = self.tables.words[:, [LOW, INDEXED]].tolist()
         low = tuple((lane << LANE_SHIFT) + first for lane, (first, _) in enumerate(words))
-        window = Window(low, tuple(max(end - first, 0) for first, end in words))
-        numbers: Ints = window.draw(count, generator=generator).numpy()
-        return numbers
+        return Window(low, tuple(max(end - first, 0) for first, end in words))
 
     def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
         """The numbers of rows that follow one another.

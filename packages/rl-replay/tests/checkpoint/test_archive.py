@@ -140,12 +140,15 @@ def test_another_version_is_refused(tmp_path):
 
 
 def test_a_byte_of_the_data_that_was_changed_is_found_wherever_it_is(tmp_path):
-    dump(tmp_path, FORMER)
+    """In each of its parts, and between them, where they are put on even places."""
+    dump(tmp_path, FORMER | {"flags": torch.ones(3) > 0})
     name = data_file(tmp_path)
     whole = name.read_bytes()
+    assert len(whole) > 7 * 8 + 3
     for place in range(len(whole)):
         name.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match=rf"{name.name} was altered: .* 'rows'"):
+        part = "rows" if place < 7 * 8 else "flags"
+        with pytest.raises(ValueError, match=rf"{name.name} was altered: .* '{part}'"):
             load(tmp_path)
 
 

@@ -235,3 +235,28 @@ def test_a_dump_of_something_else_is_refused(tmp_path):
     dump(tmp_path, {"weights": np.zeros(3)})
     with pytest.raises(ValueError, match="has no"):
         load_buffer(buffer(STORAGES["memory"](), RandomSampler()), tmp_path)
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_lossless_rows_are_loaded_wherever_they_lay(tmp_path, frame):
+    """Whether or not rows hold their links themselves, which those without frames do not."""
+    rows = batch([4, 9, 5, 3], frame=frame)
+    makes = [
+        lambda: TensorDictReplayBuffer(storage=LazyTensorStorage(16, lossless=True)),
+        lambda: TensorDictReplayBuffer(storage=LazyMemmapStorage(16, lossless=True)),
+        lambda: TensorDictReplayBuffer(
+            storage=LazyTensorStorage(16, lossless=True, lanes=1), shared=True
+        ),
+    ]
+    for number, one in enumerate(make() for make in makes):
+        for start in range(0, len(rows), 7):  # round the ring, through trajectories
+            one.extend(rows[start : start + 7])
+        assert one.storage.store.layout.apart is not frame
+        one.dumps(tmp_path / str(number))
+        before = one[:]
+        one.extend(rows[:5])
+        for two in (make() for make in makes):
+            two.loads(tmp_path / str(number))
+            assert_same(two[:], before)
+            two.extend(rows[:5])
+            assert_same(two[:], one[:])

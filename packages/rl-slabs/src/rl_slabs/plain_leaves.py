@@ -1,10 +1,9 @@
-"""The quick way from a plain tensordict to what numpy copies: every leaf is looked at once."""
+"""The quick way from a plain tensordict to its leaves: every one is looked at once."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
@@ -18,19 +17,15 @@ class Known(dict[Key, NDArray[Any]]):
     """Leaves by key as numpy sees them, which are known to fit some rows: nobody checks again."""
 
 
-class _Place(NamedTuple):
-    """What a leaf must be."""
-
-    key: Key
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+_Place = tuple[int, torch.dtype, tuple[int, ...]]
+"""The number of a leaf among the fields, and what it must be: plain, as those are unpacked fast."""
 
 
 class PlainLeaves:
     """Takes tensordicts apart that are just like the rows of a schema.
 
-    Collecting the leaves, comparing them with the schema and asking numpy for each one takes 2 us
-    a leaf in one pass, and three times that in several.
+    Collecting the leaves and comparing them with the schema takes a fifth of a microsecond a leaf
+    in one pass, and ten times that in several.
 
     Args:
         schema: What the rows hold.
@@ -45,46 +40,72 @@ class PlainLeaves:
     """
 
     def __init__(self, schema: RowSchema) -> None:
-        self._count = len(schema)
+        self._keys = [field.key for field in schema.fields]
+        # written as integers of its size, which hide what a leaf is
+        self._hidden = any(carrier(field.dtype) is not field.dtype for field in schema.fields)
         self._places: dict[str, Any] = {}
-        for field in schema.fields:
-            if carrier(field.dtype) is not field.dtype:
-                continue  # written as integers of its size, which hide what it is
-            dtype = torch.empty(0, dtype=field.dtype).numpy().dtype
+        for number, field in enumerate(schema.fields):
             group = self._places
             for name in field.path[:-1]:
                 group = group.setdefault(name, {})
-            group[field.path[-1]] = _Place(field.key, dtype, field.shape)
+            group[field.path[-1]] = (number, field.dtype, field.shape)
 
-    def of(self, data: Any, dims: int) -> Known | None:
-        """The leaves of some rows.
+    def tensors(self, data: Any, dims: int) -> list[torch.Tensor] | None:
+        """The leaves of some rows, none of them with a gradient.
 
         Args:
             data: Rows, of whatever type.
             dims: How many batch dimensions they must have.
 
         Returns:
-            None where they are not exactly those of the schema, or not plainly so: the long way
-            through `leaves_of` and `fitting` then takes them or says why not.
+            One for each field of the schema, in its order. None where they are not exactly those
+            of the schema, or not plainly so: the long way through `leaves_of` and `fitting` then
+            takes them or says why not.
+
+        Example:
+            >>> plain = PlainLeaves(RowSchema({"reward": (torch.float32, (1,))}))
+            >>> plain.tensors(TensorDict({"reward": torch.ones(1)}), 0)
+            [tensor([1.])]
         """
-        if type(data) is not TensorDict or len(data.batch_size) != dims:
+        if type(data) is not TensorDict:
             return None
-        found = Known()
+        lead = tuple(data.batch_size)
+        found: list[Any] = [None] * len(self._keys)
+        fits = len(lead) == dims and _collect(data, self._places, lead, found)
+        return found if fits else None
+
+    def of(self, data: Any, dims: int) -> Known | None:
+        """The leaves of some rows as numpy sees them.
+
+        Args:
+            data: Rows, of whatever type.
+            dims: How many batch dimensions they must have.
+
+        Returns:
+            None as `tensors` does, and where numpy cannot see a leaf as it is.
+        """
+        leaves = None if self._hidden else self.tensors(data, dims)
+        if leaves is None:
+            return None
         try:
-            fits = _collect(data, self._places, tuple(data.batch_size), found)
-        except (TypeError, RuntimeError):  # a leaf that numpy cannot see as it is
+            return Known(zip(self._keys, [leaf.numpy() for leaf in leaves], strict=True))
+        except (TypeError, RuntimeError):
             return None
-        return found if fits and len(found) == self._count else None
 
 
-def _collect(data: TensorDict, places: dict[str, Any], lead: tuple[int, ...], found: Known) -> bool:
-    for name, leaf in entries_of(data).items():
+def _collect(
+    data: TensorDict, places: dict[str, Any], lead: tuple[int, ...], found: list[Any]
+) -> bool:
+    entries = entries_of(data)
+    if len(entries) != len(places):
+        return False
+    for name, leaf in entries.items():
         place: Any = places.get(name)
-        if type(place) is _Place and type(leaf) is torch.Tensor:
-            array = leaf.numpy()
-            if array.dtype != place.dtype or array.shape != lead + place.shape:
+        if type(place) is tuple and type(leaf) is torch.Tensor:
+            number, dtype, shape = place
+            if leaf.dtype is not dtype or leaf.shape != lead + shape or leaf.requires_grad:
                 return False
-            found[place.key] = array
+            found[number] = leaf
             continue
         group = type(place) is dict and type(leaf) is TensorDict
         if not group or not _collect(leaf, place, lead, found):

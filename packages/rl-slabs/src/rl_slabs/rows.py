@@ -29,7 +29,7 @@ _ROWS_FOR_CELLS = 256
 
 # so many bytes of packed rows stay in the cache while leaf after leaf is written into them; fewer
 # rows cost more in calls than they save
-_BLOCK_BYTES = 1 << 18
+_BLOCK_BYTES = 1 << 19
 _ROWS_OF_BLOCK = 256
 
 
@@ -238,7 +238,7 @@ class Rows:
             require_inside(index, self._count)
         plan = self._whole if keys is None else self._part(tuple(keys))
         if type(source) is Known:
-            self._write_on_cpu(index, plan, [source[field.key] for field in plan.fields])
+            self._write_on_cpu(index, plan, [source[key] for key in plan.keys])
         else:
             leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
             self._put(index, shape, plan, leaves)
@@ -347,7 +347,10 @@ class Rows:
             for column, array in zip(plan.columns, arrays, strict=True):
                 column[place] = array
             return
-        moves = [(cell, _as_wide_as(cell, arrays[number])) for number, cell in plan.widest_first]
+        moves = [
+            (cell, as_cells(arrays[number], cell.dtype) if opaque else arrays[number])
+            for number, cell, opaque in plan.widest_first
+        ]
         block = max(_ROWS_OF_BLOCK, _BLOCK_BYTES // max(1, self.schema.row_bytes))
         if not isinstance(index, slice) or index.step not in (None, 1) or count <= block:
             place = index.numpy() if isinstance(index, torch.Tensor) else index
@@ -379,6 +382,7 @@ class _Plan:
 
     def __init__(self, schema: RowSchema, fields: tuple[Field, ...]) -> None:
         self.fields = fields
+        self.keys = [field.key for field in fields]
         self.packed = any(field.offset is not None for field in fields)
         self.large = [(field.path, field.dtype) for field in fields if field.offset is None]
         self.moves = [(field.path, carrier(field.dtype)) for field in fields]
@@ -391,35 +395,22 @@ class _Plan:
             for contiguous in (False, True)
         }
         self.columns: list[NDArray[Any]] = []
-        self.widest_first: list[tuple[int, NDArray[Any]]] = []
+        self.widest_first: list[tuple[int, NDArray[Any], bool]] = []
 
     def attach(self, columns: Mapping[Path, NDArray[Any]]) -> None:
         """Know where the leaves are written; there are no columns on a device."""
         if columns:
             self.columns = [columns[field.path] for field in self.fields]
-            cells = [(number, _cells(column)) for number, column in enumerate(self.columns)]
+            cells = [(number, *_cells(column)) for number, column in enumerate(self.columns)]
             # the widest leaf touches most lines of rows that are not in the cache yet, and its
             # copy has the time to wait for them
             self.widest_first = sorted(cells, key=lambda cell: -self.fields[cell[0]].nbytes)
 
 
-def _cells(column: NDArray[Any]) -> NDArray[Any]:
-    """A column as one item a row, or as it is where a row does not lie in one piece."""
-    items = prod(column.shape[1:])
-    if items == 1:
-        return column.reshape(len(column))
-    whole = items > 1 and column[0].flags.c_contiguous
-    return as_cells(column) if whole else column
-
-
-def _as_wide_as(cell: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """What is written to such a column."""
-    if cell.ndim > 1:
-        return array
-    if not array.flags.c_contiguous:
-        return as_cells(array).view(cell.dtype)
-    flat = array.reshape(-1)
-    return flat if flat.dtype is cell.dtype else flat.view(cell.dtype)
+def _cells(column: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """A column, as one opaque item a row where one has several in one piece; and whether it is."""
+    opaque = prod(column.shape[1:]) > 1 and bool(column[0].flags.c_contiguous)
+    return as_cells(column) if opaque else column, opaque
 
 
 def positive(count: SupportsIndex, name: str) -> int:

@@ -99,16 +99,26 @@ class Archive:
             ValueError: The file was altered.
         """
         buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
-        for name, part in self._parts.items():
-            if "offset" in part:
-                left, checksum = part["bytes"], 0
-                self._file.seek(part["offset"])
-                while left:
-                    piece = buffer[: min(left, PIECE_BYTES)]
-                    self._fill(piece, name)
-                    checksum = zlib.crc32(piece.data, checksum)
-                    left -= len(piece)
-                self._compare(name, checksum)
+        arrays = {name: part for name, part in self._parts.items() if "offset" in part}
+        # an empty one lies where the next one does
+        places = sorted((part["offset"], part["bytes"], name) for name, part in arrays.items())
+        end = 0
+        for start, left, name in places:
+            self._file.seek(end)
+            gap = buffer[: start - end]
+            self._fill(gap, name)
+            if gap.any():
+                raise ValueError(
+                    f"{self._name} was altered: it holds something between its parts before "
+                    f"{name!r}. Restore it from a copy."
+                )
+            checksum, end = 0, start + left
+            while left:
+                piece = buffer[: min(left, PIECE_BYTES)]
+                self._fill(piece, name)
+                checksum = zlib.crc32(piece.data, checksum)
+                left -= len(piece)
+            self._compare(name, checksum)
 
     def read(self, under: str = "") -> dict[str, Any]:
         """Parts as `dump` was given them, tensors for chunks; those read are checked.

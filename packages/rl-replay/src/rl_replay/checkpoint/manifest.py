@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = "rl-replay dump"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever what is written could not be read by the version before."""
 
 MANIFEST = "manifest.json"

@@ -64,10 +64,12 @@ def store_parts(
     if leaves.packed is not None:
         found["packed"] = taken_of(leaves.packed, rows)
     arrays = {name: taken_of(array, rows) for name, array in _named(leaves)}
+    kept = _rows_parts(store.rows, places, copied)
+    named: dict[str, Any] = {"successor": successor} if store.layout.apart else {}
     return {
         "kind": LOSSLESS,
         "keys": [list(pair.root) for pair in store.layout.pairs],
-        "rows": _rows_parts(store.rows, places, copied) | {"packed": _by_distance(store, places)},
+        "rows": kept | (named or {"packed": _by_distance(store, places)}),
         "side": found | {"arrays": arrays},
         "misses": store.misses,
         "reach": store.reach,
@@ -134,6 +136,9 @@ def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[s
         store.clear()
         store.prepare(len(slots))
         _load_rows(store.rows, archive, f"{under}/rows", places)
+        if store.layout.apart:
+            links = [store.links[place] for place in places]
+            archive.read_into(f"{under}/rows/successor", links)
         first = [slice(0, len(slots))]
         if store.joined:
             beside = _slots(store, len(slots))

@@ -24,7 +24,7 @@ class GivenTrajectories:
         trajectories: Integers, the same shape; a run of equal ones is a trajectory.
 
     Raises:
-        TypeError: Both are given, or neither.
+        TypeError: Both are given, or neither, or no tensor.
 
     Example:
         >>> from rl_replay import LazyTensorStorage
@@ -40,6 +40,12 @@ class GivenTrajectories:
     ) -> None:
         if (ends is None) == (trajectories is None):
             raise TypeError("give either ends or trajectories, as one tensor: got both or neither.")
+        given = trajectories if ends is None else ends
+        if not isinstance(given, torch.Tensor):
+            raise TypeError(
+                f"ends and trajectories are tensors, got {type(given).__name__}: use "
+                "torch.as_tensor(...)."
+            )
         self._ends = None if ends is None else ends.cpu().numpy().reshape(-1).astype(np.bool_)
         self._ids = None if trajectories is None else trajectories.cpu().numpy().reshape(-1)
         self._index: TrajectoryIndex | None = None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_replay.samplers.slice_shape import Reach
 from rl_replay.trajectory_index import TrajectoryIndex
+from rl_slabs import Window
 
 By = Literal["trajectory", "step"]
 Ints = NDArray[np.int64]
@@ -70,17 +71,22 @@ def by_step(
     length: int,
     *,
     minimum: int = 1,
+    reach: Reach | None = None,
     generator: torch.Generator | None = None,
 ) -> Places:
-    """Draw first steps uniformly, among all from which a slice of the wanted length goes on.
+    """Draw places uniformly, among all that a slice of the wanted length can have.
 
-    A trajectory shorter than a slice has one such step, its first.
+    A trajectory of `n` rows has one at each step from which the slice goes on, of which there are
+    `n - length + 1`; a shorter one has one, its first. With `reach` there are `left` more before
+    these and up to `right` behind, of which the last is the last row. So where `left` and `right`
+    are `length - 1` every row lies in `length` places: all are drawn equally often.
 
     Args:
         index: The trajectories.
         count: How many slices.
         length: Rows of each; a shorter trajectory is taken whole.
         minimum: Only trajectories of at least so many rows.
+        reach: How far slices may reach out of their trajectories.
         generator: Where the randomness comes from; torch's own unless given.
 
     Raises:
@@ -92,19 +98,23 @@ def by_step(
         >>> by_step(index, 2, 3, minimum=3).offsets
         array([0, 0])
     """
-    parts: list[tuple[Ints, Ints]] = []
-    missing = tries = count
+    reach = reach or Reach()
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    missing, tries = count, 2 * count  # once is enough, mostly
     while missing > 0 and tries <= 2 * max(len(index), count):
-        slots, offsets = index.locate(index.draw_rows(tries, generator))
-        totals = index.lengths_of(slots)
-        good = (slots >= 0) & (totals >= minimum) & (offsets <= np.maximum(totals - length, 0))
-        parts.append((slots[good][:missing], offsets[good][:missing]))
+        window = index.window()
+        drawn = torch.randint(candidates(index, window, reach), (tries,), generator=generator)
+        slots, begins, totals = begins_among(index, window, drawn.numpy(), length, minimum, reach)
+        parts.append((slots[:missing], begins[:missing], totals[:missing]))
         missing -= len(parts[-1][0])
         tries *= 2
     if missing > 0:
-        parts.append(_among_all(index, missing, length, minimum, generator))
-    slots, offsets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Places(slots, offsets, np.minimum(index.lengths_of(slots), length))
+        slots, totals, ends = begins_of_all(index, length, minimum, reach)
+        drawn = torch.randint(int(ends[-1]), (missing,), generator=generator)
+        which, begins = begin_at(ends, drawn.numpy(), reach)
+        parts.append((slots[which], begins, totals[which]))
+    slots, begins, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Places(slots, *inside(begins, totals, length))
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
@@ -145,30 +155,140 @@ def place_in(
     room = np.maximum(totals - length, 0)
     if reach is None or not (reach.left or reach.right):
         return random % (room + 1), np.minimum(totals, length)
-    last = np.minimum(room + reach.right, totals - 1)
-    begins = random % (last + reach.left + 1) - reach.left
-    ends = np.minimum(begins + length, totals)
-    begins = np.maximum(begins, 0)
-    return begins, ends - begins
+    last = _last_begin(totals, length, reach)
+    return inside(random % (last + reach.left + 1) - reach.left, totals, length)
 
 
-def _among_all(
-    index: TrajectoryIndex,
-    count: int,
-    length: int,
-    minimum: int,
-    generator: torch.Generator | None,
-) -> tuple[Ints, Ints]:
-    """By looking at every trajectory, where few steps are allowed."""
+def candidates(index: TrajectoryIndex, window: Window, reach: Reach) -> int:
+    """How many numbers `begins_among` knows: one for each row, and for places before trajectories.
+
+    Args:
+        index: The trajectories.
+        window: Their rows.
+        reach: How far slices may reach out.
+
+    Raises:
+        ValueError: There is no row.
+
+    Example:
+        >>> index = TrajectoryIndex(5)
+        >>> index.append(0, np.array([0, 1, 0]))
+        >>> candidates(index, index.window(), Reach(left=4))
+        11
+    """
+    if not len(window):
+        raise ValueError("there is no trajectory yet: write rows before drawing.")
+    return len(window) + reach.left * len(index)
+
+
+def begins_among(
+    index: TrajectoryIndex, window: Window, numbers: Ints, length: int, minimum: int, reach: Reach
+) -> tuple[Ints, Ints, Ints]:
+    """Where slices begin, each place by a number of its own; other numbers are passed over.
+
+    Args:
+        index: The trajectories.
+        window: Their rows.
+        numbers: int64 `[n]`, below `candidates`.
+        length: Rows of a slice.
+        minimum: A shorter trajectory has no place.
+        reach: How far slices may reach out.
+
+    Returns:
+        Slots, begins and rows of these trajectories, int64 `[k]` each.
+
+    Example:
+        >>> index = TrajectoryIndex(5)
+        >>> index.append(0, np.array([0, 1, 0]))
+        >>> begins_among(index, index.window(), np.arange(5), 2, 1, Reach(left=1))[:2]
+        (array([0, 1, 0, 1]), array([ 0,  0, -1, -1]))
+    """
+    rows = len(window)
+    places = torch.from_numpy(np.minimum(numbers, rows - 1) if reach.left else numbers)
+    slots, begins = index.locate(window.numbers(places).numpy())
+    before = np.flatnonzero(numbers >= rows)
+    if before.size:
+        which, far = np.divmod(numbers[before] - rows, reach.left)
+        slots[before], begins[before] = index.draw_by(which), -1 - far
+    totals = index.lengths_of(slots)
+    good = (slots >= 0) & (totals >= minimum)
+    # in shared tables what was torn may begin anywhere
+    good &= (begins >= -reach.left) & (begins <= _last_begin(totals, length, reach))
+    return slots[good], begins[good], totals[good]
+
+
+def begins_of_all(
+    index: TrajectoryIndex, length: int, minimum: int, reach: Reach
+) -> tuple[Ints, Ints, Ints]:
+    """Every trajectory and how many places it has, by looking at all of them.
+
+    Args:
+        index: The trajectories.
+        length: Rows of a slice.
+        minimum: A shorter trajectory has no place.
+        reach: How far slices may reach out.
+
+    Returns:
+        Slots, rows of each, and the places of it and those before it, int64 `[len(index)]` each.
+
+    Raises:
+        ValueError: No trajectory has so many rows.
+
+    Example:
+        >>> index = TrajectoryIndex(5)
+        >>> index.append(0, np.array([0, 1, 1, 0]))
+        >>> begins_of_all(index, 2, 1, Reach())
+        (array([0, 1]), array([3, 1]), array([2, 3]))
+    """
     slots = index.slots()
     totals = index.lengths_of(slots)
-    starts = np.where(totals >= minimum, np.maximum(totals - length, 0) + 1, 0)
-    ends = starts.cumsum()
+    places = _last_begin(totals, length, reach) + reach.left + 1
+    ends = np.where(totals >= minimum, places, 0).cumsum()
     if not len(slots) or not ends[-1]:
         raise ValueError(
             f"no trajectory has {minimum} rows: the longest of {len(slots)} has "
             f"{totals.max(initial=0)}. Ask for shorter ones, or wait for more rows."
         )
-    drawn = torch.randint(int(ends[-1]), (count,), generator=generator).numpy()
-    which = ends.searchsorted(drawn, "right")
-    return slots[which], drawn - (ends - starts)[which]
+    return slots, totals, ends
+
+
+def begin_at(ends: Ints, numbers: Ints, reach: Reach) -> tuple[Ints, Ints]:
+    """Which trajectory some places are of, and where in it they begin.
+
+    Args:
+        ends: int64 `[trajectories]`, see `begins_of_all`.
+        numbers: int64 `[n]`, below the last of `ends`.
+        reach: How far slices may reach out.
+
+    Example:
+        >>> begin_at(np.array([2, 3]), np.array([0, 1, 2]), Reach())
+        (array([0, 0, 1]), array([0, 1, 0]))
+    """
+    which = ends.searchsorted(numbers, "right")
+    return which, numbers - np.append(0, ends)[which] - reach.left
+
+
+def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
+    """Slices without what lies outside their trajectories.
+
+    Args:
+        begins: int64 `[n]`, where each begins; below 0 before its trajectory.
+        totals: int64 `[n]`, rows of the trajectories.
+        length: Rows of a slice.
+
+    Returns:
+        Offsets and lengths, int64 `[n]` each.
+
+    Example:
+        >>> inside(np.array([-1, 4]), np.array([5, 5]), 3)
+        (array([0, 4]), array([2, 1]))
+    """
+    ends = np.minimum(begins + length, totals)
+    begins = np.maximum(begins, 0)
+    return begins, ends - begins
+
+
+def _last_begin(totals: Ints, length: int, reach: Reach) -> Ints:
+    """Where the last place begins in trajectories of so many rows."""
+    room: Ints = np.maximum(totals - length, 0)
+    return np.minimum(room + reach.right, totals - 1) if reach.right else room

@@ -31,7 +31,7 @@ class SliceShape:
 
     def __post_init__(self) -> None:
         both = {"num_slices": self.num_slices, "slice_len": self.slice_len}
-        given = {name: index(value) for name, value in both.items() if value is not None}
+        given = {name: _integer(value, name) for name, value in both.items() if value is not None}
         if not given:
             raise TypeError("a slice sampler needs num_slices, slice_len, or both: got neither.")
         for name, value in given.items():
@@ -115,3 +115,10 @@ class Reach:
                 f"{span!r}."
             )
         return cls(*sides)
+
+
+def _integer(value: int, name: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}.") from None

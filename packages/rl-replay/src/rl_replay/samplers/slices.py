@@ -51,8 +51,10 @@ class SliceSampler(TrajectorySampler):
         span: Let slices reach out of their trajectory on either or each side, where they are
             cut off: True by all rows but one, a number by so many.
         use_gpu: Accepted and without effect.
-        by: "trajectory" draws every trajectory equally often, "step" every step from which a
-            slice can go on (and of a shorter trajectory its first). Not "step" with `span`.
+        by: "trajectory" draws every trajectory equally often, "step" every place of a slice: each
+            step from which a slice can go on (of a shorter trajectory its first), and with `span`
+            each place that reaches out. With `span=True` every stored step lies in `slice_len`
+            places, so that all of them are sampled equally often.
 
     Raises:
         TypeError: Neither `num_slices` nor `slice_len`, or what is no key.
@@ -104,8 +106,6 @@ class SliceSampler(TrajectorySampler):
             raise ValueError("strict_length leaves nothing to pad: leave out pad_output.")
         if by not in get_args(By):
             raise ValueError(f"by must be 'trajectory' or 'step': got {by!r}.")
-        if by == "step" and span not in (False, 0):
-            raise ValueError("a slice that reaches out has no first step to draw: leave out span.")
         self.strict_length = strict_length
         self.pad_output = pad_output
         self.span = span
@@ -145,14 +145,9 @@ class SliceSampler(TrajectorySampler):
             ValueError: No trajectory is long enough.
         """
         minimum = length if self.strict_length else 1
-        if self.by == "step":
-            return slice_draw.by_step(
-                index, count, length, minimum=minimum, generator=self.generator
-            )
         reach = Reach.of(self.span, length) if self.span else None
-        return slice_draw.by_trajectory(
-            index, count, length, minimum=minimum, reach=reach, generator=self.generator
-        )
+        draw = slice_draw.by_step if self.by == "step" else slice_draw.by_trajectory
+        return draw(index, count, length, minimum=minimum, reach=reach, generator=self.generator)
 
     def __repr__(self) -> str:
         return f"SliceSampler({self.shape}, by={self.by!r}, strict_length={self.strict_length})"

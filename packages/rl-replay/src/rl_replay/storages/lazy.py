@@ -32,6 +32,7 @@ class LazyTensorStorage(SharableStorage):
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
+        TypeError: `lossless` is neither a bool nor a list.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -52,6 +53,10 @@ class LazyTensorStorage(SharableStorage):
     ) -> None:
         self._begin(max_size, device=device, ndim=ndim)
         self.lanes = None if lanes is None else positive(lanes, "lanes")
+        if isinstance(lossless, str) or not isinstance(lossless, bool | Sequence):
+            raise TypeError(
+                f"lossless is True, False or a list of keys, got {lossless!r}: use [{lossless!r}]."
+            )
         self.lossless = lossless if isinstance(lossless, bool) else list(lossless)
 
     def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:

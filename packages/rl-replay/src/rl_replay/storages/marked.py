@@ -264,6 +264,7 @@ class MarkedStorage(Storage):
             )
 
     def _made(self) -> tuple[RowStore, Structure]:
+        self.look()
         if self.store is None or self.structure is None:
             raise RuntimeError("nothing is stored yet: extend the buffer first.")
         return self.store, self.structure

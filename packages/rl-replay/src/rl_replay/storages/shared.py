@@ -115,11 +115,6 @@ class SharableStorage(TensorStorage):
         inner = columns.numel() * lanes
         return -(-self._asked // inner) * inner
 
-    def require_own(self) -> None:
-        """Nothing where others see what this process writes; see `Storage.require_own`."""
-        if self._sharing is None:
-            super().require_own()
-
     def begin_in_child(self) -> None:
         """Hold nothing that the process held from which this one was forked."""
         self._holds = 0
@@ -140,16 +135,6 @@ class SharableStorage(TensorStorage):
                 self._attach(sharing)
         else:
             sharing.require_current()
-
-    def extend(self, data: Any) -> Span:
-        """Write several elements; see `TensorStorage.extend`."""
-        self.look()
-        return super().extend(data)
-
-    def add(self, data: Any) -> Span:
-        """Write one element; see `TensorStorage.add`."""
-        self.look()
-        return super().add(data)
 
     def update(self, numbers: torch.Tensor, cells: TensorDictBase) -> None:
         """Write some leaves of rows where they lie; see `MarkedStorage.update`.
@@ -381,10 +366,6 @@ class SharableStorage(TensorStorage):
         self._holds, self._process, self._open = 0, os.getpid(), True
         self._stand_over(files)
 
-    def _made(self) -> tuple[RowStore, Structure]:
-        self.look()
-        return super()._made()
-
     def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
         sharing = self._sharing
         if sharing is None:
@@ -440,7 +421,7 @@ class SharableStorage(TensorStorage):
     def _begin_write(self) -> Links:
         sharing = self._sharing
         if sharing is None:
-            return super()._begin_write()
+            return self._linked()
         store, _ = self._made()
         self._holds += 1
         try:

@@ -239,12 +239,12 @@ class Storage(ABC):
         return {"size": len(self), "capacity": self.max_size, "written": self.ring.written}
 
     def require_own(self) -> None:
-        """Nothing in the process that made the storage.
+        """Nothing where this process, or others too, will see what it writes.
 
         Raises:
-            RuntimeError: This is another one, forked from it: its writes would reach nobody.
+            RuntimeError: It was forked from the one whose storage this is, and would reach nobody.
         """
-        if self._process != os.getpid():
+        if self._process != os.getpid() and not self.common:
             raise RuntimeError(
                 f"this storage belongs to process {self._process} and is not shared, so what "
                 f"process {os.getpid()} writes would reach nobody: make the buffer with "

@@ -115,11 +115,12 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape, no row, or more rows than there is room for.
             OSError: Too little memory or disk.
         """
+        self.look()
         self.require_own()
         if self._open or self.structure is None:
             return self._write(self._make(data, None))
         known = None if self._plain is None else self._plain.of(data, 1)
-        if known is not None and (count := len(data)):
+        if known is not None and (count := data.batch_size[0]):
             return self._write_leaves(known, Extent(count, 1, count))
         batch = self.structure.take_apart(data, self.arrangement)
         if self.ndim > 1 and self.columns != self.arrangement.columns(batch.shape):
@@ -137,10 +138,11 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape.
             OSError: Too little memory or disk.
         """
-        if self._plain is not None and self._one_row is not None and not self._open:
-            known = self._plain.of(data, 0)
-            if known is not None:
-                return self._write_one(self._one_row, known)
+        self.look()
+        if self._one_row is not None and not self._open:
+            row = self._one_row.take(data)
+            if row is not None:
+                return self._write_one(self._one_row, row)
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             self._require_one(data.batch_size)
@@ -338,7 +340,8 @@ class TensorStorage(MarkedStorage):
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
         if plain and isinstance(store, PlainRows) and not structure.element:
-            self._plain, self._one_row = PlainLeaves(store.schema), OneRow(store.rows)
+            self._plain = PlainLeaves(store.schema)
+            self._one_row = OneRow(store.rows, self._plain)
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
@@ -386,13 +389,13 @@ class TensorStorage(MarkedStorage):
             if isinstance(store, CompactRows):
                 warn_of_few_links(store, len(self.ring.window()))
 
-    def _write_one(self, one_row: OneRow, leaves: Known) -> Span:
+    def _write_one(self, one_row: OneRow, row: Known) -> Span:
         self.require_own()
         links = self._begin_write()
         try:
             span = self.ring.reserve(1)
-            found = links.find_one(leaves.__getitem__, span.numbers.start)
-            one_row.write(span.rows.start, leaves)  # type: ignore[union-attr]  # one row is a slice
+            found = links.find_one(row.__getitem__, span.numbers.start)
+            one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
             links.write(span, found)
             self.ring.publish(1)
             self._published(span, found)
