@@ -1,12 +1,14 @@
 """Advantages and losses beside torchrl: the scan, the module, padded batches, curves, a PPO step.
 
-Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process, taken in
-turn; behind each figure stands the bar that it is held to.
+Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; behind each
+figure stands the bar that it is held to. Calls that are compared on `[B, T]` and on flat steps are
+timed in two ways: again and again, as timing tools do, and the first one after other work.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 import warnings
@@ -42,12 +44,43 @@ def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
     return [statistics.median(taken[3:]) * 1e6 for taken in times]
 
 
+def in_blocks_us(
+    rounds: int, *calls: Callable[[], object], warm_up: int = 3, timed: int = 8
+) -> tuple[list[float], list[float]]:
+    """Median durations of some calls in microseconds: called again and again, and first.
+
+    In each round every call is made several times in a row, in an order that is drawn anew. The
+    first call of a block finds the caches as the work before it left them; those behind the
+    warm-up find their own data and code.
+    """
+    again: list[list[float]] = [[] for _ in calls]
+    first: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(rounds):
+        for number in random.sample(range(len(calls)), len(calls)):
+            for turn in range(warm_up + timed):
+                begin = clock()
+                calls[number]()
+                took = clock() - begin
+                if not turn:
+                    first[number].append(took)
+                if turn >= warm_up:
+                    again[number].append(took)
+
+    def middle(times: list[list[float]]) -> list[float]:
+        return [statistics.median(taken) * 1e6 for taken in times]
+
+    return middle(again), middle(first)
+
+
 def report(name: str, ours: float, theirs: float, bar: float) -> None:
     """Print both times and their ratio."""
-    print(
-        f"  {name:32}{ours:9.0f} us   torchrl {theirs:10.0f} us   "
-        f"{theirs / ours:7.1f} x (bar {bar:.0f} x)"
-    )
+    held = f" (bar {bar:.0f} x)" if bar else ""
+    print(f"  {name:32}{ours:9.0f} us   torchrl {theirs:10.0f} us   {theirs / ours:7.1f} x{held}")
+
+
+FIRST = "  first call after other work"
 
 
 def critic() -> TensorDictModule:
@@ -86,9 +119,11 @@ def scan() -> None:
     def ours() -> object:
         return gae(reward, value, ahead, terminated, done, gamma=GAMMA, lmbda=LMBDA)
 
-    took, floor = medians_us(101, ours, lambda: doubling(weight, reward[:, 0], 256))
+    calls = (ours, lambda: doubling(weight, reward[:, 0], 256))
+    (took, floor), (first, _) = in_blocks_us(12, *calls)
     print("gae on 65,536 flat steps, episodes of 200, values given")
     print(f"  {took:41.0f} us   (bar 1,000 us where a doubling scan takes 300 to 600)")
+    print(f"{FIRST:32}{first:9.0f} us")
     print(f"  doubling scan of the same steps{floor:10.0f} us   {took / floor:.2f} of it")
 
 
@@ -105,14 +140,17 @@ def module() -> None:
         flag[0, 0] = True  # moves the version counter, so that no kept segments are used
         return ours(batch)
 
-    print("GAE module on 65,536 flat steps, value network included")
+    print("GAE module on 65,536 flat steps, value network included; called again and again")
     for name, theirs in (
         ("default", Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net)),
         ("vectorized", Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net, vectorized=True)),
     ):
         copy = batch.clone()
-        took = medians_us(7, afresh, lambda t=theirs, c=copy: t(c))
-        report(f"peer {name}", *took, 200 if name == "default" else 0)
+        rounds, timed = (3, 2) if name == "default" else (7, 8)
+        calls = (afresh, lambda t=theirs, c=copy: t(c))
+        again, first = in_blocks_us(rounds, *calls, warm_up=1, timed=timed)
+        report(f"peer {name}", *again, 200 if name == "default" else 0)
+        report(FIRST, *first, 0)
 
 
 def padded(rows: int, steps: int, bar: float) -> None:
@@ -131,12 +169,13 @@ def padded(rows: int, steps: int, bar: float) -> None:
     copies = [batch.clone() for _ in settings]
     peers = [Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net, **s) for s in settings]
     calls = [lambda p=p, c=c: p(c) for p, c in zip(peers, copies, strict=True)]
-    took, *theirs = medians_us(7, afresh, *calls)
-    best = min(range(len(theirs)), key=theirs.__getitem__)
+    again, first = in_blocks_us(8, afresh, *calls)
+    best = min(range(len(peers)), key=again[1:].__getitem__)
     chosen = "vectorized" if settings[best]["vectorized"] else "loop"
     chosen += ", shifted" if settings[best]["shifted"] else ""
-    report(f"{rows} x {steps} ({chosen})", took, theirs[best], bar)
-    parts(batch, net, took, theirs[best])
+    report(f"{rows} x {steps} ({chosen})", again[0], again[1 + best], bar)
+    report(FIRST, first[0], min(first[1:]), 0)
+    parts(batch, net, again[0], again[1 + best])
 
 
 def parts(batch: TensorDict, net: TensorDictModule, whole: float, peer: float) -> None:
@@ -162,8 +201,8 @@ def parts(batch: TensorDict, net: TensorDictModule, whole: float, peer: float) -
         return module(small)
 
     with torch.no_grad():
-        network, few, found, returns, compared, passed, calls = medians_us(
-            15,
+        (network, few, found, returns, compared, passed, calls), _ = in_blocks_us(
+            3,
             lambda: net.module(rows),
             lambda: net.module(behind),
             find,
@@ -232,6 +271,9 @@ def ppo() -> None:
     """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
     from torchrl.objectives import ClipPPOLoss as Peer
 
+    from rl_value.losses.distance import distances_apart
+    from rl_value.losses.known import Known, attach
+
     def mlp(size: int) -> nn.Sequential:
         return nn.Sequential(
             nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, size)
@@ -272,18 +314,23 @@ def ppo() -> None:
         torch.autograd.backward([policy(seen), value(seen)], grads)
 
     stored = [batch["advantage"], batch["sample_log_prob"]]
-    terms = terms_of(torch.zeros(4096, 4), batch["action"], None, stored)
     recipe = Recipe(ours._gain_of, 0.01, True, lambda logits: (logits, logits))
 
     def equations() -> None:
-        """The networks and the equations on arrays that lie ready: no check, no tensordict."""
+        """The networks and the equations: no check of what is given, no tensordict made."""
         seen = batch["observation"]
-        objective, bonus, _ = losses_of_choice(recipe, terms, policy(seen))
-        error = nn.functional.smooth_l1_loss(value(seen), batch["value_target"])
+        logits, guess = policy(seen), value(seen)
+        terms = terms_of(logits, batch["action"], None, stored)
+        known, _ = losses_of_choice(recipe, terms)
+        objective, bonus = attach(known, logits)
+        apart = (guess.detach() - batch["value_target"]).numpy()
+        each, slope = distances_apart(apart, "smooth_l1")
+        distances = Known((float(each.mean()),), lambda by: slope * (by / 4096), None, tuple)
+        (error,) = attach(distances, guess)
         (objective + bonus + error).backward()
 
-    took, peer, hand, bare, floor = medians_us(
-        101,
+    (took, peer, hand, bare, floor), first = in_blocks_us(
+        21,
         lambda: step(ours),
         lambda: step(theirs),
         lambda: by_hand(policy, value, batch).backward(),
@@ -298,8 +345,13 @@ def ppo() -> None:
         "networks and equations, no check, no tensordict"
     )
     print(
-        f"  the networks alone{floor:23.0f} us   the peer takes {peer / floor:.2f} times that, "
-        "which no loss can exceed"
+        f"  the networks alone{floor:23.0f} us   the peer takes {peer / floor:.2f} times that: "
+        "the largest ratio here, of a loss that costs nothing"
+    )
+    print(
+        f"  the first of a block{first[0]:21.0f} us   torchrl {first[1]:10.0f} us   "
+        f"{first[1] / first[0]:7.1f} x, the largest {first[1] / first[4]:.2f}; "
+        f"{first[0] / first[2]:.2f} of by hand"
     )
     print(
         f"  half of the peer's time leaves {peer / 2 - floor:.0f} us beside the networks; ours "
@@ -320,10 +372,11 @@ def main() -> None:
         clock = time.thread_time
         torch.set_num_threads(1)
     torch.manual_seed(0)
+    random.seed(0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     scan()
     module()
-    print("GAE module on [B, T], beside the peer's best setting")
+    print("GAE module on [B, T], beside the peer's best setting; called again and again")
     padded(64, 1024, 5)
     padded(300, 500, 3)
     padded(4096, 128, 3)

@@ -16,7 +16,7 @@ from torch import distributions as d
 
 from rl_layout import keys
 from rl_value import A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss
-from rl_value.losses import closed_form
+from rl_value.losses import known
 
 LOSSES = [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss]
 
@@ -64,13 +64,13 @@ def same(loss_class, batch, **given_settings):
 def taken(monkeypatch):
     """Counts how often the equations are taken."""
     calls = []
-    whole = closed_form._Choice.forward
+    whole = known._Known.forward
 
     def counting(*args):
         calls.append(1)
         return whole(*args)
 
-    monkeypatch.setattr(closed_form._Choice, "forward", staticmethod(counting))
+    monkeypatch.setattr(known._Known, "forward", staticmethod(counting))
     return calls
 
 
@@ -197,3 +197,133 @@ def test_logits_that_are_no_numbers_are_refused(monkeypatch):
     batch["x"].data[1, 1] = torch.nan
     with pytest.raises(ValueError, match="Expected parameter logits"):
         PPOLoss(actor())(batch)
+
+
+class Critic(torch.nn.Module):
+    """Values that are shifted and scaled by parameters of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.by = torch.nn.Parameter(torch.tensor([0.7, 0.2], dtype=torch.float64))
+
+    def forward(self, value):
+        return value * self.by[0] + self.by[1]
+
+
+def with_values(shape, *behind):
+    batch = batch_of(shape)
+    batch["y"] = torch.randn(*shape, *behind, 1, dtype=torch.float64) * 2
+    batch["value_target"] = torch.randn(*shape, *behind, 1, dtype=torch.float64)
+    return batch
+
+
+def with_critic(**given_settings):
+    critic = TensorDictModule(Critic(), ["y"], ["state_value"])
+    return ClipPPOLoss(actor(), critic, **given_settings), critic.module.by
+
+
+def by_autograd(loss, batch):
+    """Critic loss and explained variance as torch computes them."""
+    value = loss._value(batch)
+    return loss._critic_by_autograd(batch, value, batch["value_target"], loss.counted(batch))
+
+
+@pytest.mark.parametrize("kind", ["l1", "l2", "smooth_l1"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("behind", [(), (2,)])
+@pytest.mark.parametrize("holes", [False, True])
+def test_critics_by_equations(kind, reduction, behind, holes, taken):
+    batch = with_values((3, 5), *behind)
+    if holes:
+        batch[keys.MASK] = torch.arange(15).view(3, 5) % 4 != 1
+        batch["value_target"][~batch[keys.MASK]] = torch.nan
+    loss, by = with_critic(reduction=reduction, loss_critic_type=kind, critic_coeff=0.5)
+    found, expected = loss(batch), by_autograd(loss, batch)
+    assert len(taken) == 2
+    ours, theirs = (torch.autograd.grad(made["loss_critic"], by)[0] for made in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+    for name, number in expected.items():
+        torch.testing.assert_close(found[name], number)
+
+
+def test_values_at_the_bend_and_far_beyond():
+    batch = with_values((4,))
+    batch["y"] = torch.tensor([1.0, -1.0, 1e300, 0.0], dtype=torch.float64)[:, None]
+    batch["value_target"].zero_()
+    loss, by = with_critic()
+    with torch.no_grad():
+        by.copy_(torch.tensor([1.0, 0.0]))
+    ours, theirs = loss(batch)["loss_critic"], by_autograd(loss, batch)["loss_critic"]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(made, by)[0] for made in (ours, theirs)))
+
+
+@pytest.mark.parametrize("first", ["loss_objective", "loss_critic"])
+def test_each_network_goes_back_for_itself_where_no_graph_is_kept(first, taken):
+    batch = with_values((6,))
+    loss, by = with_critic(entropy_bonus=False)
+    found = loss(batch)
+    assert len(taken) == 2
+    for name in sorted(("loss_objective", "loss_critic"), key=lambda name: name != first):
+        found[name].backward()
+    apart = [batch["x"].grad.clone(), by.grad.clone()]
+    batch["x"].grad = by.grad = None
+    found = loss(batch)
+    (found["loss_objective"] + found["loss_critic"]).backward()
+    torch.testing.assert_close(apart, [batch["x"].grad, by.grad], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["loss_objective", "loss_critic"])
+def test_a_graph_that_is_gone_is_said_to_be(name):
+    batch = with_values((6,))
+    batch["y"].requires_grad_()
+    policy = actor()
+    policy.module[0].module = torch.nn.Identity()  # nothing but the loss has a graph
+    found = ClipPPOLoss(policy, TensorDictModule(torch.nn.Identity(), ["y"], ["state_value"]))(
+        batch
+    )
+    found[name].backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        found[name].backward()
+
+
+@pytest.mark.parametrize("kind", ["l2", "smooth_l1"])
+def test_gradients_of_the_critic_and_their_gradients(kind):
+    batch = with_values((5,))
+    batch[keys.MASK] = torch.tensor([True, True, False, True, True])
+    loss, by = with_critic(loss_critic_type=kind, critic_coeff=0.5)
+
+    def call(given):
+        named = {"critic_network.module.by": given}
+        return torch.func.functional_call(loss, named, (batch,))["loss_critic"]
+
+    given = by.detach().clone().requires_grad_()
+    once, again = (
+        torch.autograd.grad(call(given), given, create_graph=how)[0] for how in (False, True)
+    )
+    torch.testing.assert_close(once, again.detach())
+    assert torch.autograd.gradcheck(call, (given,))
+    assert torch.autograd.gradgradcheck(call, (given,))
+
+
+def test_transforms_of_functions_take_the_critic_of_torch(taken):
+    batch = with_values((5,))
+    loss, by = with_critic()
+
+    def call(given):
+        named = {"critic_network.module.by": given}
+        return torch.func.functional_call(loss, named, (batch,))["loss_critic"]
+
+    found = torch.func.vmap(torch.func.grad(call))(torch.stack([by.detach(), by.detach() * 2]))
+    assert not taken
+    torch.testing.assert_close(found[0], torch.autograd.grad(loss(batch)["loss_critic"], by)[0])
+
+
+def test_losses_that_are_scaled_scale_their_gradients():
+    batch = with_values((6,))
+    loss, by = with_critic()
+    plain, scaled = loss(batch), loss(batch)
+    names = ("loss_objective", "loss_entropy", "loss_critic")
+    once = torch.autograd.grad(sum(plain[name] for name in names), [batch["x"], by])
+    thrice = torch.autograd.grad(sum(3 * scaled[name] for name in names), [batch["x"], by])
+    torch.testing.assert_close(thrice, tuple(3 * grad for grad in once))

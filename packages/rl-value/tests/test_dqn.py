@@ -83,8 +83,14 @@ def test_only_steps_that_count_do():
     batch[keys.NEXT_MISSING] = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0, 0]).bool()
     batch[keys.MASK] = torch.arange(9) != 7
     counted = torch.tensor([1, 1, 1, 1, 1, 1, 0, 0, 1]).bool()
-    batch["observation"][7] = 1e30
-    torch.testing.assert_close(loss(batch)["loss"], (delta[counted] ** 2).mean())
+    real = batch[keys.MASK].unsqueeze(-1)
+    batch["observation"] = torch.where(real, batch["observation"], float("nan"))
+    found, parameters = loss(batch)["loss"], list(loss.value_network.parameters())
+    wanted = (delta[counted] ** 2).mean()
+    torch.testing.assert_close(found, wanted)
+    ours = torch.autograd.grad(found, parameters)
+    theirs = torch.autograd.grad(wanted, parameters, retain_graph=True)
+    torch.testing.assert_close(ours, theirs)
     assert not batch["td_error"][~counted].any()
 
 
@@ -138,6 +144,51 @@ def test_other_estimators_take_q_as_the_value():
     torch.testing.assert_close(loss(batch)["loss"], expected)
     with pytest.raises(NotImplementedError, match="DQNLoss cannot use GAE"):
         loss.make_value_estimator(ValueEstimators.GAE)
+
+
+def test_steps_outside_of_the_budget_are_left_out():
+    batch = prepared(trajectories([3, 4, 2], EndKind.TRUNCATED))
+    loss = DQNLoss(network(), action_space="categorical", delay_value=False)
+    loss.make_value_estimator("td0", gamma=0.9)
+    loss(batch)
+    errors = batch["td_error"][:, 0].clone()
+    loss.make_value_estimator("td0", gamma=0.9, shifted=True)  # 10 slots of the 12 needed
+    torch.testing.assert_close(loss(batch)["loss"].detach(), errors[:7].mean())
+    assert batch[keys.SHIFTED_VALID].tolist() == [True] * 7 + [False] * 2
+    assert not batch["td_error"][7:].any()
+    loss = DQNLoss(loss.value_network, action_space="categorical")
+    with pytest.raises(ValueError, match="shifted=True reads values and next values at once"):
+        loss.make_value_estimator("td0", gamma=0.9, shifted=True)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("compact", [False, True])
+def test_time_may_be_another_dimension(named, compact):
+    batch = prepared(environments(2, 5, [3, 4], KINDS))
+    batch = batch.exclude(("next", "observation")) if compact else batch
+    turned = batch.transpose(0, 1).contiguous()
+    turned.names = ["time", None] if named else None
+    loss = DQNLoss(network(), action_space="categorical", reduction="none")
+    moved(loss)
+    loss.make_value_estimator("td_lambda", gamma=0.9)
+    expected = loss(batch)["loss"]
+    loss.make_value_estimator("td_lambda", gamma=0.9, time_dim=None if named else 0)
+    torch.testing.assert_close(loss(turned)["loss"], expected.transpose(0, 1))
+    torch.testing.assert_close(turned["td_error"], batch["td_error"].transpose(0, 1))
+    if compact:
+        assert torch.equal(turned[keys.NEXT_MISSING], batch[keys.NEXT_MISSING].T)
+
+
+def test_what_stands_in_for_a_next_observation_is_counted():
+    batch = prepared(trajectories([3, 4, 2], KINDS))
+    loss = DQNLoss(network(), action_space="categorical")
+    loss.make_value_estimator("td0", gamma=0.99, missing_next="root")
+    expected = batch.clone()
+    expected["next", "observation"][[6, 8]] = batch["observation"][[6, 8]]
+    delta = expected_error(loss, expected)
+    compact = batch.exclude(("next", "observation"))
+    torch.testing.assert_close(loss(compact)["loss"], (delta**2).mean())
+    assert loss.value_estimator.num_substituted == 2
 
 
 class Chooser(torch.nn.Module):
@@ -261,6 +312,24 @@ def test_a_distribution_is_learnt_only_where_its_next_state_is_known(marked):
     assert not batch["td_error"][~counted].any()
 
 
+def test_nothing_is_asked_of_the_next_state_of_what_terminated():
+    batch, loss = prepared(trajectories([3, 4], KINDS[:2])), distributional()
+    expected = loss(batch)["loss"]
+    batch["next", "observation"][2] = float("nan")
+    torch.testing.assert_close(loss(batch)["loss"], expected)
+
+
+def test_what_is_no_number_stays_in_its_row_of_distributions():
+    batch, loss = prepared(trajectories([3, 4], KINDS[:2])), distributional(reduction="none")
+    expected = loss(batch)["loss"]
+    batch["next", "reward"][5] = float("nan")
+    batch["next", "reward"][1] = float("inf")
+    found = loss(batch)["loss"].flatten().isnan()
+    assert found.tolist() == [False] * 5 + [True] + [False]
+    others = [0, 2, 3, 4, 6]
+    torch.testing.assert_close(loss(batch)["loss"][others], expected[others])
+
+
 @pytest.mark.parametrize("make", [lambda net: DQNLoss(net, action_space="categorical"), None])
 def test_networks_are_called_in_recurrent_mode(make):
     batch, modes = prepared(trajectories([3, 4], KINDS[:2])), []
@@ -287,6 +356,26 @@ def test_what_a_distribution_cannot_have_is_refused():
         DistributionalDQNLoss(network(), gamma=2, action_space="one_hot")
 
 
+@pytest.mark.parametrize("support", [[0.0, 1.0, 5.0], [2.0, 1.0, 0.0], [1.0, 1.0], [1.0]])
+def test_a_support_that_is_not_even_is_refused(support):
+    with pytest.raises(ValueError, match=r"support: expected returns .*, evenly spaced"):
+        distributional(support=torch.tensor(support))
+
+
+def test_distributions_of_another_shape_are_refused():
+    batch = prepared(trajectories([3, 4]))
+    with pytest.raises(ValueError, match=r"expected log-prob.* \[7, 4, 'n'\].*got \[7, 5, 3\]"):
+        distributional(support=torch.linspace(-1, 1, 4))(batch)
+    one = DistributionalDQNLoss(
+        network(), gamma=0.9, support=torch.linspace(-1, 1, 3), action_space="categorical"
+    )
+    with pytest.raises(ValueError, match=r"expected log-probabilities .*got \[7, 3\]"):
+        one(batch)
+    batch["next", "reward"] = torch.zeros(7, ATOMS, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"'reward': expected \[1\] behind the batch, got \[5\]"):
+        distributional()(batch)
+
+
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="action_space: expected one_hot or categorical, got noth"):
         DQNLoss(network())
@@ -299,6 +388,9 @@ def test_what_is_not_known_is_refused():
     loss = DQNLoss(network(), action_space="one_hot")
     with pytest.raises(ValueError, match=r"action: expected \[3, 3\] as one_hot, got \[3\]"):
         loss(prepared(trajectories([3])))
+    batch, loss = prepared(trajectories([3])), DQNLoss(network(), action_space="categorical")
+    with pytest.raises(TypeError, match=r"expected integers as categorical, got torch.float64"):
+        loss(batch.set("action", torch.full((3,), 0.5, dtype=torch.float64)))
 
 
 def test_the_action_space_is_read_from_the_network():
@@ -365,6 +457,8 @@ def test_updates_refuse_what_they_cannot_do():
         SoftUpdate(loss, tau=1.5)
     with pytest.raises(ValueError, match="expected at least 1"):
         HardUpdate(loss, value_network_update_interval=0)
+    with pytest.raises(TypeError, match="expected an integer"):
+        HardUpdate(loss, value_network_update_interval=2.5)
     with pytest.raises(RuntimeError, match="A2CLoss has no target network"):
         SoftUpdate(A2CLoss(network()))
 

@@ -254,6 +254,19 @@ def test_a_batch_without_next_observations_leaves_out_what_it_cannot_know(settin
         assert torch.equal(found["shifted_valid"], ~found[keys.NEXT_MISSING])
 
 
+def test_n_step_rows_share_the_next_observation_that_one_of_them_lost():
+    batch = trajectories([3], EndKind.TRUNCATED)
+    batch["next", "observation"] = batch["next", "observation"][[2, 2, 2]]
+    batch["next", "observation"][2] = float("nan")
+    batch[("next", "done")] = batch[("next", "truncated")] = torch.ones(3, 1, dtype=torch.bool)
+    batch[STEPS] = torch.tensor([[3], [2], [1]])
+    batch[keys.NEXT_MISSING] = torch.tensor([False, False, True])
+    net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+    found = TD0Estimator(gamma=1.0, value_network=net)(batch)
+    assert found["next", "state_value"].flatten().tolist() == [3, 3, 0]
+    assert found[keys.NEXT_MISSING].tolist() == [False, False, True]
+
+
 def test_some_missing_next_observations_are_refused():
     net = TensorDictModule(lambda x, y: x[..., :1] + y[..., :1], ["observation", "goal"], ["v"])
     batch = prepared(trajectories([3]))
@@ -613,7 +626,12 @@ def test_wrong_names_are_refused():
         (
             lambda b: b.set(("next", "reward"), torch.zeros(3)),
             ValueError,
-            "terminated",
+            r"the reward ends in a dimension of its own.*unsqueeze\(-1\)",
+        ),
+        (
+            lambda b: b.set(STEPS, torch.tensor([[1], [0], [1]])),
+            ValueError,
+            "steps_to_next_obs.*expected 1 or more steps, got 0",
         ),
         (
             lambda b: b.set(("next", "reward"), torch.zeros(3, 2)),
@@ -633,6 +651,22 @@ def test_wrong_data_is_refused(change, error, message):
     batch = change(prepared(trajectories([3])))
     with pytest.raises(error, match=message):
         GAE(gamma=0.9, lmbda=0.9, value_network=critic())(batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"gamma": "0.9"}, TypeError, "gamma: expected a number in .* got '0.9'"),
+        ({"gamma": None}, TypeError, "gamma: expected a number in .* got None"),
+        ({"gamma": torch.ones(4)}, ValueError, r"gamma: .* broadcasts to \[3, 1\], got \[4\]"),
+        ({"time_dim": "time"}, TypeError, "time_dim is the number of a dimension, .* got 'time'"),
+    ],
+)
+def test_settings_that_do_not_fit_the_batch_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        GAE(**{"gamma": 0.9, "lmbda": 0.9, "value_network": critic(), **settings})(
+            prepared(trajectories([3]))
+        )
 
 
 class Peak(TorchDispatchMode):

@@ -119,3 +119,16 @@ def test_a_state_under_next_is_not_taken_for_an_observation():
     net = critic()
     estimator = GAE(gamma=0.9, lmbda=0.7, value_network=net)
     torch.testing.assert_close(estimator(with_state)["advantage"], estimator(batch)["advantage"])
+
+
+def test_what_lies_behind_a_lost_observation_is_refused_by_a_recurrent_critic():
+    batch = prepared(trajectories([3], EndKind.CUT))
+    batch[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[1], [2], [2]])
+    batch[keys.NEXT_MISSING] = torch.tensor([False, True, False])
+    batch["next", "observation"][1] = float("nan")
+    with pytest.raises(ValueError, match=r"of 1 n-step rows lie behind one that is missing.*Mark"):
+        TD0Estimator(gamma=0.9, value_network=critic())(batch.clone())
+    batch[keys.NEXT_MISSING] = torch.tensor([False, True, True])
+    found = TD0Estimator(gamma=0.9, value_network=critic())(batch.clone())
+    assert found["advantage"].isfinite().all()
+    assert (found["advantage"] != 0).flatten().tolist() == [True, False, False]

@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_layout.views import array_of
 from rl_value.estimators.slots import Slots, n_step_slots, one_step_slots
@@ -99,6 +100,8 @@ def unroll_steps(
         missing = absent if missing is None else missing | absent
     stand_in = None if missing is None else missing.flatten(1).any(1)
     reader = Reader(network, steps.batch, steps.segments, slots, stand_in)
+    if stand_in is not None and calls.missing_next != "root" and not is_row_wise(network):
+        _refuse_behind_lost(slots, steps, stand_in)
     size = calls.chunk_slots(steps.batch.batch_size, len(slots))
     call = partial(unroll, reader, [wanted], chunk_size=size)
     (values,) = call(params=params)
@@ -111,7 +114,8 @@ def unroll_steps(
         substituted, missing = (stand_in & outside).sum(), None
     now, following = values[slots.row_slot], ahead[slots.next_slot]
     if missing is not None:  # what stands in is no value of the next state
-        following = torch.where(missing & steps.widen(outside), 0, following)
+        nothing = missing.flatten(1).any(1) & outside
+        following = torch.where(nothing.view(-1, *(1,) * (now.ndim - 1)), 0, following)
     if calls.shifted:  # what terminated has no slot of its own: nothing follows
         nothing = slots.next_slot == slots.row_slot
         following = torch.where(nothing.view(-1, *(1,) * (now.ndim - 1)), 0, following)
@@ -179,7 +183,8 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
     if calls.shifted:
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
-    slots = n_step_slots(steps.segments, steps.ahead)
+    lost = None if steps.missing is None else steps.missing.flatten(1).any(1)
+    slots = n_step_slots(steps.segments, steps.ahead, lost)
     if slots.has_holes and not is_row_wise(network):
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
@@ -187,6 +192,19 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
         )
         raise ValueError(msg)
     return replace(slots, has_holes=False)
+
+
+def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
+    """Refuse next observations that a recurrent network reaches only by way of a lost one."""
+    so_far = (slots.is_next & lost[slots.source]).cumsum(0)
+    behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
+    count = int((behind & ~steps.terminated.flatten(1).all(1)).sum())
+    if count:
+        msg = (
+            f"the next observations of {count} n-step rows lie behind one that is missing, which "
+            f"a recurrent network cannot skip. Mark these rows {keys.NEXT_MISSING!r} as well."
+        )
+        raise ValueError(msg)
 
 
 def _budgeted(slots: Slots, steps: Steps, calls: ValueCalls) -> Slots:

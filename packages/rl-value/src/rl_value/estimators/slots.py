@@ -136,12 +136,13 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slo
     return _assemble(row_slot, next_slot, (extra_row, extra_slot), starts)
 
 
-def n_step_slots(segments: Segments, steps: Tensor) -> Slots:
+def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> Slots:
     """Lay out n-step rows: each segment, and every next observation that lies behind it.
 
     Args:
         segments: of the batch.
         steps: int64 ``[M]``, how far away each row's next observation is.
+        lost: bool ``[M]``, rows that lost theirs: where others have the same one, it is theirs.
 
     Returns:
         The slots. What lies behind a segment follows in the order of time, each once.
@@ -168,7 +169,9 @@ def n_step_slots(segments: Segments, steps: Tensor) -> Slots:
     row_slot = numbers + segments.spread(before)
     extra_slot = segments.offsets[1:][extra_segment] + rank
     has_holes = bool((places % reach != rank - before[extra_segment]).any())
-    extra_row = torch.zeros_like(places).index_copy_(0, which, numbers[outside])
+    rank_of = numbers if lost is None else numbers + count * ~lost
+    best = torch.zeros_like(places).scatter_reduce_(0, which, rank_of[outside], "amax")
+    extra_row = best % max(count, 1)
     next_slot = row_slot[ahead.clamp(max=count - 1)]
     next_slot[outside] = extra_slot[which]
     starts = row_slot[segments.offsets[:-1]]

@@ -16,6 +16,7 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, flat_marker
 from rl_layout.tensordict_fast import find
 from rl_layout.views import array_of
+from rl_value.returns.steps import check_fraction
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -62,7 +63,8 @@ class Steps:
         Raises:
             KeyError: reward or flags are missing.
             TypeError: a flag is not boolean, or the reward not floating point.
-            ValueError: a shape does not fit, or flags of a group end where the batch goes on.
+            ValueError: a shape does not fit, a next observation is less than a step away, or flags
+                of a group end where the batch goes on.
         """
         segments = _segments(batch, entries)
         place = _behind(entries["reward"])
@@ -77,6 +79,7 @@ class Steps:
             _check_ends(done & ~terminated, segments, entries["done"])
         steps = find(batch, _behind(entries["steps_to_next_obs"]))
         ahead = None if steps is None else segments.gather(steps).reshape(-1)
+        _check_steps(ahead, entries["steps_to_next_obs"])
         missing = _missing(batch, segments, terminated)
         return cls(batch, segments, reward, terminated, missing, ahead)
 
@@ -121,7 +124,8 @@ class Steps:
     def per_step(self, gamma: float | Tensor) -> float | Tensor:
         """The discount up to each step's next state: a number, or ``[M, ...]``."""
         if isinstance(gamma, Tensor) and gamma.ndim:
-            shape = (*self.batch.batch_size, *self.reward.shape[1:])
+            shape = torch.Size((*self.batch.batch_size, *self.reward.shape[1:]))
+            check_fraction("gamma", gamma, shape)
             gamma = self.segments.gather(gamma.to(self.reward.device).expand(shape))
         elif isinstance(gamma, Tensor):
             gamma = float(gamma)
@@ -196,11 +200,20 @@ def _flags(
 
 
 def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
+    if reward.ndim < 2:
+        msg = "the reward ends in a dimension of its own, [*B, T, 1]: call reward.unsqueeze(-1)."
+        raise ValueError(msg)
     if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
         msg = (
             f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} behind the "
             f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=)."
         )
+        raise ValueError(msg)
+
+
+def _check_steps(ahead: Tensor | None, key: NestedKey) -> None:
+    if ahead is not None and len(ahead) and int(ahead.min()) < 1:
+        msg = f"{key!r}: expected 1 or more steps, got {int(ahead.min())}."
         raise ValueError(msg)
 
 
@@ -237,6 +250,7 @@ def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
         The number, from the front.
 
     Raises:
+        TypeError: it is no number.
         ValueError: there is no batch dimension, or not that one.
 
     Example:
@@ -252,6 +266,10 @@ def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
         named = tensordict._has_names() and keys.TIME in tensordict.names
         names: list[str | None] = tensordict.names if named else []
         return names.index(keys.TIME) if named else dims - 1
+    given: object = explicit
+    if not isinstance(given, int):
+        msg = f"time_dim is the number of a dimension, an int: got {explicit!r}."
+        raise TypeError(msg)
     if isinstance(explicit, bool) or not -dims <= explicit < dims:
         shape = list(tensordict.batch_size)
         msg = f"time_dim={explicit}: the batch is {shape}. Pass {-dims} to {dims - 1}."

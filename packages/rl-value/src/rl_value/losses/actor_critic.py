@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
@@ -19,9 +20,10 @@ from rl_value.acting import Acting
 from rl_value.direct_call import output_of
 from rl_value.estimators.unroll import observation_keys
 from rl_value.losses.actions import entropies, log_probability
-from rl_value.losses.arrays import Array, is_eager
-from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
-from rl_value.losses.distance import DISTANCES, distance, reduced_distance
+from rl_value.losses.arrays import Array, array_of, is_eager
+from rl_value.losses.closed_form import FLOATS, Gain, Recipe, losses_of_choice, terms_of
+from rl_value.losses.distance import DISTANCES, distance, distances_apart, reduced_distance
+from rl_value.losses.known import Known, attach
 from rl_value.losses.loss import (
     LossModule,
     delayed,
@@ -30,7 +32,7 @@ from rl_value.losses.loss import (
     scalars,
 )
 from rl_value.losses.masks import Reduction, kept, reduce
-from rl_value.losses.statistics import explained_variance
+from rl_value.losses.statistics import explained_share, explained_variance
 from rl_value.named_inputs import takes_names
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
@@ -171,8 +173,15 @@ class ActorCriticLoss(LossModule):
         advantage = self._advantage(tensordict)
         counted = self.counted(tensordict)
         with set_recurrent_mode(True):
-            found = self._of_actor(tensordict, advantage, counted)
-            return scalars(found | self._critic(tensordict, counted))
+            seen = self._seen(tensordict, self.actor_network, self.critic_network)
+            acting = Acting(self.actor_network, seen)
+            value = None if self.critic_coeff is None else self._value(seen)
+            found = self._by_equations(tensordict, acting, advantage, counted)
+            if found is None:
+                found = self._by_autograd(tensordict, acting.dist, advantage, counted)
+            if value is not None:
+                found |= self._of_critic(tensordict, value, counted)
+            return scalars(found)
 
     def _advantage(self, batch: TensorDictBase) -> Tensor:
         """The advantage of each step; where it is missing the value estimator writes it."""
@@ -188,16 +197,6 @@ class ActorCriticLoss(LossModule):
         late = self.target_critic_network
         target = None if late is None else parameters_of(late)
         self.value_estimator(batch, target_params=target)
-
-    def _of_actor(
-        self, batch: TensorDictBase, advantage: Tensor, counted: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Losses and statistics of the actor, by equations where its choice has them."""
-        acting = Acting(self.actor_network, batch)
-        found = self._by_equations(batch, acting, advantage, counted)
-        if found is None:
-            found = self._by_autograd(batch, acting.dist, advantage, counted)
-        return found
 
     def _by_autograd(
         self, batch: TensorDictBase, dist: Distribution, advantage: Tensor, counted: Tensor | None
@@ -224,24 +223,25 @@ class ActorCriticLoss(LossModule):
         before = self._before(batch, None, shape)
         self._check_advantage(advantage, shape)
         stored = [self._scaled(advantage, counted), *([] if before is None else [before])]
-        terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
-        if terms is None:
-            return None
 
         def again(logits: Tensor) -> tuple[Tensor, Tensor]:
-            dist = acting.made_of(logits)
-            found = self._by_autograd(batch, dist, advantage, counted)
+            found = self._by_autograd(batch, acting.made_of(logits), advantage, counted)
             return found[self.objective], found.get("loss_entropy", found[self.objective])
 
+        terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
         recipe = Recipe(self._gain_of, coefficient, self.reduction == "mean", again)
-        objective, bonus, reported = losses_of_choice(recipe, terms, logits)
+        with np.errstate(all="ignore"):  # weights that are infinite are for the caller to see
+            made = None if terms is None else losses_of_choice(recipe, terms)
+        if made is None:
+            return None
+        known, reported = made
+        objective, bonus = attach(known, logits)
         losses = {self.objective: objective}
         if self.entropy_bonus:
             losses["loss_entropy"] = bonus
         else:
             del reported["entropy"]
-        numbers = torch.tensor(list(reported.values()), dtype=logits.dtype).unbind(0)
-        return losses | dict(zip(reported, numbers, strict=True))
+        return losses | _numbers(reported, logits.dtype)
 
     def _before(
         self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
@@ -295,12 +295,56 @@ class ActorCriticLoss(LossModule):
             bonus = self.entropy_coeff * reduced
         return {"loss_entropy": -bonus, "entropy": mean.detach()}
 
-    def _critic(self, batch: TensorDictBase, counted: Tensor | None) -> dict[str, Tensor]:
-        """``loss_critic`` and what is reported beside it; nothing without a critic."""
-        if self.critic_coeff is None:
-            return {}
-        target = kept(_constant(batch, self.entries["value_target"]), counted)
-        value = kept(self._value(batch), counted)
+    def _of_critic(
+        self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """``loss_critic`` and what is reported beside it, by equations where it has them."""
+        target = _constant(batch, self.entries["value_target"])
+        found = self._critic_by_equations(value, target, counted)
+        return self._critic_by_autograd(batch, value, target, counted) if found is None else found
+
+    def _critic_by_equations(
+        self, value: Tensor, target: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor] | None:
+        """In a few passes; None where values and targets are something else."""
+        weight = self.critic_coeff
+        assert weight is not None  # there are values
+        if self.clip_value is not None or self.reduction == "none" or not is_eager():
+            return None
+        values, targets = array_of(value, value.dtype), array_of(target, value.dtype)
+        if values is None or targets is None or values.shape != targets.shape:
+            return None
+        where = None if counted is None else counted.reshape(-1).numpy()
+        if where is not None:
+            values, targets = (rows.reshape(where.size, -1)[where] for rows in (values, targets))
+        if not values.size or value.dtype not in FLOATS:
+            return None
+
+        def again(value: Tensor) -> tuple[Tensor]:
+            wanted, near = kept(target, counted), kept(value, counted)
+            kind = self.loss_critic_type
+            loss = reduced_distance(near, wanted, kind, counted, self.reduction)
+            return (weight * loss,)
+
+        reported = {}
+        with np.errstate(all="ignore"):
+            apart = values - targets
+            each, slope = distances_apart(apart, self.loss_critic_type)
+            share = weight / (each.size if self.reduction == "mean" else 1)
+            loss = share * float(np.add.reduce(each.reshape(-1)))
+            if self.log_explained_variance:
+                reported["explained_variance"] = explained_share(
+                    apart.reshape(-1), targets.reshape(-1)
+                )
+        known = Known((loss,), lambda by: slope * (share * by), where, again)
+        return {"loss_critic": attach(known, value)[0], **_numbers(reported, value.dtype)}
+
+    def _critic_by_autograd(
+        self, batch: TensorDictBase, value: Tensor, target: Tensor, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Of any values, with any setting."""
+        assert self.critic_coeff is not None  # there are values
+        target, value = kept(target, counted), kept(value, counted)
         reported = {}
         if self.clip_value is None:
             loss = reduced_distance(value, target, self.loss_critic_type, counted, self.reduction)
@@ -338,6 +382,11 @@ def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
     found = find(batch, as_tuple(key))
     value: Tensor = require(batch, key) if found is None else found
     return value.detach()
+
+
+def _numbers(reported: dict[str, float], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Statistics as tensors."""
+    return {name: torch.scalar_tensor(value, dtype=dtype) for name, value in reported.items()}
 
 
 def _sum(values: list[Tensor]) -> Tensor:

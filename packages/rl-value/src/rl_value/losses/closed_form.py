@@ -10,24 +10,23 @@ over the n steps that count. Its gradient needs nothing but what the loss was co
 
 So one node of autograd stands for some twenty. Arrays are ``[K, n]``: what is taken along K is
 then taken of whole rows. On a few thousand steps the time goes into calls and not into numbers,
-and a call of numpy takes half as long as one of torch.
+and a call of numpy takes half as long as one of torch; the few kinds of call there are come again
+and again, because the first of each kind takes several times as long as the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
 
 import numpy as np
 import torch
-from torch import Tensor, from_numpy
-from torch.autograd import Function
+from torch import Tensor
 
 from rl_value.losses.arrays import Array, array_of
+from rl_value.losses.known import Known
 
-Plain = Callable[[Tensor], tuple[Tensor, Tensor]]
-NARROW = 16.0  # logits this close together are shifted alike: no digit that counts is lost
 FLOATS = (torch.float32, torch.float64)
 
 
@@ -48,19 +47,19 @@ class Gain:
 
 @dataclass
 class Terms:
-    """What the equations read beside the logits.
+    """What the equations read, of the n steps that count.
 
     Args:
-        action: int64 ``[n]``, of the steps that count.
-        counted: bool ``[N]``; None where all count.
+        logits: ``[n, K]``.
+        action: int64 ``[n]``, each one of the K.
         stored: advantages ``[n]``, and log-probabilities ``[n]`` where the loss reads them.
-        shift: what is taken off all logits; None for each step's largest.
+        counted: bool ``[N]``, which steps those are; None where all count.
     """
 
+    logits: Array
     action: Array
-    counted: Array | None
     stored: list[Array]
-    shift: float | None
+    counted: Array | None
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Recipe:
     gain: Callable[..., Gain]
     entropy_coeff: float
     mean: bool
-    plain: Plain
+    plain: Callable[[Tensor], tuple[Tensor, ...]]
 
 
 def terms_of(
@@ -93,8 +92,8 @@ def terms_of(
             ``[*B, 1]``.
 
     Returns:
-        The terms; None where a logit is not finite, an action none of the K, no step counts, or
-        something is not in this machine's memory as float32 or float64.
+        The terms; None where an action is none of the K, no step counts, or something is not in
+        this machine's memory as float32 or float64.
 
     Example:
         >>> terms = terms_of(torch.zeros(2, 3), torch.tensor([0, 2]), None, [torch.ones(2)])
@@ -106,116 +105,70 @@ def terms_of(
     taken, whole = array_of(action, torch.int64), array_of(logits, logits.dtype)
     if taken is None or whole is None or logits.dtype not in FLOATS:
         return None
+    choices = whole.shape[-1]
+    if whole.shape[:-1] != taken.shape or not whole.size:
+        return None
     where = None if counted is None else counted.reshape(-1).numpy()
-    kept = []
-    for values in (taken, *(array_of(entry, logits.dtype) for entry in stored)):
+    kept = [whole.reshape(-1, choices), taken.reshape(-1)]
+    for entry in stored:
+        values = array_of(entry, logits.dtype)
         if values is None:
             return None
-        flat = values.reshape(-1)
-        kept.append(flat if where is None else flat[where])
-    chosen = kept[0]
-    if not chosen.size or whole.shape[:-1] != taken.shape:
+        kept.append(values.reshape(-1))
+    rows, chosen, *others = kept if where is None else [values[where] for values in kept]
+    if not chosen.size or np.maximum.reduce(chosen.view(np.uint64)) >= choices:  # -1 is large too
         return None
-    low, high = whole.min(), whole.max()
-    finite, known = -np.inf < low <= high < np.inf, 0 <= chosen.min() <= chosen.max()
-    if not finite or not known or chosen.max() >= whole.shape[-1]:
-        return None
-    return Terms(chosen, where, kept[1:], float(high) if high - low < NARROW else None)
+    return Terms(rows, chosen, others, where)
 
 
-def losses_of_choice(
-    recipe: Recipe, terms: Terms, logits: Tensor
-) -> tuple[Tensor, Tensor, dict[str, float]]:
+def losses_of_choice(recipe: Recipe, terms: Terms) -> tuple[Known, dict[str, float]] | None:
     """Compute the objective -c Σ g and the entropy loss -c η Σ H.
 
     Args:
         recipe: how the losses are made.
         terms: what they are made of.
-        logits: ``[*B, K]``.
 
     Returns:
-        Two scalars, and statistics by name, ``"entropy"`` among them.
+        Both losses, and statistics by name, ``"entropy"`` among them; None where a logit is not
+        finite.
 
     Example:
         >>> def gain(log_prob, advantage):
         ...     return Gain(log_prob * advantage, advantage, {})
-        >>> logits = torch.zeros(2, 2)
-        >>> terms = terms_of(logits, torch.tensor([0, 1]), None, [torch.ones(2, 1)])
-        >>> recipe = Recipe(gain, 0.5, True, lambda logits: None)
-        >>> losses_of_choice(recipe, terms, logits)[:2]
-        (tensor(0.6931), tensor(-0.3466))
+        >>> terms = terms_of(torch.zeros(2, 2), torch.tensor([0, 1]), None, [torch.ones(2, 1)])
+        >>> known, _ = losses_of_choice(Recipe(gain, 0.5, True, lambda logits: ()), terms)
+        >>> [round(loss, 4) for loss in known.losses]
+        [0.6931, -0.3466]
+        >>> known.gradient(1.0, 0.0)
+        array([[-0.25,  0.25],
+               [ 0.25, -0.25]], dtype=float32)
     """
-    reported: dict[str, float] = {}
-    with np.errstate(all="ignore"):  # weights that are infinite are for the caller to see
-        objective, bonus = _Choice.apply(recipe, terms, reported, logits)  # type: ignore[no-untyped-call]
-    return objective, bonus, reported
+    log_p = terms.logits.T.copy()  # [K, n]
+    steps = log_p.shape[1]
+    log_p -= np.maximum.reduce(log_p, 0)
+    p = np.exp(log_p)
+    total = np.add.reduce(p, 0)
+    p /= total
+    log_p -= np.log(total, out=total)
+    negative = np.add.reduce(p * log_p, 0)  # [n], -H
+    entropy = -float(np.add.reduce(negative))
+    if not isfinite(entropy):  # as it is of all logits that are finite
+        return None
+    places = terms.action * steps
+    places += np.arange(steps)
+    gain = recipe.gain(log_p.reshape(-1).take(places), *terms.stored)
+    log_p -= negative
+    share = 1 / steps if recipe.mean else 1.0
+    bonus = recipe.entropy_coeff * share
 
+    def gradient(objective: float, entropy_loss: float) -> Array:
+        pull = gain.slope * (-share * objective)  # [n], what log pₐ adds to the losses
+        made = log_p * (bonus * entropy_loss)
+        made -= pull
+        made *= p
+        made.reshape(-1)[places] += pull
+        return made.T
 
-class _Choice(Function):
-    """Both losses of logits; the gradient from what was computed on the way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, recipe: Recipe, terms: Terms, reported: dict[str, float], logits: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        given = logits.detach().numpy().reshape(-1, logits.shape[-1])
-        log_p = (given if terms.counted is None else given[terms.counted]).T.copy()  # [K, n]
-        steps = log_p.shape[1]
-        log_p -= np.maximum.reduce(log_p, 0) if terms.shift is None else terms.shift
-        p = np.exp(log_p)
-        total = np.add.reduce(p, 0)
-        p /= total
-        log_p -= np.log(total, out=total)
-        places = terms.action * steps
-        places += np.arange(steps)
-        gain = recipe.gain(log_p.reshape(-1).take(places), *terms.stored)
-        p_log_p = np.multiply(p, log_p, out=log_p)
-        negative = np.add.reduce(p_log_p, 0)  # [n], -H
-        share = 1 / steps if recipe.mean else 1.0
-        bonus = recipe.entropy_coeff * share
-        entropy = -float(np.add.reduce(negative))
-        reported.update(gain.reported, entropy=entropy / steps)
-        ctx.kept = p, p_log_p, negative, places, gain.slope
-        ctx.shares, ctx.counted, ctx.plain = (share, bonus), terms.counted, recipe.plain
-        ctx.save_for_backward(logits)
-        ctx.set_materialize_grads(False)
-        objective = torch.scalar_tensor(
-            -share * float(np.add.reduce(gain.value)), dtype=logits.dtype
-        )
-        return objective, torch.scalar_tensor(-bonus * entropy, dtype=logits.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor | None) -> tuple[None, None, None, Tensor | None]:
-        (logits,) = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return None, None, None, _twice(ctx.plain, logits, *given)
-        p, p_log_p, negative, places, slope = ctx.kept
-        weights = [0.0 if grad is None else float(grad) for grad in given]
-        share, bonus = (p.dtype.type(c * g) for c, g in zip(ctx.shares, weights, strict=True))
-        pull = slope * -share  # [n], what log pₐ adds to the losses
-        each = negative * bonus
-        each += pull
-        made = p_log_p * bonus
-        made -= p * each  # [K, n]
-        flat = from_numpy(made).view(-1).index_add_(0, from_numpy(places), from_numpy(pull))
-        made_there = flat.view(p.shape).t()
-        return None, None, None, _laid_out(made_there, ctx.counted, logits.shape)
-
-
-def _laid_out(made: Tensor, counted: Array | None, shape: torch.Size) -> Tensor:
-    """Write a gradient ``[n, K]`` as ``[*B, K]``, zeros where steps do not count."""
-    if counted is None:
-        return made if made.shape == shape else made.reshape(shape)
-    whole = made.new_zeros(counted.size, shape[-1])
-    whole[from_numpy(counted)] = made
-    return whole.view(shape)
-
-
-def _twice(plain: Plain, logits: Tensor, *given: Tensor | None) -> Tensor | None:
-    """A gradient that has gradients itself."""
-    pairs = [
-        (loss, grad) for loss, grad in zip(plain(logits), given, strict=True) if grad is not None
-    ]
-    losses, grads = zip(*pairs, strict=True)
-    found = torch.autograd.grad(losses, logits, grads, create_graph=True, allow_unused=True)
-    return found[0]
+    losses = -share * float(np.add.reduce(gain.value)), -bonus * entropy
+    known = Known(losses, gradient, terms.counted, recipe.plain)
+    return known, gain.reported | {"entropy": entropy / steps}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_value.losses.arrays import Array
 from rl_value.losses.masks import Reduction, reduce
 
 DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
@@ -64,6 +66,31 @@ def reduced_distance(
     _check(value, target, kind)
     made: Tensor = DISTANCES[kind](value, target, reduction=reduction)
     return made
+
+
+def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
+    """`distance` by the differences of values and targets, and its slope.
+
+    Args:
+        apart: ``[n]``.
+        kind: as `distance` takes it.
+
+    Returns:
+        Two of ``[n]``.
+
+    Example:
+        >>> distances_apart(np.array([3.0, 0.5]), "smooth_l1")
+        (array([2.5  , 0.125]), array([1. , 0.5]))
+    """
+    if kind == "l2":
+        return apart * apart, apart * 2
+    if kind == "l1":
+        return np.abs(apart), np.sign(apart)
+    near = np.minimum(np.maximum(apart, -1), 1)
+    each = near * -0.5
+    each += apart
+    each *= near
+    return each, near
 
 
 def _check(value: Tensor, target: Tensor, kind: str) -> None:

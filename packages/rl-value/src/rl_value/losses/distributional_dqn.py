@@ -11,10 +11,9 @@ from torch import Tensor
 
 from rl_layout import set_recurrent_mode
 from rl_layout.keys import require
-from rl_value.estimators.next_values import unroll_steps
+from rl_value.estimators.next_values import Unrolled
 from rl_value.estimators.steps import Steps
-from rl_value.estimators.value_calls import ValueCalls
-from rl_value.losses.dqn import DQNLoss, action_index, mark_missing
+from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators, scalars
 from rl_value.losses.masks import kept, reduce
 from rl_value.named_inputs import takes_names
@@ -37,7 +36,7 @@ class DistributionalDQNLoss(DQNLoss):
         settings: what `DQNLoss` takes besides; there is no `loss_function`.
 
     Raises:
-        ValueError: the discount lies outside [0, 1], or no support is known.
+        ValueError: the discount lies outside [0, 1], or no support is known, or is not even.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -69,11 +68,14 @@ class DistributionalDQNLoss(DQNLoss):
         super().__init__(value_network, **settings)
         self.gamma = gamma
         found = getattr(value_network, "support", None) if support is None else support
-        if not isinstance(found, Tensor) or found.ndim != 1 or len(found) < 2:
-            msg = "support: expected returns [atoms], two at least. Pass support=torch.linspace()."
+        if not isinstance(found, Tensor) or not _is_even(found):
+            msg = (
+                "support: expected returns [atoms], evenly spaced from the least on, two at least. "
+                "Pass support=torch.linspace()."
+            )
             raise ValueError(msg)
         self.register_buffer("support", found)
-        self.calls = ValueCalls()
+        LossModule.make_value_estimator(self, gamma=gamma)
 
     def make_value_estimator(
         self, value_type: ValueEstimators | str | None = None, **settings: Any
@@ -100,11 +102,12 @@ class DistributionalDQNLoss(DQNLoss):
             KeyError: an entry is missing.
             ValueError: a shape does not fit.
         """
-        target = self._distribution(tensordict)
+        target, _ = self._targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
-            out = self.value_network(tensordict.copy())
-        log_probs = require(out, self.entries["action_value"])  # [*B, T, atoms, n]
+            out = self.value_network(self._seen(tensordict, self.value_network).copy())
+        log_probs = require(out, self.entries["action_value"])
+        self._check_shape(log_probs, tensordict.batch_size)
         action = require(tensordict, self.entries["action"])
         index = action_index(action, log_probs[..., 0, :], self.action_space)
         chosen = _of_action(log_probs, index)
@@ -114,29 +117,49 @@ class DistributionalDQNLoss(DQNLoss):
         weight = self._weight(tensordict)
         return scalars({"loss": reduce(error, counted, self.reduction, weight)})
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
-    @torch.no_grad()
-    def _distribution(self, batch: TensorDictBase) -> Tensor:
-        """The distribution that each step's action should have, ``[*B, T, atoms]``."""
-        steps = Steps.of(batch, self.entries)
+    def _target(self, steps: Steps) -> tuple[Tensor, Unrolled]:
+        """The distribution that each step's action should have ``[M, atoms]``."""
         late = self.target_value_network
         network = self.value_network if late is None else late
         key = self.entries["action_value"]
-        found = unroll_steps(network, steps, key, self.calls)
+        found = self._unroll(network, steps, key)
+        self._check_shape(found.following, steps.reward.shape[:1])
+        if steps.reward.shape[1:] != (1,):
+            got = list(steps.reward.shape[1:])
+            msg = f"{self.entries['reward']!r}: expected [1] behind the batch, got {got}. "
+            msg += "A distribution is one of a single return."
+            raise ValueError(msg)
         probs = found.following.exp()
         chooser = probs
         if self.double_dqn:
-            chooser = unroll_steps(self.value_network, steps, key, self.calls).following.exp()
+            chooser = self._unroll(self.value_network, steps, key).following.exp()
         best = (chooser * self.support[:, None]).sum(-2).argmax(-1, keepdim=True)
-        ahead = _of_action(probs, best)
+        ahead = _of_action(probs, best).masked_fill(steps.terminated, 1 / len(self.support))
         gamma = steps.per_step(self.gamma)
         alive = (~steps.terminated).to(ahead.dtype)
         moved = steps.reward + gamma * alive * self.support.to(ahead.dtype)  # [M, atoms]
         target = project(moved, ahead, self.support.to(ahead.dtype))
         if found.missing is not None:  # steps without a next state teach nothing
             target = target.masked_fill(found.missing, 0)
-            mark_missing(batch, steps, found)
-        return steps.segments.scatter(target)
+        return target, found
+
+    def _check_shape(self, log_probs: Tensor, batch_size: torch.Size) -> None:
+        expected = (*batch_size, len(self.support))
+        if log_probs.ndim != len(expected) + 1 or log_probs.shape[:-1] != expected:
+            msg = (
+                f"{self.entries['action_value']!r}: expected log-probabilities "
+                f"{[*expected, 'n']}, one for each atom of the support and each action, "
+                f"got {list(log_probs.shape)}."
+            )
+            raise ValueError(msg)
+
+
+def _is_even(support: Tensor) -> bool:
+    """Whether numbers grow by equal steps."""
+    if support.ndim != 1 or len(support) < 2:
+        return False
+    step = support.diff()
+    return bool((step > 0).all()) and torch.allclose(step, step.mean(), rtol=1e-3)
 
 
 def project(moved: Tensor, weights: Tensor, support: Tensor) -> Tensor:
@@ -158,7 +181,7 @@ def project(moved: Tensor, weights: Tensor, support: Tensor) -> Tensor:
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
     place = ((moved.clamp(support[0], support[-1]) - support[0]) / step).clamp(0, last)
-    below = place.floor().clamp(max=last - 1)
+    below = place.nan_to_num(0).floor().clamp(max=last - 1)  # what is no number stays in its row
     share = place - below
     found = torch.zeros_like(weights)
     found.scatter_add_(-1, below.long(), weights * (1 - share))

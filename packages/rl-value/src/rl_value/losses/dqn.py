@@ -14,9 +14,11 @@ from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps
+from rl_value.estimators.steps import Steps, time_dimension
 from rl_value.estimators.unroll import observation_keys
+from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.distance import DISTANCES, distance
+from rl_value.losses.fixed_steps import FixedSteps, Inputs, under_next, unroll_rows
 from rl_value.losses.loss import (
     LossModule,
     ValueEstimators,
@@ -110,6 +112,8 @@ class DQNLoss(LossModule):
         self.double_dqn = double_dqn
         self.action_space = _space(action_space, value_network)
         self.use_prioritized_weights = use_prioritized_weights
+        self._read = Inputs.of(value_network)  # both are made now, since compiled code cannot
+        LossModule.make_value_estimator(self)
 
     @property
     def value_network_params(self) -> TensorDictParams | None:
@@ -125,6 +129,27 @@ class DQNLoss(LossModule):
     def value_network_of(self) -> TensorDictModuleBase | None:
         """None: targets are given their values."""
         return None
+
+    def make_value_estimator(
+        self, value_type: ValueEstimators | str | None = None, **settings: Any
+    ) -> LossModule:
+        """Choose the estimator of targets, see `LossModule.make_value_estimator`.
+
+        Args:
+            value_type: TD0, TD1 or TDLambda, or its name; by default TD0.
+            settings: what the estimator takes, as ``gamma``.
+
+        Returns:
+            The loss.
+
+        Raises:
+            ValueError: ``shifted=True``, and next states are valued by another network.
+        """
+        if settings.get("shifted") and self.target_value_network is not None:
+            msg = "shifted=True reads values and next values at once, and delay_value=True values "
+            msg += "next states with another network. Set one of them to False."
+            raise ValueError(msg)
+        return super().make_value_estimator(value_type, **settings)
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -153,10 +178,10 @@ class DQNLoss(LossModule):
             KeyError: an entry is missing.
             ValueError: a shape does not fit.
         """
-        target, unknown = self._target(tensordict)
+        target, unknown = self._targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
-            out = self.value_network(tensordict.copy())
+            out = self.value_network(self._seen(tensordict, self.value_network).copy())
         values = require(out, self.entries["action_value"])
         index = action_index(require(tensordict, self.entries["action"]), values, self.action_space)
         chosen = values.gather(-1, index)
@@ -168,38 +193,85 @@ class DQNLoss(LossModule):
         found = distance(chosen, target, self.loss_function)
         return scalars({"loss": reduce(found, counted, self.reduction, weight)})
 
+    def _targets(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
+        """What the action of each step should be worth ``[*B, T, ...]``, and where nobody knows.
+
+        Marks the steps of which that was found out now.
+        """
+        dim, last = time_dimension(batch, self.value_estimator.time_dim), batch.ndim - 1
+        turned = batch if dim == last else batch.transpose(dim, last)
+        if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
+            found = self._placed(FixedSteps.of(turned, self.entries))
+        else:
+            found = self._outside(turned)
+        if dim != last:
+            found = {key: value.transpose(dim, last) for key, value in found.items()}
+        for key in (keys.NEXT_MISSING, keys.SHIFTED_VALID):
+            if key in found:
+                batch.set(key, found[key])
+        return found["target"], found.get("unknown")
+
+    def _has_fixed_shape(self, batch: TensorDictBase) -> bool:
+        """Whether shapes follow from the batch's; slots of n-step rows do not."""
+        estimator = self.value_estimator
+        plain = estimator.calls == ValueCalls() and not estimator.average_rewards
+        one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
+        return plain and (one_step or self._read.is_row_wise)
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+    def _outside(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
+        return self._placed(Steps.of(batch, self.entries))
+
     @torch.no_grad()
-    def _target(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
-        """What the value of each step's action should be, ``[*B, T, 1]``, and where none knows."""
-        steps = Steps.of(batch, self.entries)
+    def _placed(self, steps: Steps) -> dict[NestedKey, Tensor]:
+        """Targets, where they are unknown, and marks of such steps, in the place of their rows."""
+        target, found = self._target(steps)
+        made: dict[NestedKey, Tensor] = {"target": target}
+        if found.missing is not None:
+            made["unknown"] = found.missing
+            if steps.missing is None:
+                made[keys.NEXT_MISSING] = found.missing.flatten(1).any(1)
+        if found.fits is not None:
+            late, unknown = steps.widen(~found.fits), made.get("unknown")
+            made["unknown"] = late if unknown is None else late | unknown
+            made[keys.SHIFTED_VALID] = found.fits
+        return {key: steps.segments.scatter(value) for key, value in made.items()}
+
+    def _target(self, steps: Steps) -> tuple[Tensor, Unrolled]:
+        """What the action of each step should be worth ``[M, *G, C]``, and what follows it."""
         found = self._next_values(steps)
-        mark_missing(batch, steps, found)
+        if self.value_estimator.calls.missing_next == "root":
+            self.value_estimator._substituted = (
+                0 if found.substituted is None else found.substituted
+            )
         found = replace(found, now=torch.zeros_like(found.following))
-        target = steps.segments.scatter(self.value_estimator.returns_of(steps, found)[1])
-        unknown = None if found.missing is None else steps.segments.scatter(found.missing)
-        return target, unknown
+        return self.value_estimator.returns_of(steps, found)[1], found
 
     def _next_values(self, steps: Steps) -> Unrolled:
         """The value of each step's next state by the network that lags behind."""
         late = self.target_value_network
         network = self.value_network if late is None else late
-        calls = self.value_estimator.calls
         values, best = self.entries["action_value"], self.entries["chosen_action_value"]
         chooses = best in network.out_keys and self.entries["action"] in network.out_keys
         if not self.double_dqn:
-            found = unroll_steps(network, steps, best if chooses else values, calls)
+            found = self._unroll(network, steps, best if chooses else values)
             if chooses:
                 return found
             return replace(found, following=found.following.amax(-1, keepdim=True))
-        found = unroll_steps(network, steps, values, calls)
+        found = self._unroll(network, steps, values)
         wanted = self.entries["action"] if chooses else values
-        choice = unroll_steps(self.value_network, steps, wanted, calls).following
+        choice = self._unroll(self.value_network, steps, wanted).following
         if chooses:
             index = action_index(choice, found.following, self.action_space)
         else:
             index = choice.argmax(-1, keepdim=True)
         return replace(found, following=found.following.gather(-1, index))
+
+    def _unroll(self, network: TensorDictModuleBase, steps: Steps, wanted: NestedKey) -> Unrolled:
+        """What a network says of each step's next state."""
+        if isinstance(steps, FixedSteps):
+            return unroll_rows(network, self._read, steps, wanted)
+        return unroll_steps(network, steps, wanted, self.value_estimator.calls)
 
     def _weight(self, batch: TensorDictBase) -> Tensor | None:
         if self.use_prioritized_weights is False:
@@ -209,19 +281,6 @@ class DQNLoss(LossModule):
             return found
         wanted: Tensor = require(batch, self.entries["priority_weight"])
         return wanted
-
-
-def mark_missing(batch: TensorDictBase, steps: Steps, found: Unrolled) -> None:
-    """Mark steps whose next observation turned out to be missing, where no marker said so.
-
-    Args:
-        batch: gets ``("collector", "next_missing")``.
-        steps: its steps.
-        found: what the network said of them.
-    """
-    if found.missing is not None and steps.missing is None:
-        flags = found.missing.flatten(1).any(1)
-        batch.set(keys.NEXT_MISSING, steps.segments.scatter(flags))
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
@@ -237,6 +296,7 @@ def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
 
     Raises:
         ValueError: the action has another shape.
+        TypeError: a categorical action is no integer.
 
     Example:
         >>> action_index(torch.tensor([[0, 1]]), torch.zeros(1, 2), "one_hot")
@@ -244,6 +304,9 @@ def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
     """
     if space == "one_hot" and action.shape == values.shape:
         return action.to(torch.int64).argmax(-1, keepdim=True)
+    if space == "categorical" and action.is_floating_point():
+        msg = f"action: expected integers as categorical, got {action.dtype}. Set action_space."
+        raise TypeError(msg)
     if space == "categorical" and action.shape == values.shape[:-1]:
         return action.to(torch.int64).unsqueeze(-1)
     if space == "categorical" and action.shape == (*values.shape[:-1], 1):

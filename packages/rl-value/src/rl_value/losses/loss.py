@@ -24,7 +24,7 @@ from rl_value.estimators import (
     VTrace,
 )
 from rl_value.estimators.entries import Entries
-from rl_value.losses.masks import Reduction, counted_steps, reduce
+from rl_value.losses.masks import Reduction, counted_steps, readable, reduce
 
 
 class ValueEstimators(Enum):
@@ -184,6 +184,12 @@ class LossModule(TensorDictModuleBase):  # type: ignore[misc]
     def counted(self, batch: TensorDictBase) -> Tensor | None:
         """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
         return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
+
+    def _seen(
+        self, batch: TensorDictBase, *networks: TensorDictModuleBase | None
+    ) -> TensorDictBase:
+        """The batch as networks read it."""
+        return readable(batch, *networks) if self.loss_mask_key == "auto" else batch
 
     def _reduce(self, values: Tensor, counted: Tensor | None) -> Tensor:
         return reduce(values, counted, self.reduction)

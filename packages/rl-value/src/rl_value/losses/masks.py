@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
@@ -62,6 +63,44 @@ def counted_steps(
     if ended is not None:
         has_next = has_next | ended.flatten(batch.ndim).all(-1)
     return has_next if found is None else found & has_next
+
+
+def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> TensorDictBase:
+    """The batch as networks may read it: what floats is 0 on padding, which may hold anything.
+
+    Left as it is, a NaN there would be no part of any loss and yet of the gradients, as 0 · NaN.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``; it is not changed.
+        networks: whose inputs count.
+
+    Returns:
+        The batch itself where it has no mask.
+
+    Raises:
+        TypeError: the mask is not boolean.
+        ValueError: the mask has another shape than the batch.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> batch = trajectories([2])
+        >>> batch["collector", "mask"] = torch.tensor([True, False])
+        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+        >>> readable(batch, net)["observation"].tolist()
+        [[7.0, 0.0], [0.0, 0.0]]
+    """
+    mask = find(batch, keys.MASK)
+    if mask is None:
+        return batch
+    real, seen = _flag(batch, keys.MASK, mask), batch.copy()
+    read = [key for network in networks if network is not None for key in network.in_keys]
+    for key in dict.fromkeys(map(as_tuple, read)):
+        leaf = find(batch, key)
+        if leaf is not None and leaf.is_floating_point():
+            alike = real.view(*real.shape, *(1,) * (leaf.ndim - real.ndim))
+            seen.set(key, torch.where(alike, leaf, 0))
+    return seen
 
 
 def _flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:

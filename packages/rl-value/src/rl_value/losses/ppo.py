@@ -180,7 +180,7 @@ class ClipPPOLoss(PPOLoss):
 
     def _surrogate_of(self, log_weight: Array, advantage: Array) -> Gain:
         ratio = np.exp(log_weight)
-        clipped = ratio.clip(*self._bounds)
+        clipped = np.minimum(np.maximum(ratio, self._bounds[0]), self._bounds[1])
         reported = {
             "clip_fraction": np.count_nonzero(clipped != ratio) / ratio.size,
             "ESS": effective_share(ratio, log_weight),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_value.losses.arrays import Array, array_of, is_eager
+from rl_value.losses.arrays import Array
 from rl_value.losses.masks import kept, reduce, spread
 
 TINY = 1e-30  # below it a square in single precision has lost digits
@@ -51,10 +51,9 @@ def effective_share(weight: Array, log_weight: Array) -> float:
         >>> effective_share(np.ones(5), np.zeros(5))
         1.0
     """
-    total, square = float(np.add.reduce(weight)), float(weight.dot(weight))
+    total, square = _sums(weight)
     if not TINY < square < np.inf:
-        weight = np.exp(log_weight - log_weight.max())
-        total, square = float(np.add.reduce(weight)), float(weight.dot(weight))
+        total, square = _sums(np.exp(log_weight - log_weight.max()))
     return total * total / (square * weight.size)
 
 
@@ -76,12 +75,24 @@ def explained_variance(value: Tensor, target: Tensor, counted: Tensor | None) ->
         >>> explained_variance(target, target, None)
         tensor(1.)
     """
-    values, targets = array_of(value, value.dtype), array_of(target, value.dtype)
-    if counted is None and values is not None and targets is not None and is_eager():
-        with np.errstate(all="ignore"):
-            share = 1 - _variance(targets - values) / _variance(targets)
-        return torch.scalar_tensor(float(share), dtype=value.dtype)
     return 1 - variance(target - value, counted) / variance(target, counted)
+
+
+def explained_share(apart: Array, target: Array) -> float:
+    """`explained_variance` of arrays in memory, of steps that all count.
+
+    Args:
+        apart: ``[n]``, how far values are from their targets.
+        target: ``[n]``.
+
+    Returns:
+        The share.
+
+    Example:
+        >>> explained_share(np.zeros(3), np.array([1.0, 2.0, 3.0]))
+        1.0
+    """
+    return float(1 - _variance(apart) / _variance(target))
 
 
 def variance(values: Tensor, counted: Tensor | None) -> Tensor:
@@ -103,7 +114,12 @@ def variance(values: Tensor, counted: Tensor | None) -> Tensor:
     return reduce((kept(values, counted) - reduce(values, counted)).square(), counted)
 
 
+def _sums(weight: Array) -> tuple[float, float]:
+    """Σ w and Σ w²; a product of BLAS would wake threads of its own on a large batch."""
+    return float(np.add.reduce(weight)), float(np.add.reduce(weight * weight))
+
+
 def _variance(values: Array) -> np.float64:
-    apart = values.reshape(-1)
-    apart = apart - np.add.reduce(apart) / apart.size
-    return np.float64(apart.dot(apart) / apart.size)
+    apart = values - np.add.reduce(values) / values.size
+    apart *= apart
+    return np.float64(np.add.reduce(apart) / values.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,7 @@ class HardUpdate(TargetUpdate):
 
     Raises:
         ValueError: the interval is below 1.
+        TypeError: it is no integer.
         RuntimeError: the loss has no target network.
 
     Example:
@@ -114,6 +116,10 @@ class HardUpdate(TargetUpdate):
     """
 
     def __init__(self, loss: LossModule, *, value_network_update_interval: int = 1000) -> None:
+        given: Any = value_network_update_interval
+        if not isinstance(given, int):
+            msg = f"value_network_update_interval: expected an integer, got {given!r}."
+            raise TypeError(msg)
         if value_network_update_interval < 1:
             msg = (
                 "value_network_update_interval: expected at least 1, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -98,12 +100,16 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
         shape: what a tensor must broadcast to.
 
     Raises:
+        TypeError: it is no number and no tensor.
         ValueError: it lies outside, or does not broadcast.
 
     Example:
         >>> check_fraction("gamma", 0.99)
     """
-    if torch.compiler.is_compiling() and isinstance(value, Tensor):
+    if not isinstance(value, Tensor | Real):
+        msg = f"{name}: expected a number in [0, 1], or a tensor of one per step, got {value!r}."
+        raise TypeError(msg)
+    if isinstance(value, Tensor) and (torch.compiler.is_compiling() or not value.numel()):
         return
     low, high = (
         (float(value.min()), float(value.max())) if isinstance(value, Tensor) else (value, value)

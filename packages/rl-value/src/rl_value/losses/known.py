@@ -1,0 +1,99 @@
+"""Losses that were computed on arrays, as nodes of autograd that only hand their gradients out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, from_numpy
+from torch.autograd import Function
+
+from rl_value.losses.arrays import Array
+
+
+@dataclass
+class Known:
+    """Losses of one tensor, and the way back to it.
+
+    Args:
+        losses: their numbers.
+        gradient: gives ``[n, ...]``, that of the losses weighted with as many numbers and added up.
+        counted: bool ``[N]``, the n rows that count; None where all do.
+        plain: the same losses of the tensor by autograd, for gradients of gradients.
+    """
+
+    losses: tuple[float, ...]
+    gradient: Callable[..., Array]
+    counted: Array | None
+    plain: Callable[[Tensor], tuple[Tensor, ...]]
+
+
+def attach(known: Known, at: Tensor) -> tuple[Tensor, ...]:
+    """Make tensors of losses that are known, whose gradients reach what they were computed from.
+
+    Each tensor that losses are computed from has a node of its own, so that the losses of one can
+    go back while the graph of another stays.
+
+    Args:
+        known: the losses, and the way back.
+        at: what they were computed from, ``[*B, ...]``; nothing transforms or compiles this call.
+
+    Returns:
+        A scalar for each loss.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> double = lambda weight: np.full(2, 2 * weight, np.float32)
+        >>> (loss,) = attach(Known((6.0,), double, None, lambda x: (2 * x.sum(),)), x)
+        >>> loss.backward()
+        >>> loss.item(), x.grad
+        (6.0, tensor([2., 2.]))
+    """
+    found: tuple[Tensor, ...] = _apply(known, at)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Known(Function):
+    """The losses of one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, known: Known, at: Tensor) -> tuple[Tensor, ...]:
+        ctx.known = known
+        ctx.save_for_backward(at)
+        ctx.set_materialize_grads(False)
+        return tuple(torch.scalar_tensor(loss, dtype=at.dtype) for loss in known.losses)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[None, Tensor | None]:
+        (at,) = ctx.saved_tensors
+        known = ctx.known
+        if torch.is_grad_enabled():
+            return None, _twice(known.plain, at, *given)
+        weights = [0.0 if grad is None else grad.item() for grad in given]
+        return None, from_numpy(_laid_out(known.gradient(*weights), known.counted, at.shape))
+
+
+# Function.apply looks for transforms before it calls this, which takes as long as a small loss.
+_apply = super(Function, _Known).apply
+
+
+def _laid_out(made: Array, counted: Array | None, shape: torch.Size) -> Array:
+    """Write rows ``[n, ...]`` as ``[*B, ...]``, zeros where steps do not count."""
+    if counted is not None:
+        whole = np.zeros((counted.size, *made.shape[1:]), made.dtype)
+        whole[counted] = made
+        made = whole
+    return made if made.shape == shape else made.reshape(shape)
+
+
+def _twice(
+    plain: Callable[[Tensor], tuple[Tensor, ...]], at: Tensor, *given: Tensor | None
+) -> Tensor | None:
+    """A gradient that has gradients itself."""
+    pairs = [(loss, grad) for loss, grad in zip(plain(at), given, strict=True) if grad is not None]
+    losses, grads = zip(*pairs, strict=True)
+    found = torch.autograd.grad(losses, at, grads, create_graph=True, allow_unused=True)
+    return found[0]
