@@ -124,6 +124,38 @@ def test_actions_and_roots_that_do_not_fit_are_refused(make):
         env.step(root.copy().set("action", torch.zeros(*sizes, 2)))
     with pytest.raises(ValueError, match="expected batch size"):
         env.step(TensorDict({}, [9]))
+    with pytest.raises(TypeError, match="expected a tensordict with the action: got None"):
+        env.step(None)
+    with pytest.raises(TypeError, match=r"'_reset': expected dtype torch\.bool, got"):
+        env.reset(root.copy().set("_reset", torch.ones(*sizes, 1)))
+
+
+def test_arguments_of_another_kind_are_refused(make):
+    env = make()
+    with pytest.raises(TypeError, match=r"max_steps must be a whole number: got 2\.5"):
+        env.rollout(2.5)
+    with pytest.raises(ValueError, match="max_steps must be at least 1: got 0"):
+        env.rollout(0)
+    with pytest.raises(TypeError, match="seed must be a whole number: got 'one'"):
+        env.set_seed("one")
+    with pytest.raises(KeyError, match=r"has returned: \['state'\] are missing"):
+        env.load_state_dict({"is_started": True})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GymEnv(7), "expected an id or a gymnasium.Env: got int"),
+        (lambda: GymEnv(gymnasium.make_vec("CartPole-v1", 2)), "GymVectorEnv takes vectors"),
+        (lambda: SerialEnv(2, CountingEnv()), "a function that makes an environment, got Counting"),
+        (lambda: ParallelEnv(2, CountingEnv()), "a function that makes an environment, got Count"),
+        (lambda: SerialEnv(2.5, CountingEnv), "num_workers must be a whole number: got 2.5"),
+        (lambda: TransformedEnv("CartPole-v1"), "expected an environment: got 'CartPole-v1'"),
+    ],
+)
+def test_constructors_say_what_they_take(make, words):
+    with pytest.raises(TypeError, match=words):
+        make()
 
 
 def test_policies_that_do_not_fit_are_refused(make):
@@ -168,6 +200,7 @@ def test_a_closed_environment_says_so(make):
         lambda: env.step(root),
         lambda: env.rollout(2),
         lambda: env.set_seed(1),
+        env.state_dict,
     ):
         with pytest.raises(RuntimeError, match="closed"):
             call()

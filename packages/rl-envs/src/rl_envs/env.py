@@ -19,6 +19,7 @@ from rl_envs.rendering import Rendered
 from rl_envs.rollout import Request
 from rl_envs.seeds import next_seed
 from rl_envs.waiting import may_wait, names_every_row, names_no_row
+from rl_envs.whole_number import check_whole
 from rl_layout import step_mdp
 from rl_layout.keys import NestedKey
 from rl_transforms import Place
@@ -161,7 +162,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         Raises:
             KeyError: an action is missing, or the environment did not return what its specs say.
             RuntimeError: the environment is closed, or was never reset.
-            TypeError: a dtype is not the expected one.
+            TypeError: a dtype is not the expected one, or it is no tensordict.
             ValueError: a shape is not the expected one, or a value lies outside its spec.
 
         Example:
@@ -171,9 +172,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> step["next", "reward"].shape, step["next", "done"].item()
             (torch.Size([1]), False)
         """
-        guards.check_open(self)
-        guards.check_started(self)
-        guards.check_batch(self, tensordict)
+        guards.check_step(self, tensordict)
         guards.check_action(self, tensordict)
         root = tensordict.copy()
         self._forget(root)
@@ -355,6 +354,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
 
         Raises:
             RuntimeError: the environment is closed.
+            TypeError: the seed is no whole number.
             ValueError: the seed is negative.
 
         Example:
@@ -363,9 +363,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             True
         """
         guards.check_open(self)
-        if seed < 0:
-            msg = f"seed must be 0 or more: got {seed}."
-            raise ValueError(msg)
+        check_whole(seed, 0, "seed")
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 
@@ -402,6 +400,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> CountingEnv().state_dict()["is_started"]
             False
         """
+        guards.check_open(self)
         return {"is_started": self._is_started, "state": self._get_state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -411,12 +410,14 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             state_dict: from `state_dict`.
 
         Raises:
+            KeyError: it is no state of an environment.
             NotImplementedError: this environment cannot load a state.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
             >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
         """
+        guards.check_state(self, state_dict)
         self._set_state(state_dict["state"])
         self._is_started = bool(state_dict["is_started"])
 

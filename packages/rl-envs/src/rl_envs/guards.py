@@ -60,6 +60,54 @@ def check_started(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
+def check_step(env: EnvBase, root: TensorDictBase) -> None:
+    """Refuse what no step can be taken from.
+
+    Args:
+        env: any environment.
+        root: what it was given.
+
+    Raises:
+        RuntimeError: the environment is closed, or was never reset.
+        TypeError: it is no tensordict.
+        ValueError: its batch size does not fit.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_step(env, env.reset())
+    """
+    check_open(env)
+    check_started(env)
+    if root is None:
+        msg = "expected a tensordict with the action: got None."
+        raise TypeError(msg)
+    check_batch(env, root)
+
+
+def check_state(env: EnvBase, state: Mapping[str, Any]) -> None:
+    """Refuse what no environment has saved.
+
+    Args:
+        env: any environment.
+        state: what it was given.
+
+    Raises:
+        KeyError: an entry is missing.
+        RuntimeError: the environment is closed.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_state(env, env.state_dict())
+    """
+    check_open(env)
+    missing = [name for name in ("is_started", "state") if name not in state]
+    if missing:
+        msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."
+        raise KeyError(msg)
+
+
 def check_start(env: EnvBase, root: TensorDictBase | None) -> None:
     """Refuse a rollout without a reset that has nothing to go on from.
 

@@ -46,8 +46,8 @@ class GymEnv(EnvBase):
 
     Raises:
         KeyError: `info` has no such entry.
-        TypeError: a space has no data of a fixed shape, an entry of `info` holds no numbers, or
-            `kwargs` come with a made environment.
+        TypeError: it is no environment of Gymnasium, a space has no data of a fixed shape, an entry
+            of `info` holds no numbers, or `kwargs` come with a made environment.
         ValueError: `frame_skip` is less than 1, a name is taken, or a made environment gives no
             pixels.
 
@@ -286,10 +286,16 @@ def _reader(env: GymEnv, root: Rows) -> Callable[[int], Any]:
     return lambda t: env._read_action({key: column[t, ...] for key, column in columns.items()})
 
 
-def _made(env: str | gymnasium.Env[Any, Any], kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+def _made(env: Any, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env, str):
         # check_env_specs checks more, once, and in words about keys
         return gymnasium.make(env, **{"disable_env_checker": True, **kwargs})
+    if not isinstance(env, gymnasium.Env):
+        msg = (
+            f"expected an id or a gymnasium.Env: got {type(env).__name__}. GymVectorEnv takes "
+            f"vectors, TransformedEnv environments that speak tensordicts."
+        )
+        raise TypeError(msg)
     if kwargs:
         msg = f"{sorted(kwargs)} go to gymnasium.make, but the environment is already made."
         raise TypeError(msg)

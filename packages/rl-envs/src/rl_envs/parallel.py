@@ -21,6 +21,7 @@ from rl_envs.exchange import RESET, Exchange, schema_of
 from rl_envs.portable import Portable
 from rl_envs.serial import Makers, one_each
 from rl_envs.start_methods import StartMethod
+from rl_envs.whole_number import check_whole
 from rl_envs.workers import WorkerPool
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
@@ -228,9 +229,7 @@ class ParallelEnv(EnvBase):
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
-        guards.check_open(self)
-        guards.check_started(self)
-        guards.check_batch(self, tensordict)
+        guards.check_step(self, tensordict)
         if self._exchange is not None and self._is_known(tensordict):
             return super().step(tensordict)
         guards.check_action(self, tensordict)
@@ -384,9 +383,7 @@ class ParallelBinding:
 
 def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
     """Which environments each process runs, as evenly as can be."""
-    if num_workers < 1:
-        msg = f"num_workers must be at least 1: got {num_workers}."
-        raise ValueError(msg)
+    check_whole(num_workers, 1, "num_workers")
     processes = num_workers if num_processes is None else num_processes
     if not 1 <= processes <= num_workers:
         msg = f"num_processes must be from 1 to num_workers, {num_workers}: got {processes}."

@@ -49,12 +49,12 @@ def reset_masks(
 
 def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
     if mask.dtype != torch.bool:
-        msg = f"{(*prefix, RESET)}: expected dtype torch.bool, got {mask.dtype}."
+        msg = f"{keys.as_key((*prefix, RESET))!r}: expected dtype torch.bool, got {mask.dtype}."
         raise TypeError(msg)
     if mask.shape[: len(batch_size)] != batch_size:
         msg = (
-            f"{(*prefix, RESET)}: expected the shape of a done flag, which begins with "
-            f"{tuple(batch_size)}: got {tuple(mask.shape)}."
+            f"{keys.as_key((*prefix, RESET))!r}: expected the shape of a done flag, which begins "
+            f"with {tuple(batch_size)}: got {tuple(mask.shape)}."
         )
         raise ValueError(msg)
 

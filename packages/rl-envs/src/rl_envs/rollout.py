@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_envs.done import Prefix, ends
 from rl_envs.policy_plan import PolicyPlan
+from rl_envs.whole_number import check_whole
 from rl_layout import keys
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ class Request:
     goes_on: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            msg = f"max_steps must be at least 1: got {self.max_steps}."
-            raise ValueError(msg)
+        check_whole(self.max_steps, 1, "max_steps")
         if self.break_when_any_done and self.break_when_all_done:
             msg = "break_when_all_done needs break_when_any_done=False: both were asked for."
             raise ValueError(msg)

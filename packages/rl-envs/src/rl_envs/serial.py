@@ -13,6 +13,8 @@ from rl_envs import guards
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
+from rl_envs.portable import Portable
+from rl_envs.whole_number import check_whole
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
 
@@ -35,6 +37,7 @@ class SerialEnv(EnvBase):
         envs: the environments.
 
     Raises:
+        TypeError: an environment was given, and no function that makes one.
         ValueError: the number of functions is another one, the environments differ in specs, or
             one has a transform that must stand outside.
 
@@ -51,7 +54,7 @@ class SerialEnv(EnvBase):
         create_env_fn: Makers,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        makers = one_each(num_workers, create_env_fn, "create_env_fn")
+        makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
         kwargs = one_each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
         first = self.envs[0]
@@ -113,9 +116,7 @@ class SerialEnv(EnvBase):
         """Take one step; see `EnvBase.step`."""
         if self._is_fixed:
             return super().step(tensordict)
-        guards.check_open(self)
-        guards.check_started(self)
-        guards.check_batch(self, tensordict)
+        guards.check_step(self, tensordict)
         guards.check_action(self, tensordict)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
         return TensorDict.maybe_dense_stack([env.step(root) for env, root in pairs])
@@ -231,9 +232,7 @@ def one_each(number: int, given: Any, name: str) -> list[Any]:
         >>> one_each(2, {"size": 3}, "create_env_kwargs")
         [{'size': 3}, {'size': 3}]
     """
-    if number < 1:
-        msg = f"num_workers must be at least 1: got {number}."
-        raise ValueError(msg)
+    check_whole(number, 1, "num_workers")
     if not isinstance(given, Sequence):
         return [given] * number
     if len(given) != number:

@@ -57,6 +57,7 @@ class TransformedEnv(EnvBase):
         transforms: what its data passes.
 
     Raises:
+        TypeError: it is no environment.
         ValueError: a transform cannot sit in an environment.
 
     Example:
@@ -71,6 +72,7 @@ class TransformedEnv(EnvBase):
     transforms: Compose
 
     def __init__(self, base_env: EnvBase, transform: Change | None = None) -> None:
+        _check_env(base_env)
         given: list[Change] = [] if transform is None else [transform]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]
@@ -294,6 +296,12 @@ class TransformedEnv(EnvBase):
     def __repr__(self) -> str:
         names = ", ".join(type(one).__name__ for one in self.transforms)
         return f"TransformedEnv({self.base_env!r}, [{names}])"
+
+
+def _check_env(thing: Any) -> None:
+    if not isinstance(thing, EnvBase):
+        msg = f"expected an environment: got {thing!r}. GymEnv makes one of an id."
+        raise TypeError(msg)
 
 
 def _unpacked(given: list[Change]) -> Iterator[Change]:
