@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -578,3 +579,29 @@ def test_who_waits_in_a_hook_acts_with_the_weights_that_come_meanwhile():
         collector.wait()
     assert (batches[0]["collector", "policy_version"] == 1).all()
     assert (batches[0]["weight"] == 1).all()
+
+
+def test_what_is_told_waits_for_no_worker():
+    made = multiprocessing.get_context("fork")
+    turns, waits = made.Semaphore(1), made.Event()
+
+    def hook():
+        if not turns.acquire(block=False):
+            waits.set()
+            turns.acquire()
+
+    options = {"frames_per_batch": 4, "total_frames": 8, "replay_buffer": Buffer()}
+    with MultiAsyncCollector([counting(3)], pre_collect_hook=hook, **options, **FORK) as collector:
+        assert collector.stats()["workers"][0]["frames"] == 0
+        collector.start()
+        assert waits.wait(60)
+        with ThreadPoolExecutor(1) as aside:
+            try:
+                told = aside.submit(collector.stats).result(30)
+            finally:
+                turns.release()
+        collector.wait()
+        last = collector.stats()
+    assert (told["frames"], told["workers"][0]["frames"]) == (4, 4)
+    assert (told["workers"][0]["episodes"], told["workers"][0]["mean_return"]) == (1, 3)
+    assert (last["frames"], last["workers"][0]["frames"]) == (8, 8)

@@ -33,7 +33,7 @@ class Crew:
     Attributes:
         pool: the processes.
         replaces: whether a new worker takes the place of one that died.
-        told: the last delivery of each, or None.
+        stats: how far each was when it was last heard of.
         frames: steps that were delivered.
         restarts: how many were replaced.
 
@@ -64,7 +64,7 @@ class Crew:
         self.pool = WorkerPool(
             make, start_method=start_method, timeout_s=timeout_s, name="collector worker"
         )
-        self.told: list[Delivery | None] = [None] * len(make)
+        self.stats: list[dict[str, Any]] = [{} for _ in make]
         self.frames = self.restarts = 0
         self._slots: list[Slots | None] = [None] * len(make)
         self._begun, self._deaths = [0] * len(make), [0] * len(make)
@@ -152,7 +152,7 @@ class Crew:
         except WorkerDied as died:
             self._replace(index, died)
             return None, None
-        self.told[index], self._deaths[index] = told, 0
+        self.stats[index], self._deaths[index] = told.stats, 0
         self.frames += told.frames
         slots, batch = self._slots[index], told.batch
         if batch is not None and self._shares:
@@ -194,6 +194,10 @@ class Crew:
         """
         return [self.call(index, name) for index in range(len(self))]
 
+    def refresh(self) -> None:
+        """Ask all workers, none of which is busy, how far they are."""
+        self.stats = self.call_all("stats")
+
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed all workers, each from the one before, actions included.
 
@@ -230,6 +234,7 @@ class Crew:
         if self._seed is not None:
             seed, is_static = self._seed
             self._seed = self.pool.call(index, "set_seed", seed, is_static), is_static
+        self.stats[index] = self.pool.call(index, "stats")
 
     def _replace(self, index: int, died: WorkerDied) -> None:
         while True:

@@ -158,14 +158,12 @@ class MultiCollector(Collecting):
         return None
 
     def _show(self) -> None:
-        told = [one for one in self._crew.told if one is not None]
-        if not told:
-            return
-        returns = [one.mean_return for one in told if one.episodes]
+        told = self._crew.stats
+        returns = [one["mean_return"] for one in told if one["episodes"]]
         mean = sum(returns) / len(returns) if returns else float("nan")
         frames = self.frames - self._shown
         self._shown = self.frames
-        self._progress.add(frames, sum(one.episodes for one in told), mean, self._lag)
+        self._progress.add(frames, sum(one["episodes"] for one in told), mean, self._lag)
 
     # what is changed from outside
 
@@ -216,28 +214,30 @@ class MultiCollector(Collecting):
         """Begin new trajectories with the next batches."""
         self._settle()
         self._crew.call_all("reset")
+        self._crew.refresh()
 
-    @between_batches
     def stats(self) -> dict[str, Any]:
-        """Tell how far it is, and how.
+        """Tell how far it is, and how, without waiting for anybody.
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
-            batches were behind it, on average; and `workers`: what each collector tells.
+            batches were behind it, on average; and `workers`: what each collector told with its
+            last batch.
         """
-        self._settle()
+        self._require_open()
         return {
             "frames": self.frames,
             "restarts": self.restarts,
             "policy_version": self.policy_version,
             "policy_lag": self._lag,
-            "workers": self._crew.call_all("stats"),
+            "workers": [dict(one) for one in self._crew.stats],
         }
 
     @property
     def _lag(self) -> float:
-        told = [one for one in self._crew.told if one is not None]
-        return sum(self.policy_version - one.version for one in told) / max(len(told), 1)
+        told = self._crew.stats
+        behind: int = sum(self.policy_version - one["policy_version"] for one in told)
+        return behind / len(told)
 
     @between_batches
     def state_dict(self) -> dict[str, Any]:
@@ -291,6 +291,7 @@ class MultiCollector(Collecting):
             self._board = WeightBoard.like(weights, state["policy_version"])
             self._crew.attach(self._board, self._turns.stop)
             old.close()
+        self._crew.refresh()
 
     # the end
 
@@ -360,6 +361,7 @@ class MultiCollector(Collecting):
             self._is_drained = True
             self._settle()
             found = [*self._turns.left(), *self._crew.call_all("drain")]
+            self._crew.refresh()
             self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
         return bool(self._ready)
 

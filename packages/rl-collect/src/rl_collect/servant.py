@@ -117,9 +117,7 @@ class Servant:
         Returns:
             This, and how far the collector is.
         """
-        batches = self._collector._batches
-        episodes, version = batches.episodes, batches.policy_version
-        return Delivery(frames, shape, batch, episodes.finished, episodes.mean_return, version)
+        return Delivery(frames, shape, batch, self.stats())
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from.

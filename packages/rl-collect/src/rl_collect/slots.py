@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
@@ -20,21 +20,17 @@ class Delivery(NamedTuple):
         frames: steps that were played for it.
         shape: the batch size; `()` where there is none, since it went to a buffer.
         batch: the batch itself, where shared memory does not fit it.
-        episodes: how many episodes have ended so far in this worker.
-        mean_return: of the last ones.
-        version: of the weights that acted.
+        stats: how far the worker's collector is; see `Collector.stats`.
 
     Example:
-        >>> Delivery(64, (64,), None, 3, 21.5, 0).frames
+        >>> Delivery(64, (64,), None, {"episodes": 3}).frames
         64
     """
 
     frames: int
     shape: tuple[int, ...]
     batch: TensorDictBase | None
-    episodes: int
-    mean_return: float
-    version: int
+    stats: dict[str, Any]
 
 
 class Slots:
