@@ -1,4 +1,4 @@
-"""One site for all packages; the API pages are written from the packages on disk."""
+"""One site for all packages; their API pages and first pages are written from what is on disk."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def draw(page: Path, into: Path) -> None:
 here = Path(__file__).parent
 draw(here / "conventions.md", here / "_drawn")
 (here / "api").mkdir(exist_ok=True)
+(here / "packages").mkdir(exist_ok=True)
 for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     name = declared.parent.name
     module = name.replace("-", "_")
@@ -67,3 +68,7 @@ for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     modules = [module, *(f"{module}.{also}" for also in ALSO if (source / f"{also}.py").exists())]
     page = PAGE.format(name=name, modules="\n".join(map(section, modules)))
     (here / "api" / f"{name}.md").write_text(page, encoding="utf-8")
+    readme = (declared.parent / "README.md").read_text(encoding="utf-8")
+    (here / "packages" / f"{name}.md").write_text(
+        readme.replace("](../../docs/", "](../"), encoding="utf-8"
+    )

@@ -184,6 +184,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/a2c_pendulum"))
     parser.add_argument("--truncations-terminate", action="store_true", help="the usual mistake")
     options = parser.parse_args()
+    if min(options.envs, options.steps, options.seed + 1) < 1:
+        parser.error("--envs and --steps must be at least 1, --seed at least 0")
     torch.set_num_threads(1)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -201,4 +203,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("a2c_pendulum: interrupted, nothing is kept") from None

@@ -119,6 +119,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/inspect_layout"))
     options = parser.parse_args()
+    if min(options.envs, options.steps, options.seed + 1) < 1:
+        parser.error("--envs and --steps must be at least 1, --seed at least 0")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -147,4 +149,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("inspect_layout: interrupted, nothing is kept") from None

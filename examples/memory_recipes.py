@@ -230,6 +230,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="samples to time")
     parser.add_argument("--out", type=Path, default=Path("runs/memory_recipes"))
     options = parser.parse_args()
+    if min(options.steps, options.frames, options.rounds) < 1:
+        parser.error("--steps, --frames and --rounds must be at least 1")
     torch.set_num_threads(1)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -246,4 +248,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("memory_recipes: interrupted, nothing is kept") from None

@@ -193,7 +193,7 @@ class Run:
             state = torch.load(path, map_location="cpu", weights_only=True)
             given = dict(state["settings"])
         except Exception as error:  # whatever a file that is none makes torch raise
-            refuse(f"{path} is no checkpoint of this example", error)
+            refuse(f"{path} is no checkpoint of this example: {type(error).__name__}")
         for name, value in asdict(self.settings).items():
             if given.get(name) != value:
                 refuse(f"{path} is of another run: {name} was {given.get(name)}, now is {value}")
@@ -250,7 +250,7 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
 def check(settings: Settings, out: Path) -> None:
     """Refuse what cannot be trained on, or written to."""
     try:
-        torch.empty(0, device=settings.device)
+        torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:
         refuse(f"no device {settings.device!r} here", error)
     try:

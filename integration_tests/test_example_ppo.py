@@ -197,6 +197,7 @@ def test_a_resumed_run_ends_bitwise_where_a_whole_one_ends(whole, interrupted, t
         (["--env", "Pendulum-v1"], "Pendulum-v1 is no CartPole: "),
         (["--device", "cuda:77"], "no device 'cuda:77' here: "),
         (["--device", "toaster"], "no device 'toaster' here: "),
+        (["--device", "meta"], "no device 'meta' here: "),
         (["--seed", "-1"], "expected a seed of at most 31 bits, got -1"),
         (["--resume"], "there is no checkpoint "),
     ],

@@ -84,6 +84,37 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(name, request, monkeypat
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("inspecting", ["--envs", 0], "--envs and --steps must be at least 1"),
+        ("inspecting", ["--seed", -1], "--seed at least 0"),
+        ("recipes", ["--frames", 0], "--steps, --frames and --rounds must be at least 1"),
+        ("pendulum", ["--steps", -5], "--envs and --steps must be at least 1"),
+    ],
+)
+def test_numbers_that_make_no_run_are_one_line(name, options, words, request, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as refused:
+        run(request.getfixturevalue(name), monkeypatch, *options)
+    assert refused.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_ctrl_c_ends_a_pendulum_with_one_line(tmp_path):
+    process = subprocess.Popen(
+        command("a2c_pendulum", "--envs", 2, "--out", tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout.readline().startswith("untrained: ")
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert told == "a2c_pendulum: interrupted, nothing is kept\n"
+
+
 def test_a_batch_is_inspected_as_its_page_says(inspecting, monkeypatch, capsys, tmp_path):
     run(inspecting, monkeypatch, "--out", tmp_path)
     printed = capsys.readouterr().out.replace(str(tmp_path), "runs/inspect_layout")
@@ -321,6 +352,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_a_run_goes_on_from(slices, tmp_path):
         (["--env", "Pendulum-v1"], "Pendulum-v1 is no CartPole: "),
         (["--device", "cuda:77"], "no device 'cuda:77' here: "),
         (["--device", "toaster"], "no device 'toaster' here: "),
+        (["--device", "meta"], "no device 'meta' here: "),
         (["--seed", "-1"], "expected a seed of at most 31 bits, got -1"),
         (["--resume"], "there is no checkpoint "),
     ],

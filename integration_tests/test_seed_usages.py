@@ -4,12 +4,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
+import rl_collect
+import rl_envs
+import rl_replay
+import rl_transforms
+import rl_value
 from rl_collect import Collector, MultiCollector, SyncDataCollector
 from rl_envs import GymEnv, RandomPolicy, SerialEnv, TransformedEnv
 from rl_layout import Segments, check_layout, set_recurrent_mode
@@ -282,3 +290,26 @@ def test_an_environment_takes_what_a_recurrent_policy_needs():
     root = GymEnv("CartPole-v1", policy=gru).reset()
     assert root["is_init"].item()
     assert root["recurrent_state"].shape == (1, 8)
+
+
+LATER = {
+    "rl-datasets": "BaseDatasetExperienceReplay AtariDQNExperienceReplay D4RLExperienceReplay "
+    "GenDGRLExperienceReplay MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
+    "RobosetExperienceReplay VD4RLExperienceReplay",
+    "rl-trees": "TensorMap TensorDictMap QueryModule RandomProjectionHash SipHash BinaryToDecimal "
+    "HashToInt",
+    "rl-text": "PairwiseDataset PromptData PromptTensorDictTokenizer RewardData RolloutFromModel "
+    "TensorDictTokenizer TokenizedDatasetLoader create_infinite_iterator get_dataloader "
+    "ConstantKLController AdaptiveKLController",
+    "rl-collect": "RayCollector DistributedSyncCollector",
+}
+
+
+@pytest.mark.parametrize("package", LATER)
+def test_what_belongs_to_a_later_package_is_listed_as_such(package):
+    page = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
+    rows = page.read_text(encoding="utf-8").splitlines()
+    row = next(line for line in rows if f"| {package}: " in line or f"| {package}, with" in line)
+    assert set(LATER[package].split()) <= set(re.findall(r"`(\w+)`", row))
+    ours = (rl_collect, rl_envs, rl_replay, rl_transforms, rl_value)
+    assert not any(hasattr(module, name) for module in ours for name in LATER[package].split())
