@@ -191,32 +191,18 @@ def test_what_stands_in_for_a_next_observation_is_counted():
     assert loss.value_estimator.num_substituted == 2
 
 
-class Chooser(torch.nn.Module):
-    """Values, and the best choice among those that a mask allows."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, ACTIONS, dtype=torch.float64)
-
-    def forward(self, observation, allowed):
-        values = self.layer(observation)
-        best = values.masked_fill(~allowed, -torch.inf).argmax(-1, keepdim=True)
-        return F.one_hot(best[..., 0], ACTIONS), values, values.gather(-1, best)
-
-
 @pytest.mark.parametrize("double", [False, True])
-def test_a_network_that_chooses_is_taken_at_its_word(double):
+def test_a_network_that_chooses_is_taken_at_its_word(double, chooser):
     batch = prepared(trajectories([3, 4, 2], KINDS))
     batch["action"] = F.one_hot(batch["action"], ACTIONS)
     batch["allowed"] = torch.tensor([[True, False, True]]).expand(9, 3)
     batch["next", "allowed"] = batch["allowed"]
-    out = ["action", "action_value", "chosen_action_value"]
-    net = TensorDictModule(Chooser(), ["observation", "allowed"], out)
+    net = chooser
     loss = DQNLoss(net, action_space="one_hot", double_dqn=double)
     moved(loss)
     late = loss.target_value_network.module.layer(batch["next", "observation"])
-    chooser = net.module.layer(batch["next", "observation"]) if double else late
-    choice = chooser[:, [0, 2]].argmax(-1) * 2
+    judge = net.module.layer(batch["next", "observation"]) if double else late
+    choice = judge[:, [0, 2]].argmax(-1) * 2
     alive = ~batch["next", "terminated"][:, 0]
     ahead = late[torch.arange(9), choice]
     target = batch["next", "reward"][:, 0] + 0.99 * alive * ahead
@@ -310,6 +296,25 @@ def test_a_distribution_is_learnt_only_where_its_next_state_is_known(marked):
         batch = batch.exclude(("next", "observation"))
     torch.testing.assert_close(loss(batch)["loss"].detach(), errors[counted].mean())
     assert not batch["td_error"][~counted].any()
+
+
+def test_a_distribution_of_n_step_rows_is_learnt_where_its_next_state_is_known():
+    batch, loss = prepared(trajectories([4], EndKind.CUT)), distributional()
+    batch[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[2], [2], [2], [1]])
+    loss(batch)
+    errors = batch["td_error"].clone()
+    batch[keys.NEXT_MISSING] = torch.tensor([False, False, True, False])
+    batch["next", "observation"][2] = float("nan")
+    torch.testing.assert_close(loss(batch)["loss"].detach(), errors[[0, 1, 3]].mean())
+
+
+def test_padding_is_no_part_of_the_gradients_of_distributions():
+    batch, loss = prepared(trajectories([3, 4], KINDS[:2])), distributional()
+    batch[keys.MASK] = torch.arange(7) != 6
+    parameters = list(loss.value_network.parameters())
+    expected = torch.autograd.grad(loss(batch)["loss"], parameters)
+    batch["observation"][6] = float("nan")
+    torch.testing.assert_close(torch.autograd.grad(loss(batch)["loss"], parameters), expected)
 
 
 def test_nothing_is_asked_of_the_next_state_of_what_terminated():

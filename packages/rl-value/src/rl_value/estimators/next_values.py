@@ -94,13 +94,12 @@ def unroll_steps(
         return _side_by_side(network, steps, wanted, calls, (params, target_params))
     slots = _slots(network, steps, calls)
     outside = slots.needs_extra
-    missing = steps.missing
     if lacks_next(network, steps.batch):
-        absent = steps.widen(outside) & ~steps.terminated
-        missing = absent if missing is None else missing | absent
-    stand_in = None if missing is None else missing.flatten(1).any(1)
+        steps = steps.without_next(outside)
+    missing, stand_in = steps.missing, steps.lost
     reader = Reader(network, steps.batch, steps.segments, slots, stand_in)
-    if stand_in is not None and calls.missing_next != "root" and not is_row_wise(network):
+    is_exact = calls.missing_next != "root" and not is_row_wise(network)
+    if stand_in is not None and steps.ahead is not None and is_exact:
         _refuse_behind_lost(slots, steps, stand_in)
     size = calls.chunk_slots(steps.batch.batch_size, len(slots))
     call = partial(unroll, reader, [wanted], chunk_size=size)
@@ -113,12 +112,10 @@ def unroll_steps(
     if calls.missing_next == "root" and stand_in is not None:
         substituted, missing = (stand_in & outside).sum(), None
     now, following = values[slots.row_slot], ahead[slots.next_slot]
-    if missing is not None:  # what stands in is no value of the next state
-        nothing = missing.flatten(1).any(1) & outside
-        following = torch.where(nothing.view(-1, *(1,) * (now.ndim - 1)), 0, following)
+    if stand_in is not None and missing is not None:  # what stands in is no value
+        following = blank(following, stand_in & outside)
     if calls.shifted:  # what terminated has no slot of its own: nothing follows
-        nothing = slots.next_slot == slots.row_slot
-        following = torch.where(nothing.view(-1, *(1,) * (now.ndim - 1)), 0, following)
+        following = blank(following, slots.next_slot == slots.row_slot)
     return Unrolled(now, following, missing, slots.fits, substituted)
 
 
@@ -130,13 +127,10 @@ def _side_by_side(
     params: tuple[TensorDictBase | None, TensorDictBase | None],
 ) -> Unrolled:
     """The same for a network that looks at single rows: they are read where they lie."""
-    segments, missing, stand_in = steps.segments, steps.missing, None
-    lasts = steps.lasts
     if lacks_next(network, steps.batch):
-        absent = steps.widen(steps.ends) & ~steps.terminated
-        missing = absent if missing is None else missing | absent
-    if missing is not None:
-        stand_in = missing.flatten(1).any(1)[lasts]
+        steps = steps.without_next(steps.ends)
+    segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
+    stand_in = None if lost is None else lost[lasts]
     rows, ends = read_side_by_side(network, steps.batch, segments, stand_in)
     own, late = params
     rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
@@ -150,8 +144,25 @@ def _side_by_side(
     if stand_in is not None and calls.missing_next == "root":
         substituted, missing = stand_in.sum(), None
     elif stand_in is not None:  # what stands in is no value of the next state
-        behind = torch.where(stand_in.view(-1, *(1,) * (behind.ndim - 1)), 0, behind)
+        behind = blank(behind, stand_in)
     return Unrolled(now, _following(ahead, lasts, behind), missing, None, substituted)
+
+
+def blank(values: Tensor, rows: Tensor) -> Tensor:
+    """Put zeros into whole rows.
+
+    Args:
+        values: ``[M, ...]``.
+        rows: which, bool ``[M]``.
+
+    Returns:
+        ``[M, ...]`` in memory of its own.
+
+    Example:
+        >>> blank(torch.ones(2, 1), torch.tensor([True, False])).tolist()
+        [[0.0], [1.0]]
+    """
+    return torch.where(rows.view(-1, *(1,) * (values.ndim - 1)), 0, values)
 
 
 def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
@@ -183,8 +194,7 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
     if calls.shifted:
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
-    lost = None if steps.missing is None else steps.missing.flatten(1).any(1)
-    slots = n_step_slots(steps.segments, steps.ahead, lost)
+    slots = n_step_slots(steps.segments, steps.ahead, steps.lost)
     if slots.has_holes and not is_row_wise(network):
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -84,6 +85,23 @@ class Steps:
         return cls(batch, segments, reward, terminated, missing, ahead)
 
     @property
+    def lost(self) -> Tensor | None:
+        """Steps that are missing their next observation for some group, bool ``[M]``."""
+        return None if self.missing is None else self.missing.flatten(1).any(1)
+
+    def without_next(self, where: Tensor) -> Self:
+        """The same steps, of which some turned out to be missing their next observation.
+
+        Args:
+            where: bool ``[M]``.
+
+        Returns:
+            Steps that have `missing`.
+        """
+        absent = self.widen(where) & ~self.terminated
+        return replace(self, missing=absent if self.missing is None else self.missing | absent)
+
+    @property
     def lasts(self) -> Tensor:
         """Numbers of the last steps of segments, int64 ``[S]``."""
         segments = self.segments
@@ -139,10 +157,24 @@ class Steps:
         return flag.view(-1, *(1,) * (self.reward.ndim - 1))
 
 
-@lru_cache(maxsize=128)
-def _behind(key: NestedKey) -> tuple[str, ...]:
+def under_next(key: NestedKey) -> tuple[str, ...]:
+    """Where an entry that is named as at the root lies under ``"next"``.
+
+    Args:
+        key: of the entry, under ``"next"`` already or not.
+
+    Returns:
+        The key.
+
+    Example:
+        >>> under_next("done"), under_next(("next", "done"))
+        (('next', 'done'), ('next', 'done'))
+    """
     parts = as_tuple(key)
     return parts if parts[0] == keys.NEXT else next_key(parts)
+
+
+_behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what is cached
 
 
 def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:

@@ -123,9 +123,29 @@ def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
         >>> lacks_next(net, trajectories([2]))
         False
     """
-    observed = _roles_of(network).observed_next
-    absent = [key for key in observed if find(batch, key) is None]
-    if absent and len(absent) < len(observed):
+    return all_absent(_roles_of(network).observed_next, batch)
+
+
+def all_absent(following: Sequence[Key], batch: TensorDictBase) -> bool:
+    """Tell whether a batch has none of these next observations.
+
+    Args:
+        following: their keys.
+        batch: a TED tensordict.
+
+    Returns:
+        True where none is there, False where all are.
+
+    Raises:
+        KeyError: some are and some are not.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> all_absent([("next", "observation")], trajectories([2]))
+        False
+    """
+    absent = [key for key in following if find(batch, key) is None]
+    if absent and len(absent) < len(following):
         msg = (
             f"{absent[0]!r} is missing, while other next observations are there. "
             "Store all that the network reads under 'next', or none."

@@ -14,11 +14,11 @@ from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, time_dimension
+from rl_value.estimators.steps import Steps, time_dimension, under_next
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.distance import DISTANCES, distance
-from rl_value.losses.fixed_steps import FixedSteps, Inputs, under_next, unroll_rows
+from rl_value.losses.fixed_steps import FixedSteps, Inputs, unroll_rows
 from rl_value.losses.loss import (
     LossModule,
     ValueEstimators,

@@ -16,10 +16,10 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, batch_shape
 from rl_layout.tensordict_fast import build, find, nest
 from rl_layout.views import flatten
-from rl_value.estimators.next_values import Unrolled
+from rl_value.estimators.next_values import Unrolled, blank
 from rl_value.estimators.slots import one_step_slots
-from rl_value.estimators.steps import Steps
-from rl_value.estimators.unroll import is_row_wise, observation_keys
+from rl_value.estimators.steps import Steps, under_next
+from rl_value.estimators.unroll import all_absent, is_row_wise, observation_keys
 
 PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 
@@ -188,15 +188,11 @@ def unroll_rows(
         >>> unroll_rows(net, Inputs.of(net), steps, "state_value").following.flatten().tolist()
         [1.0, 2.0, 1.0]
     """
-    rows, missing = torch.arange(len(steps.behind), device=steps.behind.device), steps.missing
+    rows = torch.arange(len(steps.behind), device=steps.behind.device)
     outside = steps.behind == len(rows)
-    absent = [key for key in inputs.following if find(steps.batch, key) is None]
-    if absent and len(absent) < len(inputs.following):
-        require(steps.batch, absent[0])
-    if absent:
-        unseen = steps.widen(outside) & ~steps.terminated
-        missing = unseen if missing is None else missing | unseen
-    lost = None if missing is None else missing.flatten(1).any(1)
+    if all_absent(inputs.following, steps.batch):
+        steps = steps.without_next(outside)
+    lost = steps.lost
     source, is_next, is_start = steps.source, steps.is_next, steps.is_start
     if inputs.is_row_wise:
         source, is_next = torch.where(outside, rows, steps.behind), outside
@@ -210,9 +206,8 @@ def unroll_rows(
         made = require(network(build(nest(given), torch.Size([len(source)]))), wanted)
     following = made if inputs.is_row_wise else made[steps.next_slot]
     if lost is not None:
-        nothing = (lost & outside).view(-1, *(1,) * (following.ndim - 1))
-        following = torch.where(nothing, 0, following)
-    return Unrolled(following, following, missing, None, None)
+        following = blank(following, lost & outside)
+    return Unrolled(following, following, steps.missing, None, None)
 
 
 def _read(steps: FixedSteps, key: tuple[str, ...], source: Tensor, is_next: Tensor) -> Tensor:
@@ -223,23 +218,6 @@ def _read(steps: FixedSteps, key: tuple[str, ...], source: Tensor, is_next: Tens
         return root
     ahead = steps.segments.gather(after)[source].to(root.dtype)
     return torch.where(is_next.view(-1, *(1,) * (root.ndim - 1)), ahead, root)
-
-
-def under_next(key: NestedKey) -> tuple[str, ...]:
-    """Where an entry that is named as at the root lies under ``"next"``.
-
-    Args:
-        key: of the entry, under ``"next"`` already or not.
-
-    Returns:
-        The key.
-
-    Example:
-        >>> under_next("done"), under_next(("next", "done"))
-        (('next', 'done'), ('next', 'done'))
-    """
-    parts = as_tuple(key)
-    return parts if parts[0] == keys.NEXT else next_key(parts)
 
 
 def _joined(names: Sequence[tuple[str, ...]]) -> str:

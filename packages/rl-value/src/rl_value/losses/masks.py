@@ -10,9 +10,10 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.markers import flat_marker
 from rl_layout.tensordict_fast import find
+from rl_value.estimators.steps import under_next
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -58,8 +59,7 @@ def counted_steps(
     if missing is None:
         return found
     has_next = ~_flag(batch, keys.NEXT_MISSING, missing)
-    parts = as_tuple(terminated)
-    ended = find(batch, parts if parts[0] == keys.NEXT else next_key(parts))
+    ended = find(batch, under_next(terminated))
     if ended is not None:
         has_next = has_next | ended.flatten(batch.ndim).all(-1)
     return has_next if found is None else found & has_next
