@@ -142,19 +142,17 @@ def discounted_scan(
 def _scan_pieces(
     factor: float, cut: Flags, rows: Floats, fill: Fill, finish: Finish | None = None
 ) -> bool:
-    """Write y to flat rows, and tell whether all of it is finite."""
+    """Write y to flat rows, and tell whether it was made of finite b alone."""
     scan = PieceScan(rows, factor)
     memory = np.empty(max(here.stop - here.start for here in scan.pieces), rows.dtype)
-    is_finite = True
     with np.errstate(all="ignore"):
         for here in scan.pieces:
             term = memory[: here.stop - here.start]
             fill(here, cut[here], term)
             scan.take(cut[here], term, rows[here])
-            is_finite = is_finite and bool(np.isfinite(rows[here]).all())
             if finish is not None:
                 finish(here, rows[here])
-    return is_finite
+    return scan.is_finite
 
 
 def _scan_around(factor: float, cut: Flags, rows: Floats, fill: Fill) -> None:

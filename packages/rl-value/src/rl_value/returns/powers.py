@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[Any]
 Flags = NDArray[np.bool_]
 BLOCK = 32  # steps; a longer block costs more products, a shorter one more heads to join
-GROUP = 128  # blocks of one product: on more BLAS wakes threads, which then get in torch's way
+EXACT = ("none", "ieee")  # torch may be told to multiply with fewer bits: meant for networks
 STEPS = np.arange(BLOCK, dtype=np.int16)
 
 
@@ -38,7 +39,7 @@ class Powers:
         self.of_head: Floats = self.triangle[:, 0].copy()
         self.of_block = factor**BLOCK
 
-    def scan(self, cut: Flags, term: Floats, out: Floats, carry: float) -> float:
+    def scan(self, cut: Flags, term: Floats, out: Floats, carry: float) -> tuple[float, bool]:
         """Scan rows of whole blocks.
 
         Args:
@@ -48,12 +49,13 @@ class Powers:
             carry: y of the row behind the last.
 
         Returns:
-            y of the first row.
+            y of the first row, and whether every b is finite: one that is not is in the sum of
+            its block.
 
         Example:
             >>> out, cut = np.empty(32), np.zeros(32, bool)
             >>> Powers(0.5, out.dtype).scan(cut, np.ones(32), out, 2.0), out.min()
-            (2.0, np.float64(2.0))
+            ((2.0, True), np.float64(2.0))
         """
         blocks, y = term.reshape(-1, BLOCK), out.reshape(-1, BLOCK)
         ends = np.flatnonzero(cut)
@@ -63,17 +65,18 @@ class Powers:
         factors.fill(self.of_block)
         factors[block] = 0
         heads[:-1], heads[-1] = _times(blocks, self.of_head, np.empty_like(blocks[:, 0])), carry
+        is_finite = bool(np.isfinite(heads).all())
         split, behind = block[inside], at[inside, None] < STEPS
         made = blocks[split]
         np.copyto(made, 0, where=behind)
         made = _times(made, self.triangle, np.empty_like(made))
         heads[split[::-1]] = made[::-1, 0]  # where a block is cut twice its first cut comes last
         join(factors, heads)
-        after = heads[1:] * self.factor
+        after = (heads[1:] * self.factor).astype(y.dtype)
         after[block[~inside]] = 0
         blocks[:, -1] += after
         _put_in_front(made, behind, split, _times(blocks, self.triangle, y))
-        return float(heads[0])
+        return float(heads[0]), is_finite
 
 
 @lru_cache(maxsize=16)
@@ -135,10 +138,9 @@ def _put_in_front(made: Floats, behind: Flags, block: NDArray[Any], y: Floats) -
 
 
 def _times(rows: Floats, matrix: Floats, out: Floats) -> Floats:
-    """Multiply rows, a group at a time."""
-    whole = len(rows) // GROUP * GROUP
-    if whole:
-        grouped = rows[:whole].reshape(-1, GROUP, BLOCK)
-        np.matmul(grouped, matrix, out=out[:whole].reshape(-1, GROUP, *matrix.shape[1:]))
-    np.matmul(rows[whole:], matrix, out=out[whole:])
+    """Multiply rows by torch, whose threads are awake: those of numpy would get in their way."""
+    if torch.backends.mkldnn.matmul.fp32_precision in EXACT:  # type: ignore[attr-defined]
+        torch.matmul(*map(torch.from_numpy, (rows, matrix)), out=torch.from_numpy(out))
+    else:
+        np.matmul(rows, matrix, out=out)
     return out
