@@ -11,7 +11,6 @@ from rl_layout.reference import ListRowSource
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_specs import Bounded, Composite, Unbounded
 from rl_transforms import CatFrames, Compose, DTypeCastTransform, multi_step, reference
-from rl_transforms.cat_frames import HISTORY_MISSING
 
 FRAME, STACK = "pixels", "stacked_pixels"
 NEXT_STACK = ("next", STACK)
@@ -60,7 +59,7 @@ def test_three_frames_by_hand():
     assert same(rows)[NEXT_STACK][2].tolist() == [1, 2, 3]
     assert constant(rows)[NEXT_STACK][3].tolist() == [9, 0, 1]
     assert same(rows)[STACK].dtype == torch.uint8
-    assert not same(rows)[HISTORY_MISSING].any()
+    assert not same(rows)[keys.HISTORY_MISSING].any()
     assert STACK not in rows
 
 
@@ -81,7 +80,7 @@ def test_a_rolled_out_batch_gets_what_the_environment_would_have_written(
     wanted, found = stepped(change, batch), change(batch)
     assert_same(found[STACK], wanted[STACK])
     assert_same(found[NEXT_STACK], wanted[NEXT_STACK])
-    assert not found[HISTORY_MISSING].any()
+    assert not found[keys.HISTORY_MISSING].any()
 
 
 @given(sizes, paddings, st.sampled_from([-1, -2]), st.sets(st.integers(1, 10)))
@@ -114,7 +113,7 @@ def test_a_buffer_rebuilds_the_bits_that_the_environment_wrote(
     sample["is_init"] = torch.ones_like(sample["is_init"])  # as at the starts of slices
     found = change(sample, ListRowSource(stored))
     _, gone = reference.cat_frames(stored, FRAME, 4)
-    assert torch.equal(found[HISTORY_MISSING], gone[rows])
+    assert torch.equal(found[keys.HISTORY_MISSING], gone[rows])
     whole = ~gone[rows]
     assert_same(found[STACK][whole], wanted[STACK][rows][whole])
     assert_same(found[NEXT_STACK][whole], wanted[NEXT_STACK][rows][whole])
@@ -130,7 +129,7 @@ def test_the_fast_stack_is_the_slow_one(lengths, ends, constant, num_frames, fir
     stacks, gone = reference.cat_frames(batch, FRAME, num_frames, constant)
     found = change(batch)
     assert_same(found[STACK], stacks)
-    assert torch.equal(found[HISTORY_MISSING], gone)
+    assert torch.equal(found[keys.HISTORY_MISSING], gone)
 
 
 @pytest.mark.parametrize("in_buffer", [False, True])
@@ -139,12 +138,12 @@ def test_the_stack_of_an_n_step_row_ends_at_its_next_frame(in_buffer, lengths, e
     ends = (ends * len(lengths))[: len(lengths)]
     batch = filmed(trajectories(lengths, ends))
     change = CatFrames(num_frames, -1)
-    wanted = multi_step(change(batch).exclude(HISTORY_MISSING), 0.9, n)
+    wanted = multi_step(change(batch).exclude(keys.HISTORY_MISSING), 0.9, n)
     far = multi_step(batch, 0.9, n)
     far[keys.ROW] = torch.arange(len(far))
     rows = torch.arange(len(far) - 1, -1, -2) if in_buffer else torch.arange(len(far))
     found = change(far[rows], ListRowSource(far)) if in_buffer else change(far)
-    assert not found[HISTORY_MISSING].any()
+    assert not found[keys.HISTORY_MISSING].any()
     assert_same(found[STACK], wanted[STACK][rows])
     assert_same(found[NEXT_STACK], wanted[NEXT_STACK][rows])
 
@@ -154,7 +153,7 @@ def test_n_step_rows_that_lack_what_they_reach_across_are_marked():
     far[keys.ROW] = torch.arange(9)
     holed = ListRowSource(torch.cat([far[:5], far[5:6].apply(torch.zeros_like), far[6:]]))
     found = CatFrames(3, -1)(far[torch.tensor([2, 3, 4])], holed)
-    assert found[HISTORY_MISSING].tolist() == [False, True, True]
+    assert found[keys.HISTORY_MISSING].tolist() == [False, True, True]
 
 
 def test_a_row_overwritten_since_it_was_drawn_is_marked_and_begins_anew():
@@ -166,7 +165,7 @@ def test_a_row_overwritten_since_it_was_drawn_is_marked_and_begins_anew():
     rows = filmed(trajectories([4]))
     rows[keys.ROW] = torch.arange(4)
     found = CatFrames(2, -1)(rows, Late(rows))
-    assert found[HISTORY_MISSING].tolist() == [True, True, False, False]
+    assert found[keys.HISTORY_MISSING].tolist() == [True, True, False, False]
     assert_same(found[STACK][1], torch.cat([rows[FRAME][1]] * 2, -1))
 
 
@@ -175,8 +174,8 @@ def test_first_steps_are_told_by_a_flag_where_steps_are_not_counted():
     stored = rows.clone()
     stored[keys.ROW] = torch.arange(7)
     whole = CatFrames(3, -1)(rows)
-    assert not whole[HISTORY_MISSING].any()
-    assert CatFrames(3, -1)(rows[1:])[HISTORY_MISSING].tolist() == [True, True, *[False] * 4]
+    assert not whole[keys.HISTORY_MISSING].any()
+    assert CatFrames(3, -1)(rows[1:])[keys.HISTORY_MISSING].tolist() == [True, True, *[False] * 4]
     picked = torch.tensor([2, 4])
     found = CatFrames(3, -1)(stored[picked], ListRowSource(stored))
     assert_same(found[STACK], whole[STACK][picked])
@@ -188,7 +187,7 @@ def test_padding_rows_stand_alone(gap):
     rows[keys.MASK] = torch.arange(5) != gap
     stacks = CatFrames(2, -1)(rows)
     assert_same(stacks[STACK][gap], torch.cat([rows[FRAME][gap]] * 2, -1))
-    assert stacks[HISTORY_MISSING].tolist()[gap + 1 : gap + 3] == [True, False]
+    assert stacks[keys.HISTORY_MISSING].tolist()[gap + 1 : gap + 3] == [True, False]
 
 
 def test_several_nested_leaves_are_stacked_side_by_side():

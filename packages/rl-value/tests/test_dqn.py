@@ -2,7 +2,12 @@
 
 import pytest
 import torch
-from tensordict.nn import TensorDictModule
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
+from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from rl_layout import keys, recurrent_mode
@@ -384,6 +389,8 @@ def test_distributions_of_another_shape_are_refused():
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="action_space: expected one_hot or categorical, got noth"):
         DQNLoss(network())
+    with pytest.raises(TypeError, match=r"value_network: .*got Linear. Wrap it"):
+        DQNLoss(torch.nn.Linear(2, 3), action_space="one_hot")
     with pytest.raises(ValueError, match="it needs delay_value=True"):
         DQNLoss(network(), action_space="one_hot", delay_value=False, double_dqn=True)
     with pytest.raises(ValueError, match="loss_function: expected one of"):
@@ -464,8 +471,12 @@ def test_updates_refuse_what_they_cannot_do():
         HardUpdate(loss, value_network_update_interval=0)
     with pytest.raises(TypeError, match="expected an integer"):
         HardUpdate(loss, value_network_update_interval=2.5)
+    choice = ProbabilisticTensorDictModule(
+        {"logits": "action_value"}, ["action"], distribution_class=Categorical
+    )
+    actor = ProbabilisticTensorDictSequential(network(), choice)
     with pytest.raises(RuntimeError, match="A2CLoss has no target network"):
-        SoftUpdate(A2CLoss(network()))
+        SoftUpdate(A2CLoss(actor))
 
 
 def test_target_parameters_are_saved_and_do_not_learn():

@@ -13,9 +13,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rl_layout import keys
+from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
 from rl_value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
+from rl_value.estimators.slots import one_step_slots
+from rl_value.estimators.unroll import Reader
 
 GAMMA, LMBDA = 0.9, 0.7
 FLAGS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
@@ -390,6 +392,17 @@ def test_chunks_hold_whole_segments_and_no_more_than_they_may(settings, largest)
     assert all(rows[0, 1] == 0 for rows in seen)  # each begins with the first step of one
 
 
+@pytest.mark.parametrize(("dim", "largest"), [(0, 5), (1, 25)])  # a 20th and a 6th of 150
+def test_the_dimension_that_chunks_count_is_one_of_the_batch_that_was_given(dim, largest):
+    batch = prepared(environments(6, 20, [4], [EndKind.TRUNCATED])).transpose(0, 1)  # [T, B]
+    net, seen = critic(), []
+    net.module.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    settings = {"time_dim": 0, "value_chunk_size": 1, "value_chunk_dim": dim}
+    GAE(gamma=0.9, lmbda=0.9, value_network=net, **settings)(batch.contiguous())
+    assert sum(seen) == 150  # 30 trajectories of 4, each with its last next observation
+    assert max(seen) == largest
+
+
 def test_a_target_network_gives_the_next_values():
     batch = prepared(trajectories([3, 4], EndKind.TRUNCATED))
     net, target = critic(), critic()
@@ -456,6 +469,21 @@ def test_time_may_be_another_dimension():
             torch.testing.assert_close(found[key].transpose(0, 1), expected[key])
     with pytest.raises(ValueError, match=r"time_dim=2: the batch is \[3, 5\]"):
         GAE(time_dim=2, **settings)(plain)
+
+
+def test_steps_of_frames_that_are_lost_carry_nothing():
+    batch = prepared(trajectories([3, 4], KINDS[:2]))
+    lost = torch.tensor([1, 0, 0, 1, 1, 0, 0]).bool()
+    batch["collector", "history_missing"] = lost
+    settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
+    found = GAE(**settings)(batch.clone())
+    assert not found["advantage"][lost].any()
+    assert torch.equal(found["value_target"][lost], found["state_value"][lost])
+    plain = GAE(**settings)(batch.exclude(("collector", "history_missing")))["advantage"][~lost]
+    torch.testing.assert_close(found["advantage"][~lost], plain)
+    found = GAE(average_gae=True, **settings)(batch.clone())["advantage"]
+    torch.testing.assert_close(found[~lost], (plain - plain.mean()) / plain.std())
+    assert not found[lost].any()
 
 
 def test_averages_are_over_the_steps_that_count():
@@ -541,6 +569,39 @@ def test_one_discount_per_step():
     torch.testing.assert_close(found, (batch["next", "reward"] + gamma * ahead).detach())
 
 
+@pytest.mark.parametrize("name", ["gamma", "lmbda"])
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator, VTrace])
+def test_settings_per_step_lie_as_the_batch_does(kind, name):
+    batch = prepared(environments(4, 4, [3, 2], KINDS))
+    batch[keys.MASK] = torch.arange(16).view(4, 4) % 5 != 1
+    each = torch.rand(4, 4, 1, dtype=torch.float64)
+    settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
+    settings |= {"actor_network": actor()} if kind is VTrace else {}
+    found = kind(**{**settings, name: each})(batch.clone())["value_target"]
+    plain = TensorDict(batch.to_dict(), [4, 4])
+    turned = TensorDict(plain.transpose(0, 1).to_dict(), [4, 4])
+    estimator = kind(time_dim=0, **{**settings, name: each.transpose(0, 1)})
+    torch.testing.assert_close(estimator(turned)["value_target"].transpose(0, 1), found)
+    real = batch[keys.MASK].view(-1)
+    flat = batch.reshape(-1)[real]  # the same segments without padding, by their markers
+    alone = kind(**{**settings, name: each.view(-1, 1)[real]})(flat)["value_target"]
+    torch.testing.assert_close(found.view(-1, 1)[real], alone)
+
+
+def test_settings_do_not_change_the_precision():
+    batch = trajectories([3], EndKind.TRUNCATED)
+    net = TensorDictModule(lambda x: torch.sin(x[:, 1:]), ["observation"], ["v"])
+    gamma, lmbda = torch.tensor([0.9]).double(), torch.tensor(0.5).double()
+    found = GAE(gamma=gamma, lmbda=lmbda, value_network=net)(batch.clone())["advantage"]
+    assert found.dtype == torch.float32
+    plain = GAE(gamma=0.9, lmbda=0.5, value_network=net)(batch.clone())["advantage"]
+    torch.testing.assert_close(found, plain)
+    batch[STEPS] = torch.ones(3, 1, dtype=torch.int64)
+    batch["next", "reward"] = torch.zeros(3, 1).half()
+    made = TD0Estimator(gamma=0.99, value_network=net)(batch)
+    torch.testing.assert_close(made["value_target"], 0.99 * made["next", "v"])
+
+
 def test_plain_tensors_may_be_passed():
     batch = prepared(trajectories([3, 2], KINDS[:2]))
     estimator = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=critic())
@@ -553,6 +614,16 @@ def test_plain_tensors_may_be_passed():
     )
     torch.testing.assert_close(advantage, estimator(batch)["advantage"])
     torch.testing.assert_close(target - value, advantage)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_next_observation_of_another_shape_is_refused_however_it_is_read(marked):
+    batch = prepared(trajectories([3]))
+    batch["next", "observation"] = torch.zeros(3, 5)
+    reads = ["observation", "is_init"] if marked else ["observation"]
+    net = TensorDictModule(lambda x, *_: x[:, :1], reads, ["state_value"])
+    with pytest.raises(ValueError, match=r"expected the shape at the root, \[3, 2\]"):
+        TD0Estimator(gamma=0.9, value_network=net)(batch)
 
 
 def test_value_estimate_writes_nothing():
@@ -585,6 +656,8 @@ def test_nothing_that_is_there_is_changed():
         ({"value_chunk_size": 2, "num_chunks": 2}, ValueError, "pass one of them"),
         ({"num_chunk": 3, "num_chunks": 2}, ValueError, "are one setting"),
         ({"missing_next": "mean"}, ValueError, "missing_next: expected 'skip' or 'root'"),
+        ({"value_chunk_dim": "time"}, TypeError, "value_chunk_dim: expected the number .*'time'"),
+        ({"value_network": Curve()}, TypeError, "got Curve. Wrap it in a TensorDictModule"),
         ({"advantage_key": "a"}, RuntimeError, r"call set_keys\(advantage="),
         ({"speed": 1}, TypeError, "unexpected argument 'speed'"),
     ],
@@ -602,6 +675,9 @@ def test_wrong_names_are_refused():
         estimator.set_keys(reward=3)
     with pytest.raises(KeyError, match=r"the network writes \['state_value'\]"):
         estimator.set_keys(value="v")
+    two = TensorDictModule(lambda x: (x, x), ["observation"], ["v", "w"])
+    with pytest.raises(KeyError, match=r"writes \['v', 'w'\], not 'state_value'.*set_keys\(value="):
+        GAE(gamma=0.9, lmbda=0.9, value_network=two)(prepared(trajectories([3])))
 
 
 @pytest.mark.parametrize(
@@ -645,6 +721,8 @@ def test_wrong_names_are_refused():
             "next_missing.*expected torch.bool",
         ),
         (lambda b: b[0], ValueError, r"got batch size \[\]"),
+        (lambda b: b.to("meta"), ValueError, "on 'meta' and holds no numbers"),
+        (lambda b: b.lock_(), RuntimeError, r"the batch is locked.*Pass batch.copy\(\)"),
     ],
 )
 def test_wrong_data_is_refused(change, error, message):
@@ -711,6 +789,21 @@ def test_chunks_cap_the_memory_that_a_network_needs(settings, marked):
     assert whole > 720 * 300 * 4  # a hidden layer of all rows
     assert capped < 720 * 50 * 4 * 2  # less than two copies of the observations
     assert capped < whole / 5
+
+
+def test_of_a_batch_with_time_first_no_more_than_a_chunk_is_copied():
+    batch = environments(12, 60, [7, 9], KINDS)
+    batch["observation"] = torch.randn(60, 12, 50).transpose(0, 1)
+    batch["next", "observation"] = torch.randn(60, 12, 50).transpose(0, 1)
+    segments = Segments.of(batch)
+    slots = one_step_slots(segments)
+    with Peak(batch) as peak:
+        made = Reader(critic(), batch, segments, slots, None).read(0, 60)
+    assert peak.bytes < 2.1 * 60 * 50 * 4  # the rows of the chunk, and what is put into them
+    whole = batch["observation"].contiguous().view(-1, 50)
+    after = batch["next", "observation"].contiguous().view(-1, 50)
+    rows, ahead = segments.rows[slots.source[:60]], slots.is_next[:60, None]
+    assert torch.equal(made["observation"], torch.where(ahead, after[rows], whole[rows]))
 
 
 def test_settings_that_change_nothing_are_accepted():

@@ -158,6 +158,19 @@ def test_compiled_code_gives_the_same():
     torch.testing.assert_close(compiled(a, b, cut), linear_scan(a, b, cut))
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by Dynamo
+def test_compiled_code_gives_the_same_gradients():
+    a, b, cut = draw_rows(5, 30, 0.8)
+    b[25], cut[24] = float("nan"), True
+    leaves = a.requires_grad_(), b.requires_grad_()
+    compiled = torch.compile(linear_scan, backend="eager", fullgraph=True)
+    found, expected = (
+        torch.autograd.grad(call(a, b, cut)[:25].square().sum(), leaves)
+        for call in (compiled, linear_scan)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "cut", "message"),
     [

@@ -24,6 +24,7 @@ from rl_value import (
     ReinforceLoss,
     ValueEstimators,
     VTrace,
+    vtrace,
 )
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
@@ -208,6 +209,32 @@ def test_the_mask_may_be_another_or_none():
         PPOLoss(actor, net, loss_mask_key="other")(batch)
 
 
+def test_steps_of_frames_that_are_lost_do_not_count():
+    batch, actor, net = flat_batch(), discrete(), critic()
+    lost = torch.tensor([1, 1, 0, 1, 0, 0, 0, 1, 0]).bool()  # the first of each trajectory
+    batch["collector", "history_missing"] = lost
+    batch["advantage"][lost] = float("nan")
+    found = PPOLoss(actor, net)(batch)
+    for name, value in zip(
+        ("loss_objective", "loss_entropy", "loss_critic"),
+        paper("ppo", actor, net, batch, ~lost),
+        strict=False,
+    ):
+        torch.testing.assert_close(found[name], value)
+    batch["collector", "history_missing"] = lost.float()
+    with pytest.raises(TypeError, match=r"history_missing.*expected torch.bool"):
+        PPOLoss(actor, net)(batch)
+
+
+def test_a_batch_of_padding_leaves_the_weight_of_the_divergence():
+    batch = flat_batch()
+    batch["logits"] = torch.randn(9, 3, dtype=torch.float64)
+    batch[keys.MASK] = torch.zeros(9, dtype=torch.bool)
+    loss = KLPENPPOLoss(discrete(), critic(), beta=3.0, dtarg=1.0)
+    assert loss(batch)["loss_objective"] == 0
+    assert loss.beta == 3
+
+
 def test_advantages_that_are_missing_are_estimated():
     batch, net = flat_batch(), critic()
     plain = batch.exclude("advantage", "value_target")
@@ -231,6 +258,30 @@ def test_every_estimator_is_made_by_its_name(kind):
     assert type(by_name) is type(by_kind)
     assert by_kind.gamma == 0.5
     assert not any("estimator" in name for name, _ in loss.named_modules())
+
+
+def test_networks_and_settings_that_cannot_be_are_refused():
+    actor, net = discrete(), critic()
+    with pytest.raises(TypeError, match=r"actor_network: .* has get_dist, got TensorDictModule"):
+        PPOLoss(net, net)
+    with pytest.raises(TypeError, match=r"actor_network: .* has get_dist"):
+        VTrace(gamma=0.9, actor_network=net, value_network=net)
+    with pytest.raises(TypeError, match=r"critic_network: .*got Modal. Wrap it"):
+        PPOLoss(actor, net.module)
+    with pytest.raises(ValueError, match=r"clip_value: expected how far .* got -0.1"):
+        ClipPPOLoss(actor, net, clip_value=-0.1)
+    with pytest.raises(ValueError, match=r"shifted=True .* Set one of them to False"):
+        PPOLoss(actor, net, delay_value=True).make_value_estimator("gae", shifted=True)
+    loss = PPOLoss(actor, net, normalize_advantage=True, normalize_advantage_exclude_dims=(5,))
+    with pytest.raises(ValueError, match=r"exclude_dims=\(5,\): advantages are \[9, 1\]"):
+        loss(flat_batch())
+
+
+def test_an_action_with_a_dimension_too_many_is_refused():
+    batch = flat_batch()
+    batch["action"] = batch["action"].unsqueeze(-1)
+    with pytest.raises(ValueError, match=r"'action': expected \[9\].*got \[9, 1\].*squeeze"):
+        PPOLoss(discrete(), critic())(batch)
 
 
 def test_a_wrong_estimator_is_refused():
@@ -400,6 +451,36 @@ def test_composite_actions(stored):
     gone = batch.exclude("sample_log_prob", ("act", "b_log_prob"))
     with pytest.raises(KeyError, match=r"log_prob.* is missing"):
         PPOLoss(actor, net)(gone)
+
+
+@pytest.mark.parametrize("stored", ["one", "heads"])
+def test_composite_actions_in_vtrace(stored):
+    batch, actor, net = flat_batch().exclude("action"), composite(), critic()
+    batch["act"] = TensorDict(
+        {"a": torch.randint(3, (9,)), "b": torch.randn(9, 2, dtype=torch.float64)}, [9]
+    )
+    h = batch["x"] @ actor[0].module.weight.T + actor[0].module.bias
+    a, b = d.Categorical(logits=h[:, :3]), d.Normal(h[:, 3:5], h[:, 5:].exp())
+    now = a.log_prob(batch["act", "a"]) + b.log_prob(batch["act", "b"]).sum(-1)
+    ratio = (now - batch["sample_log_prob"]).detach()[:, None]
+    if stored == "heads":
+        old = batch.pop("sample_log_prob")
+        batch["act", "a_log_prob"] = old / 4
+        batch["act", "b_log_prob"] = torch.stack([old / 2, old / 4], -1)
+    estimator = VTrace(gamma=0.9, actor_network=actor, value_network=net)
+    found = estimator(batch)
+    values = batch["next", "reward"], found["state_value"], found["next", "state_value"]
+    ends = batch["is_init"].roll(-1, 0)
+    expected = vtrace(*values, ratio, batch["next", "terminated"], ends, gamma=0.9)
+    torch.testing.assert_close((found["advantage"], found["value_target"]), expected)
+
+
+def test_vtrace_reads_nothing_of_padding():
+    batch, actor, net = flat_batch(), discrete(), critic()
+    batch[keys.MASK] = torch.arange(9) % 4 != 1
+    estimator = VTrace(gamma=0.9, actor_network=actor, value_network=net)
+    expected = estimator(batch.clone())["advantage"]
+    torch.testing.assert_close(estimator(padded(batch))["advantage"], expected)
 
 
 def test_reinforce_by_its_equation():

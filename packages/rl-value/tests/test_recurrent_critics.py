@@ -132,3 +132,29 @@ def test_what_lies_behind_a_lost_observation_is_refused_by_a_recurrent_critic():
     found = TD0Estimator(gamma=0.9, value_network=critic())(batch.clone())
     assert found["advantage"].isfinite().all()
     assert (found["advantage"] != 0).flatten().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, None),
+        ({"num_chunks": 2}, None),
+        ({"shifted": True}, None),
+        ({"single_call": False}, None),
+        ({}, 3),
+    ],
+)
+def test_padding_alone_gets_zeros(settings, steps):
+    batch = prepared(environments(2, 5, [3, 4], KINDS))
+    batch[keys.MASK] = torch.zeros(2, 5, dtype=torch.bool)
+    batch["observation"] = torch.full((2, 5, 2), float("nan"))
+    if steps is not None:
+        batch[keys.STEPS_TO_NEXT_OBS] = torch.full((2, 5, 1), steps)
+    net = critic()
+    estimator = GAE(gamma=0.9, lmbda=0.7, value_network=net, differentiable=True, **settings)
+    found = estimator(batch)
+    for key in ("advantage", "value_target", "state_value", ("next", "state_value")):
+        assert found[key].shape == (2, 5, 1)
+        assert not found[key].any()
+    found["value_target"].sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in net.parameters())

@@ -224,6 +224,8 @@ def test_what_does_not_fit_is_refused_by_name():
         gae(*replace(s, terminated=s.terminated[:2]).plain, **call)
     with pytest.raises(TypeError, match="reward: expected float32 or float64"):
         gae(*replace(s, reward=s.reward.half()).plain, **call)
+    with pytest.raises(TypeError, match="reward: expected a tensor, got ndarray"):
+        gae(s.reward.numpy(), *s.plain[1:], **call)
     with pytest.raises(ValueError, match="lmbda: expected a number"):
         gae(*s.plain, gamma=0.9, lmbda=2)
     with pytest.raises(ValueError, match="bounds of ratios"):

@@ -20,8 +20,6 @@ from rl_transforms.frame_history import FrameHistory, InBatch, InBuffer, Neighbo
 from rl_transforms.step_counter import since_reset
 from rl_transforms.transform import Transform
 
-HISTORY_MISSING = (keys.COLLECTOR, "history_missing")
-
 
 class CatFrames(Transform):
     """Lays the last N frames of a trajectory side by side, the newest last.
@@ -122,7 +120,7 @@ class CatFrames(Transform):
         afters, is_whole_after = self._stacks_after(batch, near, history, changes)
         has = batch[self.in_keys[0]].device if batch.device is None else batch.device
         is_missing = ~(is_whole & is_whole_after)
-        changes[HISTORY_MISSING] = is_missing.reshape(batch.batch_size).to(has)
+        changes[keys.HISTORY_MISSING] = is_missing.reshape(batch.batch_size).to(has)
         return with_entries(batch, {**changes, **afters})
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase:

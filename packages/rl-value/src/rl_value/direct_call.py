@@ -24,6 +24,33 @@ SETTINGS = ("_kwargs", "method", "method_kwargs", "_get_kwargs")  # of a module 
 PASSED_ON = ("partial_tolerant", "_select_before_return")
 
 
+def check_network(name: str, network: Any, method: str = "forward") -> None:
+    """Refuse what is no tensordict module.
+
+    Args:
+        name: of the argument, for the message.
+        network: what was given for it; None is let through.
+        method: what it must have beside its keys.
+
+    Raises:
+        TypeError: it has no keys, or not that method.
+
+    Example:
+        >>> check_network("value_network", None)
+    """
+    if network is None:
+        return
+    if not isinstance(network, nn.Module) or not hasattr(network, "out_keys"):
+        got = type(network).__name__
+        msg = f"{name}: expected a module with in_keys and out_keys, got {got}. "
+        msg += "Wrap it in a TensorDictModule."
+        raise TypeError(msg)
+    if not hasattr(network, method):
+        msg = f"{name}: expected a module that has {method}, got {type(network).__name__}. "
+        msg += "Make it a ProbabilisticTensorDictSequential."
+        raise TypeError(msg)
+
+
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
     """Evaluate a network on a batch that it does not write to.
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple, next_key
 from rl_layout.tensordict_fast import find, put
+from rl_value.direct_call import check_network
 from rl_value.estimators.entries import Entries
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, time_dimension
+from rl_value.estimators.steps import Steps, check_writable, time_dimension
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised
@@ -41,8 +42,9 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
     observation, read as its continuation. So recurrent networks are exact; they are called in
     recurrent mode.
 
-    Steps marked ``next_missing`` (where they are not terminated) get the advantage 0 and their
-    own value as target, carry nothing, and are in no mean. Padding gets zeros.
+    Steps marked ``next_missing`` (where they are not terminated) or ``history_missing`` get the
+    advantage 0 and their own value as target, carry nothing, and are in no mean. Padding gets
+    zeros.
 
     Args:
         gamma: discount in [0, 1]: a number, or a tensor that broadcasts with the reward.
@@ -68,7 +70,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
 
     Raises:
         ValueError: a setting lies outside its range, or contradicts another.
-        TypeError: a number is not an integer, or an argument is unknown.
+        TypeError: a number is not an integer, an argument is unknown, or the network has no keys.
         RuntimeError: a key is given here.
     """
 
@@ -97,6 +99,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         super().__init__()
         _refuse_legacy(legacy)
         check_fraction("gamma", gamma)
+        check_network("value_network", value_network)
         self.gamma = gamma
         self.value_network = value_network
         self.differentiable = differentiable
@@ -188,7 +191,9 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
             KeyError: an entry is missing.
             TypeError: an entry has the wrong dtype.
             ValueError: an entry has the wrong shape, or settings and data contradict each other.
+            RuntimeError: the batch is locked.
         """
+        check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
             valued, unplace = self._valued(tensordict, params, target_params)
             advantage, target = self.estimate(valued)
@@ -248,7 +253,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         dim = time_dimension(tensordict, self.time_dim)
         last = dim == tensordict.ndim - 1
         batch = tensordict if last else tensordict.transpose(dim, -1)
-        steps = Steps.of(batch, self.entries)
+        steps = Steps.of(batch, self.entries, None if last else dim)
 
         def unplace(values: Tensor) -> Tensor:
             whole = steps.segments.scatter(values)
@@ -282,6 +287,10 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
                     "Pass value_network, or store both."
                 )
                 raise ValueError(msg)
+            if key not in network.out_keys:
+                msg = f"the network writes {list(network.out_keys)}, not {key!r}. "
+                msg += "Call set_keys(value=...)."
+                raise KeyError(msg)
             found = unroll_steps(network, steps, key, self.calls, params, target_params)
             substituted = 0 if found.substituted is None else found.substituted
             if substituted is not self._substituted:  # a module takes long to set anything
@@ -294,10 +303,11 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
 
     def _cut(self, steps: Steps, found: Unrolled) -> Valued:
         """Say behind which steps nothing flows: ends, steps left out, and those before them."""
+        late = None if found.fits is None else steps.widen(~found.fits)
         left_out = found.missing
-        if found.fits is not None:
-            late = steps.widen(~found.fits)
-            left_out = late if left_out is None else left_out | late
+        for others in (late, steps.without_history):
+            if others is not None:
+                left_out = others if left_out is None else left_out | others
         cut = steps.widen(steps.ends)
         if cut.shape != steps.terminated.shape:
             cut = cut.expand(steps.terminated.shape)

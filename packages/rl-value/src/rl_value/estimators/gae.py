@@ -56,6 +56,7 @@ class GAE(ValueEstimator):
     def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         if valued.steps.ahead is None:
+            lmbda = valued.steps.factor("lmbda", self.lmbda)
             advantage, target = gae(
                 valued.reward,
                 valued.value,
@@ -63,7 +64,7 @@ class GAE(ValueEstimator):
                 valued.steps.terminated,
                 valued.cut,
                 gamma=valued.gamma,
-                lmbda=self.lmbda,
+                lmbda=lmbda,
                 time_dim=0,
             )
         else:

@@ -101,7 +101,7 @@ def unroll_steps(
     is_exact = calls.missing_next != "root" and not is_row_wise(network)
     if stand_in is not None and steps.ahead is not None and is_exact:
         _refuse_behind_lost(slots, steps, stand_in)
-    size = calls.chunk_slots(steps.batch.batch_size, len(slots))
+    size = calls.chunk_slots(steps.given_shape, len(slots))
     call = partial(unroll, reader, [wanted], chunk_size=size)
     (values,) = call(params=params)
     if target_params is not None or not calls.single_call:

@@ -158,7 +158,7 @@ def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) 
     ahead = numbers + steps
     beyond = ahead - segments.offsets[1:][segment]  # 0 for the one right behind the segment
     outside = beyond >= 0
-    reach = int(steps.max()) + 1
+    reach = int(steps.max()) + 1 if count else 1
     places, which = torch.unique(
         segment[outside] * reach + beyond[outside], sorted=True, return_inverse=True
     )

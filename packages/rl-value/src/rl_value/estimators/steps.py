@@ -34,6 +34,8 @@ class Steps:
         missing: bool ``[M, *G, 1]``, not terminated, and the next observation could not be had;
             None where the batch does not say so.
         ahead: int64 ``[M]``, how far away the next observation is; None where it is one step.
+        time_dim: where time was in what the caller has, which settings per step are laid out like;
+            None where it was last.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -49,14 +51,21 @@ class Steps:
     terminated: Tensor
     missing: Tensor | None
     ahead: Tensor | None
+    time_dim: int | None = None
 
     @classmethod
-    def of(cls, batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Steps:
+    def of(
+        cls,
+        batch: TensorDictBase,
+        entries: Mapping[str, NestedKey],
+        time_dim: int | None = None,
+    ) -> Steps:
         """Read the steps of a batch.
 
         Args:
             batch: a TED tensordict ``[*B, T]``.
             entries: keys of reward, done, terminated and steps_to_next_obs, named as at the root.
+            time_dim: dimension that was turned with the last one to give the batch, if any.
 
         Returns:
             The steps.
@@ -82,7 +91,7 @@ class Steps:
         ahead = None if steps is None else segments.gather(steps).reshape(-1)
         _check_steps(ahead, entries["steps_to_next_obs"])
         missing = _missing(batch, segments, terminated)
-        return cls(batch, segments, reward, terminated, missing, ahead)
+        return cls(batch, segments, reward, terminated, missing, ahead, time_dim)
 
     @property
     def lost(self) -> Tensor | None:
@@ -100,6 +109,15 @@ class Steps:
         """
         absent = self.widen(where) & ~self.terminated
         return replace(self, missing=absent if self.missing is None else self.missing | absent)
+
+    @property
+    def without_history(self) -> Tensor | None:
+        """Steps that do not show what the policy saw, bool ``[M, 1, ...]``; None without a mark.
+
+        Frames of rows before, which such a step is stacked of, could not be had.
+        """
+        rows = _marked(self.batch, self.segments, keys.HISTORY_MISSING)
+        return None if rows is None else self.widen(rows)
 
     @property
     def lasts(self) -> Tensor:
@@ -139,18 +157,50 @@ class Steps:
         value = find(self.batch, as_tuple(key))
         return None if value is None else self.segments.gather(value)
 
+    def factor(self, name: str, value: float | Tensor) -> float | Tensor:
+        """A setting of each step: a number, or ``[M, ...]``.
+
+        Args:
+            name: what it is, for the message.
+            value: a number, or a tensor that broadcasts with the reward of the caller's batch.
+
+        Returns:
+            The number, or the values of the steps in the precision that returns have.
+
+        Raises:
+            ValueError: it does not broadcast, or lies outside [0, 1].
+        """
+        if not isinstance(value, Tensor):
+            return value
+        if not value.ndim:
+            return float(value)
+        shape = torch.Size((*self.given_shape, *self.reward.shape[1:]))
+        check_fraction(name, value, shape)
+        wide = value.to(self.reward.device, self._precision).expand(shape)
+        if self.time_dim is not None:
+            wide = wide.transpose(self.time_dim, self.batch.ndim - 1)
+        return self.segments.gather(wide)
+
     def per_step(self, gamma: float | Tensor) -> float | Tensor:
         """The discount up to each step's next state: a number, or ``[M, ...]``."""
-        if isinstance(gamma, Tensor) and gamma.ndim:
-            shape = torch.Size((*self.batch.batch_size, *self.reward.shape[1:]))
-            check_fraction("gamma", gamma, shape)
-            gamma = self.segments.gather(gamma.to(self.reward.device).expand(shape))
-        elif isinstance(gamma, Tensor):
-            gamma = float(gamma)
+        gamma = self.factor("gamma", gamma)
         if self.ahead is None:
             return gamma
-        power = self.widen(self.ahead).to(self.reward.dtype)
+        power = self.widen(self.ahead).to(self._precision)
         return torch.as_tensor(gamma, dtype=power.dtype, device=power.device) ** power
+
+    @property
+    def given_shape(self) -> torch.Size:
+        """The shape of the batch as the caller has it."""
+        shape = list(self.batch.batch_size)
+        if self.time_dim is not None:
+            shape[self.time_dim], shape[-1] = shape[-1], shape[self.time_dim]
+        return torch.Size(shape)
+
+    @property
+    def _precision(self) -> torch.dtype:
+        """What returns are computed in, also of rewards of half precision."""
+        return torch.promote_types(self.reward.dtype, torch.float32)
 
     def widen(self, flag: Tensor) -> Tensor:
         """Give a flag of whole steps the dimensions of the reward: ``[M]`` to ``[M, 1, ...]``."""
@@ -179,6 +229,9 @@ _behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what 
 
 def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:
     """The segments; flags that are kept under other names than the usual ones count as those."""
+    if batch.device is not None and batch.device.type == "meta":
+        msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
+        raise ValueError(msg)
     standard = all(entries[name] == usual for name, usual in STANDARD.items())
     if standard and find(batch, keys.NEXT_DONE) is not None:
         return Segments.of(batch)
@@ -262,13 +315,34 @@ def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
 
 
 def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:
-    flag = find(batch, keys.NEXT_MISSING)
+    rows = _marked(batch, segments, keys.NEXT_MISSING)
+    return None if rows is None else rows.view(-1, *(1,) * (terminated.ndim - 1)) & ~terminated
+
+
+def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor | None:
+    """The real rows that a marker ``[*B, T]`` is set in, bool ``[M]``; None where it is absent."""
+    flag, shape = find(batch, as_tuple(key)), batch.batch_size
     if flag is None:
         return None
-    shape = batch.batch_size
-    whole = flat_marker(flag, shape, keys.NEXT_MISSING, torch.bool, singleton=False).view(shape)
-    rows = segments.gather(whole).view(-1, *(1,) * (terminated.ndim - 1))
-    return rows & ~terminated
+    return segments.gather(flat_marker(flag, shape, key, torch.bool, singleton=False).view(shape))
+
+
+def check_writable(tensordict: TensorDictBase) -> None:
+    """Refuse a batch that results cannot be written to, before they are computed.
+
+    Args:
+        tensordict: the batch.
+
+    Raises:
+        RuntimeError: it is locked, as memory-mapped ones are.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> check_writable(TensorDict({}, [2]))
+    """
+    if tensordict.is_locked:
+        msg = "the batch is locked, and results are written to it. Pass batch.copy()."
+        raise RuntimeError(msg)
 
 
 def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:

@@ -116,8 +116,7 @@ def lambda_returns(valued: Valued, lmbda: float | Tensor) -> Tensor:
     """
     reward, ahead, terminated = valued.reward, valued.next_value, valued.steps.terminated
     check_steps(reward, value=valued.value, next_value=ahead)
-    if isinstance(lmbda, Tensor):
-        lmbda = lmbda.to(reward.device)
+    lmbda = valued.steps.factor("lmbda", lmbda)
     if valued.steps.ahead is None:
         cut, gamma = valued.cut, valued.gamma
         return td_lambda(reward, ahead, terminated, cut, gamma=gamma, lmbda=lmbda, time_dim=0)

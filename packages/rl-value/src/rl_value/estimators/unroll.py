@@ -167,6 +167,7 @@ class Reader:
 
     Raises:
         KeyError: an input is missing.
+        ValueError: a next observation has another shape than the observation.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -194,13 +195,13 @@ class Reader:
         self.real_next = (
             slots.is_next if stand_in is None else (slots.is_next & ~stand_in[slots.source])
         )
+        self.batch_shape = segments.batch_shape
         self.leaves: list[tuple[NestedKey, Tensor, Tensor | None]] = []
         for key in network.in_keys:
             if as_tuple(key)[-1] != keys.IS_INIT:
-                root = flatten(require(batch, key), segments.batch_shape)
-                after = batch.get(next_key(key), None)
-                ahead = None if after is None else flatten(after, segments.batch_shape)
-                self.leaves.append((key, root, ahead))
+                root, after = require(batch, key), batch.get(next_key(key), None)
+                _check_alike(key, root, after)
+                self.leaves.append((key, root, after))
 
     def read(self, start: int, stop: int) -> TensorDict:
         """Read a run of slots, as a flat batch whose segments start where `is_init` is set.
@@ -222,11 +223,37 @@ class Reader:
             if as_tuple(key)[-1] == keys.IS_INIT:
                 made[as_tuple(key)] = first
         for key, root, ahead in self.leaves:
-            leaf = root.index_select(0, rows)
+            leaf = _taken(root, self.batch_shape, rows)
             if ahead is not None:
-                leaf.index_copy_(0, places, ahead.index_select(0, following).to(leaf.dtype))
+                real = _taken(ahead, self.batch_shape, following)
+                leaf.index_copy_(0, places, real.to(leaf.dtype))
             made[as_tuple(key)] = leaf
         return build(nest(made), torch.Size([stop - start]))
+
+    def blank_row(self) -> TensorDict:
+        """One row of zeros, for networks that cannot read none.
+
+        Returns:
+            The inputs of the network ``[1]``.
+        """
+        none: TensorDict = self.read(0, 0)
+        return none.new_zeros(1)
+
+
+def _check_alike(key: NestedKey, root: Tensor, after: Tensor | None) -> None:
+    if after is not None and after.shape != root.shape:
+        msg = (
+            f"{next_key(key)!r}: expected the shape at the root, {list(root.shape)}, "
+            f"got {list(after.shape)}. Store both as the network reads them."
+        )
+        raise ValueError(msg)
+
+
+def _taken(leaf: Tensor, batch_shape: torch.Size, rows: Tensor) -> Tensor:
+    """Rows of a leaf ``[*B, T, ...]`` by their numbers; of the others nothing is copied."""
+    if leaf.is_contiguous():
+        return flatten(leaf, batch_shape).index_select(0, rows)
+    return leaf[torch.unravel_index(rows, batch_shape)]
 
 
 def unroll(
@@ -267,8 +294,10 @@ def unroll(
     found = []
     with swapped, set_recurrent_mode(True):
         for start, stop in spans:
-            out = reader.network(reader.read(start, stop))
+            out = reader.network(reader.read(start, stop) if size else reader.blank_row())
             found.append([require(out, key) for key in wanted])
+    if not size:  # the row that shows what the network writes is none of the batch
+        return [values[:0] for values in found[0]]
     if len(found) == 1:
         return found[0]
     return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
@@ -309,6 +338,7 @@ def read_side_by_side(
         root, after = find(batch, key), find(batch, (keys.NEXT, *key))
         if root is None:
             require(batch, as_key(key))
+        _check_alike(key, root, after)
         ends = segments.last(root if after is None else after)
         if stand_in is not None and after is not None:
             wide = stand_in.view(-1, *(1,) * (ends.ndim - 1))

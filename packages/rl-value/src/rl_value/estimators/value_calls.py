@@ -46,6 +46,10 @@ class ValueCalls:
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name}: expected True or False, got {getattr(self, name)!r}."
                 raise ValueError(msg)
+        given: object = self.value_chunk_dim
+        if isinstance(given, bool) or not isinstance(given, int):
+            msg = f"value_chunk_dim: expected the number of a dimension, got {given!r}."
+            raise TypeError(msg)
         for name in ("shifted_budget", "value_chunk_size", "num_chunks"):
             _check_count(name, getattr(self, name))
         if self.value_chunk_size is not None and self.num_chunks is not None:

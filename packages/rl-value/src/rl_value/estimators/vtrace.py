@@ -10,10 +10,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import set_recurrent_mode
-from rl_layout.keys import NestedKey, require
+from rl_layout.keys import NestedKey
 from rl_value.acting import Acting
+from rl_value.actions import log_probability, stored_log_probability
+from rl_value.direct_call import check_network
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished, standardised
+from rl_value.padding import readable
 from rl_value.returns import vtrace
 from rl_value.returns.steps import check_fraction
 
@@ -25,7 +28,8 @@ class VTrace(ValueEstimator):
 
     Args:
         gamma: discount in [0, 1].
-        actor_network: has ``get_dist``; gives the probability of the stored action now.
+        actor_network: has ``get_dist``; gives the probability of the stored action now, in one
+            call of all rows.
         value_network: writes the values; None reads stored ones.
         lmbda: how far corrections reach, in [0, 1].
         rho_thresh: bound of the weight of a step.
@@ -70,6 +74,7 @@ class VTrace(ValueEstimator):
     ) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
+        check_network("actor_network", actor_network, "get_dist")
         self.actor_network = actor_network
         self.lmbda = lmbda
         self.rho_thresh = rho_thresh
@@ -96,7 +101,7 @@ class VTrace(ValueEstimator):
             valued.steps.terminated,
             valued.cut,
             gamma=valued.gamma,
-            lmbda=self.lmbda,
+            lmbda=valued.steps.factor("lmbda", self.lmbda),
             rho_thresh=self.rho_thresh,
             c_thresh=self.c_thresh,
             time_dim=0,
@@ -109,13 +114,14 @@ class VTrace(ValueEstimator):
     def _log_ratio(self, valued: Valued) -> Tensor:
         """Compute log π - log μ of each step's action, in the shape of the reward."""
         batch: TensorDictBase = valued.steps.batch
-        stored = require(batch, self.entries["sample_log_prob"])
-        action = require(batch, self.action_key)
+        entry = self.entries["sample_log_prob"]
         with set_recurrent_mode(True):
-            now = Acting(self.actor_network, batch).dist.log_prob(action)
+            dist = Acting(self.actor_network, readable(batch, self.actor_network)).dist
+        now = log_probability(dist, batch, self.action_key)
+        stored = stored_log_probability(dist, batch, self.action_key, entry)
         if now.shape != stored.shape:
             msg = (
-                f"{self.entries['sample_log_prob']!r}: expected {list(now.shape)}, as the actor "
+                f"{entry!r}: expected {list(now.shape)}, as the actor "
                 f"gives it, got {list(stored.shape)}. Store the log-probability of each action."
             )
             raise ValueError(msg)

@@ -17,9 +17,9 @@ from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
-from rl_value.direct_call import output_of
+from rl_value.actions import entropies, log_probability
+from rl_value.direct_call import check_network, output_of
 from rl_value.estimators.unroll import observation_keys
-from rl_value.losses.actions import entropies, log_probability
 from rl_value.losses.arrays import Array, array_of, is_eager
 from rl_value.losses.closed_form import FLOATS, Gain, Recipe, losses_of_choice, terms_of
 from rl_value.losses.distance import DISTANCES, distance, distances_apart, reduced_distance
@@ -62,7 +62,8 @@ class ActorCriticLoss(LossModule):
         moved: arguments that are given elsewhere.
 
     Raises:
-        TypeError: no actor is given, or an argument belongs elsewhere.
+        TypeError: no actor is given, a network is no tensordict module, or an argument belongs
+            elsewhere.
         ValueError: a setting is unknown or out of range.
     """
 
@@ -99,9 +100,14 @@ class ActorCriticLoss(LossModule):
         if self.actor_network is None:
             msg = "expected an actor: pass actor_network=, a module with get_dist."
             raise TypeError(msg)
+        check_network("actor_network", self.actor_network, "get_dist")
+        check_network("critic_network", critic_network)
         if loss_critic_type not in DISTANCES:
             known = ", ".join(DISTANCES)
             msg = f"loss_critic_type: expected one of {known}, got {loss_critic_type!r}."
+            raise ValueError(msg)
+        if clip_value is not None and not clip_value >= 0:
+            msg = f"clip_value: expected how far a value may move, 0 or more, got {clip_value}."
             raise ValueError(msg)
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None

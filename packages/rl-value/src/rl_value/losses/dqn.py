@@ -13,8 +13,9 @@ from torch import Tensor
 from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
+from rl_value.direct_call import check_network
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, time_dimension, under_next
+from rl_value.estimators.steps import Steps, check_writable, time_dimension, under_next
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.distance import DISTANCES, distance
@@ -99,6 +100,7 @@ class DQNLoss(LossModule):
             priority_weight=keys.PRIORITY_WEIGHT,
         )
         refuse_moved(moved)
+        check_network("value_network", value_network)
         if double_dqn and not delay_value:
             msg = "double_dqn=True chooses with one network and values with another: it needs "
             msg += "delay_value=True."
@@ -129,27 +131,6 @@ class DQNLoss(LossModule):
     def value_network_of(self) -> TensorDictModuleBase | None:
         """None: targets are given their values."""
         return None
-
-    def make_value_estimator(
-        self, value_type: ValueEstimators | str | None = None, **settings: Any
-    ) -> LossModule:
-        """Choose the estimator of targets, see `LossModule.make_value_estimator`.
-
-        Args:
-            value_type: TD0, TD1 or TDLambda, or its name; by default TD0.
-            settings: what the estimator takes, as ``gamma``.
-
-        Returns:
-            The loss.
-
-        Raises:
-            ValueError: ``shifted=True``, and next states are valued by another network.
-        """
-        if settings.get("shifted") and self.target_value_network is not None:
-            msg = "shifted=True reads values and next values at once, and delay_value=True values "
-            msg += "next states with another network. Set one of them to False."
-            raise ValueError(msg)
-        return super().make_value_estimator(value_type, **settings)
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -198,13 +179,15 @@ class DQNLoss(LossModule):
 
         Marks the steps of which that was found out now.
         """
+        check_writable(batch)
         dim, last = time_dimension(batch, self.value_estimator.time_dim), batch.ndim - 1
-        turned = batch if dim == last else batch.transpose(dim, last)
+        moved = None if dim == last else dim
+        turned = batch if moved is None else batch.transpose(dim, last)
         if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
-            found = self._placed(FixedSteps.of(turned, self.entries))
+            found = self._placed(FixedSteps.of(turned, self.entries, moved))
         else:
-            found = self._outside(turned)
-        if dim != last:
+            found = self._outside(turned, moved)
+        if moved is not None:
             found = {key: value.transpose(dim, last) for key, value in found.items()}
         for key in (keys.NEXT_MISSING, keys.SHIFTED_VALID):
             if key in found:
@@ -219,8 +202,8 @@ class DQNLoss(LossModule):
         return plain and (one_step or self._read.is_row_wise)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
-    def _outside(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
-        return self._placed(Steps.of(batch, self.entries))
+    def _outside(self, batch: TensorDictBase, moved: int | None) -> dict[NestedKey, Tensor]:
+        return self._placed(Steps.of(batch, self.entries, moved))
 
     @torch.no_grad()
     def _placed(self, steps: Steps) -> dict[NestedKey, Tensor]:

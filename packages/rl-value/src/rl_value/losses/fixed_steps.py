@@ -72,12 +72,18 @@ class FixedSteps(Steps):
     next_slot: Tensor
 
     @classmethod
-    def of(cls, batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> FixedSteps:
+    def of(
+        cls,
+        batch: TensorDictBase,
+        entries: Mapping[str, NestedKey],
+        time_dim: int | None = None,
+    ) -> FixedSteps:
         """Read the steps of a batch by one operator, which no compiler looks into.
 
         Args:
             batch: a TED tensordict ``[*B, T]``.
             entries: as `Steps.of` takes them.
+            time_dim: the same.
 
         Returns:
             The steps.
@@ -110,6 +116,7 @@ class FixedSteps(Steps):
             terminated=terminated,
             missing=missing if keys.NEXT_MISSING in known else None,
             ahead=None if ahead is None else rows.gather(ahead).reshape(-1),
+            time_dim=time_dim,
             last=last,
             behind=behind,
             source=source,
@@ -128,12 +135,11 @@ class FixedSteps(Steps):
         """The row that holds each row's next state, int64 ``[N]``; N where none does."""
         return self.behind
 
-    def per_step(self, gamma: float | Tensor) -> float | Tensor:
-        """The discount up to each row's next state: a number, or ``[N, ...]``."""
-        if isinstance(gamma, Tensor):  # read without asking for its number
-            shape = (*self.batch.batch_size, *self.reward.shape[1:])
-            gamma = gamma.to(self.reward.device).expand(shape)
-        return super().per_step(gamma)
+    def factor(self, name: str, value: float | Tensor) -> float | Tensor:
+        """A setting of each row: a number, or ``[N, ...]``; no tensor is asked for its number."""
+        if isinstance(value, Tensor) and not value.ndim:
+            value = value[None]
+        return super().factor(name, value)
 
 
 @dataclass(frozen=True)

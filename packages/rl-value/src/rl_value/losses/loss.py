@@ -24,7 +24,8 @@ from rl_value.estimators import (
     VTrace,
 )
 from rl_value.estimators.entries import Entries
-from rl_value.losses.masks import Reduction, counted_steps, readable, reduce
+from rl_value.losses.masks import Reduction, counted_steps, reduce
+from rl_value.padding import readable
 
 
 class ValueEstimators(Enum):
@@ -75,8 +76,8 @@ class LossModule(TensorDictModuleBase):  # type: ignore[misc]
     Networks are submodules, so that `parameters`, `state_dict`, `torch.func.functional_call` and
     `torch.compile` see them as they are; ``<network>_params`` are the same parameters as a
     tensordict. Networks are called in recurrent mode. Means and statistics are over the steps
-    that count: real ones, that have a next observation or terminated, and that
-    ``"shifted_valid"`` does not exclude.
+    that count: real ones, that have a next observation or terminated, that show what the policy
+    saw, and that ``"shifted_valid"`` does not exclude.
 
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -153,7 +154,14 @@ class LossModule(TensorDictModuleBase):  # type: ignore[misc]
             KeyError: there is no estimator of that name.
             TypeError: the kind is neither a `ValueEstimators` nor a string.
             NotImplementedError: this loss cannot use that kind.
+            ValueError: ``shifted=True``, and next states are valued by another network.
         """
+        if settings.get("shifted") and any(
+            n.startswith("target_") for n, _ in self.named_children()
+        ):
+            msg = "shifted=True reads values and next values at once, and delay_value=True values "
+            msg += "next states with another network. Set one of them to False."
+            raise ValueError(msg)
         kind = _kind(self.default_estimator if value_type is None else value_type)
         if kind not in self.estimators:
             msg = f"{type(self).__name__} cannot use {kind.name}: {_names(self.estimators)}."

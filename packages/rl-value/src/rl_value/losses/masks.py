@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
@@ -26,8 +25,8 @@ def counted_steps(
     Args:
         batch: a TED tensordict ``[*B, T]``.
         mask_key: ``"auto"`` for all of: real by ``("collector", "mask")``, ``"shifted_valid"``,
-            and not ``next_missing`` unless terminated; another key for that flag alone; None
-            for every step.
+            not ``history_missing``, and not ``next_missing`` unless terminated; another key for
+            that flag alone; None for every step.
         terminated: key of the flag, named as at the root.
 
     Returns:
@@ -55,52 +54,25 @@ def counted_steps(
         if value is not None:
             flag = _flag(batch, key, value)
             found = flag if found is None else found & flag
-    missing = find(batch, keys.NEXT_MISSING)
-    if missing is None:
-        return found
-    has_next = ~_flag(batch, keys.NEXT_MISSING, missing)
-    ended = find(batch, under_next(terminated))
-    if ended is not None:
-        has_next = has_next | ended.flatten(batch.ndim).all(-1)
-    return has_next if found is None else found & has_next
+    for lost in (_without_history(batch), _without_next(batch, terminated)):
+        if lost is not None:
+            found = ~lost if found is None else found & ~lost
+    return found
 
 
-def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> TensorDictBase:
-    """The batch as networks may read it: what floats is 0 on padding, which may hold anything.
+def _without_history(batch: TensorDictBase) -> Tensor | None:
+    """Steps whose observation, or next one, is not the one that the policy saw."""
+    flag = find(batch, keys.HISTORY_MISSING)
+    return None if flag is None else _flag(batch, keys.HISTORY_MISSING, flag)
 
-    Left as it is, a NaN there would be no part of any loss and yet of the gradients, as 0 · NaN.
 
-    Args:
-        batch: a TED tensordict ``[*B, T]``; it is not changed.
-        networks: whose inputs count.
-
-    Returns:
-        The batch itself where it has no mask.
-
-    Raises:
-        TypeError: the mask is not boolean.
-        ValueError: the mask has another shape than the batch.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> batch = trajectories([2])
-        >>> batch["collector", "mask"] = torch.tensor([True, False])
-        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
-        >>> readable(batch, net)["observation"].tolist()
-        [[7.0, 0.0], [0.0, 0.0]]
-    """
-    mask = find(batch, keys.MASK)
-    if mask is None:
-        return batch
-    real, seen = _flag(batch, keys.MASK, mask), batch.copy()
-    read = [key for network in networks if network is not None for key in network.in_keys]
-    for key in dict.fromkeys(map(as_tuple, read)):
-        leaf = find(batch, key)
-        if leaf is not None and leaf.is_floating_point():
-            alike = real.view(*real.shape, *(1,) * (leaf.ndim - real.ndim))
-            seen.set(key, torch.where(alike, leaf, 0))
-    return seen
+def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
+    """Steps that need a next observation and have none."""
+    flag = find(batch, keys.NEXT_MISSING)
+    if flag is None:
+        return None
+    lost, ended = _flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
+    return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
 
 
 def _flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:
@@ -196,10 +168,16 @@ def standardise(
     Returns:
         ``[*B, T, ...]``, zeros where steps do not count.
 
+    Raises:
+        ValueError: there is no such dimension.
+
     Example:
         >>> standardise(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False]))
         tensor([-0.7071,  0.7071,  0.0000])
     """
+    if any(not -values.ndim <= dim < values.ndim for dim in exclude):
+        msg = f"normalize_advantage_exclude_dims={exclude}: advantages are {list(values.shape)}."
+        raise ValueError(msg)
     own = {dim % values.ndim for dim in exclude}
     dims = [dim for dim in range(values.ndim) if dim not in own]
     where = spread(counted, values)

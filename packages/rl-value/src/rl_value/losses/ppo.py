@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 
 from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.tensordict_fast import find
-from rl_value.losses.actions import divergence, stored_log_probability
+from rl_value.actions import divergence, stored_log_probability
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.arrays import Array
 from rl_value.losses.closed_form import Gain
@@ -277,6 +277,8 @@ class KLPENPPOLoss(PPOLoss):
             factor = torch.ones_like(weight)
             factor = torch.where(mean > 1.5 * self.dtarg, self.increment, factor)
             factor = torch.where(mean < self.dtarg / 1.5, self.decrement, factor)
+            if counted is not None:  # no step says nothing of the divergence
+                factor = torch.where(counted.any(), factor, 1)
             self.beta.mul_(factor)
         return found
 

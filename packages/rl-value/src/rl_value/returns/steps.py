@@ -54,6 +54,10 @@ def check_steps(reward: Tensor, **others: Tensor) -> None:
         >>> check_steps(torch.zeros(3, 1), value=torch.zeros(3, 1))
     """
     for name, value in (("reward", reward), *others.items()):
+        given: object = value
+        if not isinstance(given, Tensor):
+            msg = f"{name}: expected a tensor, got {type(given).__name__}. Call torch.as_tensor."
+            raise TypeError(msg)
         if value.dtype not in FLOATS:
             msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
             raise TypeError(msg)

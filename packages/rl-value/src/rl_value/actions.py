@@ -46,6 +46,7 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
 
     Raises:
         KeyError: an action is missing.
+        ValueError: an action has another shape than the distribution's.
         RuntimeError: an action requires gradients.
 
     Example:
@@ -61,7 +62,13 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
         if taken.requires_grad:
             msg = f"{key!r} requires gradients: a stored action is a constant. Call .detach()."
             raise RuntimeError(msg)
-        found.append(_log_prob(head, taken))
+        value = _log_prob(head, taken)
+        if value.numel() > taken.numel():  # each action was compared with every distribution
+            expected = [*head.batch_shape, *head.event_shape]
+            msg = f"{key!r}: expected {expected}, as the actor gives it, got {list(taken.shape)}. "
+            msg += "Call squeeze(-1) or reshape."
+            raise ValueError(msg)
+        found.append(value)
     return _total(found, batch)
 
 
