@@ -36,3 +36,10 @@ def test_new_memory_is_zero_writable_and_on_a_page(nbytes):
     assert not memory.any()
     assert memory.ctypes.data % 4096 == 0
     memory[-1] = 1
+
+
+def test_promised_memory_lies_behind_the_new_one():
+    memory = zeroed(5000, promised=1 << 44)
+    assert memory.shape == (5000 + (1 << 44),)
+    memory[5000] = 1
+    assert memory[:5002].tolist() == [0] * 5000 + [1, 0]

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tensordict import TensorDict
 
 from rl_slabs import Lanes, RowSchema, Slab
-from rl_slabs.lane import LANE_SHIFT, PLACE, RESERVED, STARTED, THREAD
+from rl_slabs.lane import BEAT, LANE_SHIFT, PLACE, RESERVED, STARTED, THREAD
 
 
 def write(lane, slab, numbered, count):
@@ -178,6 +178,46 @@ def test_states_say_who_holds_and_what_is_lost(schema, numbered):
     assert (held.published, held.floor, held.lost) == (4, 0, 3)
     assert 0 <= held.silent_s < 60
     assert (free.standing, free.thread, free.published) == ("free", 0, 0)
+
+
+@pytest.mark.parametrize("clock", ["running", "standing"])
+def test_every_reservation_and_claim_moves_the_lanes(schema, numbered, monkeypatch, clock):
+    if clock == "standing":
+        monkeypatch.setattr("time.monotonic_ns", lambda: 70)
+    slab = Slab.private(schema, 10, lanes=2)
+    lanes, lane = Lanes(slab), None
+
+    def moved(act):
+        before = lanes.moment()
+        assert lanes.unmoved(before)
+        act()
+        return not lanes.unmoved(before)
+
+    assert moved(lanes.claim)
+    lane = lanes.claim()
+    assert moved(lambda: lane.reserve(5))
+    lane.release()  # and the span is as if its writer was killed
+    lane = lanes.claim()
+    assert moved(lambda: lane.reserve(2))  # inside what is reserved already
+    assert moved(lambda: (lane.reserve(2), lane.cancel()))
+    assert moved(lambda: lane.publish(0))
+    assert moved(lambda: (lane.release(), lanes.claim()))
+    assert not moved(lambda: (lanes.claim(), slab.read(0), lanes.window(), lanes.states()))
+    lane.release()
+    lanes.restore([8, 0], [4, 0])
+    assert moved(lambda: lanes.restore([8, 0], [4, 0]))
+
+
+def test_a_lane_of_another_clock_begins_at_the_time_of_this_one(schema):
+    slab = Slab.shared(schema, 5)
+    Lanes(slab).claim().release()
+    slab.words[0, PLACE] ^= 1 << 40  # another boot, whose clock had come further
+    slab.words[0, BEAT] = 1 << 61
+    lanes = Lanes(slab)
+    before = lanes.moment()
+    lanes.claim()
+    assert slab.words[0, BEAT] < 1 << 60
+    assert not lanes.unmoved(before)
 
 
 SMALL = RowSchema({"number": (torch.int64, ()), "frame": (torch.int64, (33,))})

@@ -40,6 +40,16 @@ def test_another_shape_than_it_was_made_with_is_refused(handle, schema):
     assert other.make(schema, 6).capacity == 6
 
 
+def test_spare_rows_are_made_with_the_slab(handle):
+    made = handle.make(OTHER, 6, spare=4)
+    made.secure(0, 4, "a test")
+    made.spare_rows.columns()["number"][3] = 7
+    other = pickle.loads(pickle.dumps(handle))
+    assert other.get().space[:, 0].tolist() == [0] * 10 + [7]
+    with pytest.raises(ValueError, match="made with 4 spare rows, not 0"):
+        other.make(OTHER, 6)
+
+
 def race(pipe, handle, schema, number):
     pipe.recv()
     slab = handle.make(schema, 6)

@@ -40,6 +40,19 @@ def test_the_parts_follow_each_other_aligned():
     assert manifest.nbytes == manifest.rows_offset + 192 + 12 * 300
 
 
+def test_spare_rows_leave_a_row_ahead_of_the_others():
+    schema = RowSchema({"wide": (torch.int64, (9,))})  # 72 bytes
+    manifest = Manifest(schema, 12, 3, spare=5)
+    assert manifest.rows_offset == 4096 + 3 * 64 + 128
+    assert manifest.taken == manifest.rows_offset + 12 * 72
+    assert manifest.nbytes == manifest.taken + 5 * 72
+
+
+def test_the_number_of_spare_rows_comes_back(written):
+    manifest = Manifest(RowSchema({"flag": (torch.bool, ())}), 12, 3, "of a game", 5)
+    assert written(whole(manifest)) == manifest
+
+
 def test_a_long_schema_takes_more_pages():
     many = RowSchema({f"leaf {number}": (torch.bool, ()) for number in range(200)})
     assert Manifest(many, 1).words_offset % 4096 == 0

@@ -45,6 +45,51 @@ def test_every_kind_begins_with_zeroes_and_no_published_rows(make, schema):
         assert not slab.words.any()
 
 
+SMALL = RowSchema({"number": (torch.int64, ()), "flag": (torch.bool, (1,))})
+
+
+def test_spare_rows_lie_behind_the_rows_and_one_more_ahead_of_them(make):
+    with make(SMALL, 6, lanes=3, spare=4) as slab:
+        slab.secure(1, 3, "a test")
+        slab.columns()["number"][:] = 5
+        slab.spare_rows.columns()["number"][1:3] = 7
+        slab.space[0] = 2
+        assert slab.space[:, 0].tolist() == [2] + [5] * 6 + [0, 7, 7, 0]
+        assert (len(slab), slab.spare, slab.words.shape) == (6, 4, (3, 8))
+        assert not slab.words.any()
+
+
+def test_spare_rows_take_no_memory_before_they_are_secured(tmp_path):
+    wide = RowSchema({"wide": (torch.int64, (32,))})
+    with Slab.mapped(wide, 100, tmp_path / "a", spare=1 << 32) as slab:
+
+        def used():
+            return os.fstat(slab.fileno()).st_blocks * 512
+
+        assert used() < 100 * 256 + 50_000
+        slab.secure(1 << 20, (1 << 20) + 400, "a test")
+        assert 100 * 256 + 400 * 256 <= used() < 500 * 256 + 100_000
+        with pytest.raises(OSError, match=r"everything takes \d+ bytes more, but \d+ are free"):
+            slab.secure(0, 1 << 32, "everything")
+    assert Slab.open(tmp_path / "a").space.shape == (1 + 100 + (1 << 32), 32)
+
+
+@pytest.mark.parametrize("kind", ["private", "shared"])
+def test_memory_that_is_not_there_is_not_secured(kind):
+    slab = getattr(Slab, kind)(SMALL, 5, spare=1 << 40)
+    with pytest.raises(OSError, match=r"everything takes .* GiB of memory"):
+        slab.secure(0, 1 << 40, "everything")
+
+
+def test_spare_rows_are_packed_ones_on_the_cpu(make, schema):
+    with pytest.raises(ValueError, match=r"spare rows are packed ones: \['frame'\] have arrays"):
+        make(schema, 6, spare=1)
+    with pytest.raises(ValueError, match="spare rows lie on the CPU, got device meta"):
+        Slab.private(SMALL, 6, spare=1, device="meta")
+    with make(SMALL, 6) as slab, pytest.raises(ValueError, match="make the slab with spare="):
+        _ = slab.space
+
+
 def test_a_closed_slab_is_refused_and_says_so(make, schema, numbered):
     slab = make(schema, 5)
     slab.close()
@@ -56,6 +101,7 @@ def test_a_closed_slab_is_refused_and_says_so(make, schema, numbered):
         lambda: slab.write(0, numbered([1])[0]),
         slab.view,
         slab.columns,
+        lambda: slab.space,
         slab.flush,
         slab.fileno,
         lambda: slab.words,

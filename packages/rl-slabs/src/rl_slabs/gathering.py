@@ -16,6 +16,9 @@ PARALLEL_ITEMS = 32768
 
 _HUGE = 1 << 21
 
+# Python names it from 3.12 on; Linux has had this number on every machine that torch runs on
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
 
 def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
     """A copy of some packed rows.
@@ -69,7 +72,7 @@ def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
     return gathered
 
 
-def zeroed(nbytes: int) -> NDArray[np.uint8]:
+def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
     """New private memory of zeros, every page of it taken, on few large pages where there are any.
 
     Rows are read at random: with pages of 4 KiB looking up where a page lies takes as long as
@@ -77,19 +80,21 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
 
     Args:
         nbytes: How many bytes, at least 1.
+        promised: How many further bytes behind them, whose pages are taken when they are touched.
 
     Returns:
-        uint8 `[nbytes]`, which begins on a page.
+        uint8 `[nbytes + promised]`, which begins on a page.
 
     Example:
         >>> zeroed(5)
         array([0, 0, 0, 0, 0], dtype=uint8)
     """
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if promised else 0)
+    memory = mmap.mmap(-1, nbytes + promised, flags=flags)
     if nbytes >= _HUGE:
         use_large_pages(memory, 0, nbytes)
     array: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
-    array.fill(0)  # pages are taken at the first touch: now rather than later
+    array[:nbytes].fill(0)  # pages are taken at the first touch: now rather than later
     return array
 
 

@@ -7,7 +7,8 @@ A lane is a ring of rows with 64 bytes of words in front, one cache line:
     published                   rows that are completely written
     floor                       rows before this one were dropped by `empty`
     side                        one word for whoever builds on the lane
-    beat                        when its writer last wrote, monotonic nanoseconds
+    beat                        when its writer last claimed it, reserved or published, in
+                                monotonic nanoseconds; never the same twice
 
     writer   reserved = max(reserved, published + n)  ->  rows  ->  published += n
     reader   published  ->  gather  ->  reserved;  row q stands iff q >= reserved - capacity
@@ -126,7 +127,7 @@ class Lane:
         # Never back: rows that a killed writer half overwrote are older than this span and would
         # look whole again.
         words[RESERVED] = max(words[RESERVED], first + count)
-        words[BEAT] = time.monotonic_ns()
+        words[BEAT] = next_beat(words[BEAT])
         self._open = count
         fence()  # the reservation is seen before any byte of the rows changes
         base = self.number << LANE_SHIFT
@@ -158,7 +159,7 @@ class Lane:
         self._open -= count
         fence()  # the rows are seen before they are published
         self._words[PUBLISHED] += count
-        self._words[BEAT] = time.monotonic_ns()
+        self._words[BEAT] = next_beat(self._words[BEAT])
 
     def cancel(self) -> None:
         """Give the span back untouched: no byte of its rows was written, so they can be read again.
@@ -267,6 +268,19 @@ class Lane:
         if start + count <= self.capacity:
             return slice(base + start, base + start + count)
         return torch.arange(start, start + count) % self.capacity + base
+
+
+def next_beat(before: int) -> int:
+    """The time, or a later one where the clock has not moved since: no beat comes twice.
+
+    Args:
+        before: The beat before.
+
+    Example:
+        >>> next_beat(1 << 62) - (1 << 62)
+        1
+    """
+    return max(time.monotonic_ns(), before + 1)
 
 
 def fence() -> None:

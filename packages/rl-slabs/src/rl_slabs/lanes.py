@@ -24,6 +24,7 @@ from rl_slabs.lane import (
     THREAD,
     Lane,
     fence,
+    next_beat,
 )
 from rl_slabs.owners import OWN_THREADS, PROCESSES, Owner, Standing
 from rl_slabs.slab import Slab
@@ -115,8 +116,10 @@ class Lanes:
             owner = Owner.of_this_thread()
             # the thread last: killed in between, the old owner is still gone or still nobody
             words[number, STARTED] = owner.started
+            here = words[number, PLACE] == owner.place
             words[number, PLACE] = owner.place
-            words[number, BEAT] = time.monotonic_ns()
+            # the clock of another place, or before a reboot, may be ahead of this one
+            words[number, BEAT] = next_beat(int(words[number, BEAT])) if here else next_beat(0)
             words[number, THREAD] = owner.thread
         lane = self._claimed.lane = Lane(self.slab, number, owner)
         return lane
@@ -202,6 +205,40 @@ class Lanes:
         good = found >= np.array(lows).take(lane, mode="clip")
         return as_tensor(good & (found < np.array(highs).take(lane, mode="clip")), numbers)
 
+    def moment(self) -> bytes:
+        """All words of all lanes, for `unmoved`; look before anything is gathered.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 6, lanes=2))
+            >>> len(lanes.moment())
+            128
+        """
+        words = self.slab.words.tobytes()
+        fence()  # what is gathered later is not looked at before
+        return words
+
+    def unmoved(self, moment: bytes) -> bool:
+        """Whether no lane was claimed, and no span reserved or published, since a moment.
+
+        Each of these raises the lane's `beat`, and nothing ever lowers it, so that words which are
+        equal at two moments were equal all the time between. The counters alone would not say so:
+        a span over rows that a killed writer had reserved leaves `reserved` as it was, and so does
+        one that was given back. A writer may go on in a span that it reserved before the moment.
+
+        Args:
+            moment: What `moment` returned before the gather.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 6))
+            >>> before = lanes.moment()
+            >>> lanes.unmoved(before), lanes.claim().reserve(1).rows, lanes.unmoved(before)
+            (True, slice(0, 1, None), False)
+        """
+        fence()  # the gather is over before the words are looked at
+        return self.slab.words.tobytes() == moment
+
     def empty(self, *, timeout_s: float = 5.0) -> None:
         """Drop every row published so far, for all processes; writers go on undisturbed.
 
@@ -250,6 +287,7 @@ class Lanes:
             held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
             if held:
                 raise RuntimeError(f"writers hold lanes: {held}. Restore before they claim.")
+            words[:, BEAT] = [next_beat(beat) for beat in words[:, BEAT].tolist()]
             words[:, RESERVED] = words[:, PUBLISHED] = published
             words[:, FLOOR] = floor
 

@@ -97,7 +97,14 @@ class LazyFile:
         return len(os.pread(self.fileno(), MAGIC_BYTES, 0).strip(b"\0")) > 0
 
     def fill(
-        self, head: bytes, nbytes: int, wanted: str, *, sparse: bool = False, timeout_s: float = 5.0
+        self,
+        head: bytes,
+        nbytes: int,
+        wanted: str,
+        *,
+        promised: int = 0,
+        sparse: bool = False,
+        timeout_s: float = 5.0,
     ) -> bool:
         """Give the file its size, zeroes and a head, unless somebody did already.
 
@@ -107,6 +114,7 @@ class LazyFile:
             head: What it begins with; the first 8 bytes are not all zero.
             nbytes: Its size.
             wanted: What it is for, for messages.
+            promised: Further bytes behind them; see `rl_slabs.space.take_space`.
             sparse: Take memory when it is touched, not now; only for a memory file.
             timeout_s: How long to wait for another who is filling it.
 
@@ -126,7 +134,7 @@ class LazyFile:
             if sparse and self.kind == "shared":
                 os.ftruncate(self._descriptor, nbytes)
             else:
-                take_space(self._descriptor, nbytes, wanted)
+                take_space(self._descriptor, nbytes, wanted, promised=promised)
             os.pwrite(self._descriptor, head[MAGIC_BYTES:], MAGIC_BYTES)
             os.pwrite(self._descriptor, head[:MAGIC_BYTES], 0)
         return True

@@ -82,7 +82,13 @@ class LazySlab:
         return cls(LazyFile.open(path), lanes=lanes)
 
     def make(
-        self, schema: RowSchema, capacity: int, *, about: str = "", timeout_s: float = 5.0
+        self,
+        schema: RowSchema,
+        capacity: int,
+        *,
+        about: str = "",
+        spare: int = 0,
+        timeout_s: float = 5.0,
     ) -> Slab:
         """The slab, made now unless it was made before.
 
@@ -90,13 +96,15 @@ class LazySlab:
             schema: What each row holds.
             capacity: How many rows.
             about: What else the others need to know of the rows; they find it in `Slab.about`.
+            spare: How many spare rows, see `Slab.secure`.
             timeout_s: How long to wait for another who is making it.
 
         Returns:
             The slab, the same object every time in one process.
 
         Raises:
-            ValueError: It was made with another schema, capacity, number of lanes or text.
+            ValueError: It was made with another schema, capacity, number of lanes, text or number
+                of spare rows.
             OSError: Too little memory or disk.
             TimeoutError: A process that was stopped while it made the slab blocks the others.
 
@@ -106,10 +114,11 @@ class LazySlab:
             >>> handle.make(schema, 5) is handle.make(schema, 5)
             True
         """
-        manifest = Manifest(schema, capacity, self.lanes, about)
+        manifest = Manifest(schema, capacity, self.lanes, about, spare)
         wanted = f"a slab of {capacity} rows of {schema.nbytes} bytes"
         if self._slab is None:
-            self._file.fill(manifest.to_bytes(), manifest.nbytes, wanted, timeout_s=timeout_s)
+            head, promised = manifest.to_bytes(), manifest.promised
+            self._file.fill(head, manifest.taken, wanted, promised=promised, timeout_s=timeout_s)
         slab = self._found()
         slab.schema.require_equal(schema)
         if (slab.capacity, slab.lanes) != (manifest.capacity, manifest.lanes):
@@ -117,6 +126,8 @@ class LazySlab:
                 f"the slab was made with {slab.capacity} rows in {slab.lanes} lanes, not "
                 f"{manifest.capacity} in {manifest.lanes}: ask for the same."
             )
+        if slab.spare != spare:
+            raise ValueError(f"the slab was made with {slab.spare} spare rows, not {spare}.")
         if slab.about != about:
             raise ValueError(f"the slab was made for {slab.about!r}, not for {about!r}.")
         return slab

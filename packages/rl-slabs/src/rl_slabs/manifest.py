@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
-from rl_slabs.rows import Rows, positive
+from rl_slabs.rows import Rows, aligned, positive
 from rl_slabs.schema import RowSchema
 
 FORMAT_VERSION = 1
@@ -28,17 +28,20 @@ _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of t
 class Manifest:
     """The head of a slab's memory: `[head and JSON | lane words | packed rows | own arrays]`.
 
-    The head is padded to a page, the rows begin at a cache line.
+    The head is padded to a page, the rows begin at a cache line. Spare rows lie behind the rows,
+    and where there are any, one more lies ahead: `[... | one row | packed rows | spare rows]`.
 
     Attributes:
         schema: What each row holds.
         capacity: How many rows.
         lanes: Into how many lanes they are divided.
         about: What whoever made the rows says of them, to others who open them.
+        spare: Rows behind those of the lanes, whose memory is taken when it is secured.
 
     Raises:
         TypeError: `schema` is no schema, or a count is no integer.
-        ValueError: A count below 1, or a capacity that the lanes cannot share evenly.
+        ValueError: A count below 1, a capacity that the lanes cannot share evenly, or spare rows of
+            leaves that are not all packed.
 
     Example:
         >>> import torch
@@ -51,6 +54,7 @@ class Manifest:
     capacity: int
     lanes: int = 1
     about: str = ""
+    spare: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema, RowSchema):
@@ -67,6 +71,11 @@ class Manifest:
                 f"capacity must be a multiple of lanes: got {self.capacity} and {self.lanes}. "
                 f"Use {below or self.lanes} or {below + self.lanes}."
             )
+        if self.spare and self.schema.large:
+            raise ValueError(
+                f"spare rows are packed ones: {[field.key for field in self.schema.large]} have "
+                "arrays of their own. Use packed_bytes= of the schema, or spare=0."
+            )
 
     @property
     def words_offset(self) -> int:
@@ -76,12 +85,23 @@ class Manifest:
     @property
     def rows_offset(self) -> int:
         """Bytes before the rows."""
-        return self.words_offset + self.lanes * WORDS_PER_LANE * 8
+        ahead = aligned(self.schema.row_bytes) if self.spare else 0
+        return self.words_offset + self.lanes * WORDS_PER_LANE * 8 + ahead
+
+    @property
+    def taken(self) -> int:
+        """Bytes up to the spare rows, which are there from the beginning."""
+        return self.rows_offset + Rows.bytes_for(self.schema, self.capacity)
+
+    @property
+    def promised(self) -> int:
+        """Bytes of the spare rows."""
+        return self.spare * self.schema.row_bytes
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole memory."""
-        return self.rows_offset + Rows.bytes_for(self.schema, self.capacity)
+        return self.taken + self.promised
 
     def to_bytes(self) -> bytes:
         """The head as it stands at the beginning of the memory, unpadded.
@@ -144,8 +164,8 @@ class Manifest:
                 f"{sys.byteorder}-endian. Read it on such a machine."
             )
         schema = RowSchema.from_dict(plain["schema"])  # type: ignore[arg-type]
-        about = plain.get("about", "")
-        return cls(schema, plain["capacity"], plain["lanes"], about)  # type: ignore[arg-type]
+        about, spare = plain.get("about", ""), plain.get("spare", 0)
+        return cls(schema, plain["capacity"], plain["lanes"], about, spare)  # type: ignore[arg-type]
 
     def _json(self) -> bytes:
         plain: dict[str, object] = {
@@ -156,4 +176,6 @@ class Manifest:
         }
         if self.about:
             plain["about"] = self.about
+        if self.spare:
+            plain["spare"] = self.spare
         return json.dumps(plain, separators=(",", ":")).encode()

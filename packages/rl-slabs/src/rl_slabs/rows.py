@@ -125,7 +125,7 @@ class Rows:
             start = count * schema.row_bytes
             packed = flat[:start].view(torch.int64).view(count, schema.row_bytes // 8)
         for field in schema.large:
-            start = _aligned(start)
+            start = aligned(start)
             piece = flat[start : start + count * field.nbytes]
             arrays[field.path] = piece.view(field.dtype).view(count, *field.shape)
             start += count * field.nbytes
@@ -141,7 +141,7 @@ class Rows:
         """
         end = count * schema.row_bytes
         for field in schema.large:
-            end = _aligned(end) + count * field.nbytes
+            end = aligned(end) + count * field.nbytes
         return end
 
     def __len__(self) -> int:
@@ -243,18 +243,27 @@ class Rows:
             leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
             self._put(index, shape, plan, leaves)
 
-    def put(self, rows: slice | torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
+    def put(
+        self, rows: slice | torch.Tensor, leaves: Sequence[torch.Tensor] | Sequence[NDArray[Any]]
+    ) -> None:
         """What `write` does, of leaves that are known to fit.
 
         Args:
             rows: A slice without negative ends, or int64 rows `[n]` that are there.
-            leaves: One for each field of the schema, in its order, `[n, *shape]`.
+            leaves: One for each field of the schema, in its order, `[n, *shape]`. On the CPU also
+                arrays of the dtypes that `columns` has.
 
         Example:
             >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
             >>> rows.put(slice(0, 2), [torch.ones(2, 1)])
+            >>> rows.put(slice(2, 3), [np.ones((1, 1), np.float32)])
         """
-        self._put(rows, torch.Size([len(leaves[0])]), self._whole, leaves)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if arrays:
+            self._write_on_cpu(rows, self._whole, arrays)
+        else:
+            self._put(rows, torch.Size([len(tensors[0])]), self._whole, tensors)
 
     def view(self) -> TensorDict:
         """All rows as live views: writing to a leaf in place writes the rows.
@@ -431,5 +440,11 @@ def positive(count: SupportsIndex, name: str) -> int:
     return count.__index__()
 
 
-def _aligned(end: int) -> int:
+def aligned(end: int) -> int:
+    """The next place at which an own array may begin.
+
+    Example:
+        >>> aligned(65)
+        128
+    """
     return -(-end // ALIGNMENT) * ALIGNMENT

@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rl_slabs.gathering import zeroed
 from rl_slabs.handle import FileHandle
 from rl_slabs.manifest import WORDS_PER_LANE, Manifest
-from rl_slabs.rows import Rows
+from rl_slabs.rows import Rows, aligned
 from rl_slabs.schema import Key, RowSchema
 from rl_slabs.selection import RowIndex
-from rl_slabs.space import require_memory, take_space
+from rl_slabs.space import require_memory, take_piece, take_space
 
 Kind = Literal["private", "shared", "mapped"]
 
@@ -46,6 +47,7 @@ class Slab:
         capacity: How many rows.
         lanes: Into how many lanes they are divided, for `Lanes`.
         about: What whoever made it says of it; see `LazySlab.make`.
+        spare: How many spare rows lie behind the rows, for whoever builds on the slab.
         path: The file of a mapped slab as it was named, else None.
 
     Example:
@@ -64,17 +66,21 @@ class Slab:
         *,
         kind: Kind = "private",
         path: str | None = None,
+        space: NDArray[np.int64] | None = None,
     ) -> None:
         self.kind = kind
         self.schema = manifest.schema
         self.capacity = manifest.capacity
         self.lanes = manifest.lanes
         self.about = manifest.about
+        self.spare = manifest.spare
         self.path = path
         self._rows: Rows | None = rows
         self._words: NDArray[np.int64] | None = words
+        self._space: NDArray[np.int64] | None = space
         self._map: mmap.mmap | None = None
         self._descriptor = -1
+        self._spare_at = 0  # where spare rows begin in the file
         self._close_descriptor: Any = None
 
     @classmethod
@@ -84,6 +90,7 @@ class Slab:
         capacity: int,
         *,
         lanes: int = 1,
+        spare: int = 0,
         device: torch.device | str | None = None,
     ) -> Self:
         """A slab for the threads of this process.
@@ -92,10 +99,12 @@ class Slab:
             schema: What each row holds.
             capacity: How many rows.
             lanes: How many writers may share it; it divides `capacity`.
-            device: Where the rows live; the CPU unless given.
+            spare: How many spare rows, see `secure`.
+            device: Where the rows live; the CPU unless given. Spare ones lie only there.
 
         Raises:
-            ValueError: A count below 1, or a capacity that the lanes cannot share evenly.
+            ValueError: A count below 1, a capacity that the lanes cannot share evenly, or spare
+                rows on a device or of leaves that are not all packed.
             TypeError: `schema` is no schema.
             OSError: Too little memory.
 
@@ -103,14 +112,23 @@ class Slab:
             >>> Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)
             Slab(private, 5 rows of 8 bytes, lanes=1)
         """
-        manifest = Manifest(schema, capacity, lanes)
-        if torch.device(device or "cpu").type == "cpu":
-            require_memory(manifest.nbytes, _wanted(manifest))
-        rows = Rows.zeros(schema, capacity, device=device)
-        return cls(manifest, rows, np.zeros((lanes, WORDS_PER_LANE), dtype=np.int64))
+        manifest = Manifest(schema, capacity, lanes, spare=spare)
+        words = np.zeros((lanes, WORDS_PER_LANE), dtype=np.int64)
+        if torch.device(device or "cpu").type != "cpu":
+            if spare:
+                raise ValueError(f"spare rows lie on the CPU, got device {device}: use spare=0.")
+            return cls(manifest, Rows.zeros(schema, capacity, device=device), words)
+        require_memory(manifest.taken, _wanted(manifest))
+        if not spare:
+            return cls(manifest, Rows.zeros(schema, capacity), words)
+        start = aligned(schema.row_bytes)
+        taken = start + capacity * schema.row_bytes
+        memory = zeroed(taken, promised=manifest.promised)
+        rows = Rows.over(schema, capacity, memory[start:])
+        return cls(manifest, rows, words, space=_space(manifest, memory, start))
 
     @classmethod
-    def shared(cls, schema: RowSchema, capacity: int, *, lanes: int = 1) -> Self:
+    def shared(cls, schema: RowSchema, capacity: int, *, lanes: int = 1, spare: int = 0) -> Self:
         """A slab for every process that is given it.
 
         The memory is a file that never has a name, so `/dev/shm` and its limit play no part and
@@ -120,9 +138,11 @@ class Slab:
             schema: What each row holds.
             capacity: How many rows.
             lanes: How many writers may share it; it divides `capacity`.
+            spare: How many spare rows, see `secure`.
 
         Raises:
-            ValueError: A count below 1, or a capacity that the lanes cannot share evenly.
+            ValueError: A count below 1, a capacity that the lanes cannot share evenly, or spare
+                rows of leaves that are not all packed.
             TypeError: `schema` is no schema.
             OSError: Too little memory.
 
@@ -130,14 +150,20 @@ class Slab:
             >>> Slab.shared(RowSchema({"done": (torch.bool, (1,))}), 6, lanes=3)
             Slab(shared, 6 rows of 8 bytes, lanes=3)
         """
-        manifest = Manifest(schema, capacity, lanes)
-        require_memory(manifest.nbytes, _wanted(manifest))
+        manifest = Manifest(schema, capacity, lanes, spare=spare)
+        require_memory(manifest.taken, _wanted(manifest))
         descriptor = os.memfd_create("rl-slab", os.MFD_CLOEXEC)
         return cls._fill(descriptor, manifest, "shared", None)
 
     @classmethod
     def mapped(
-        cls, schema: RowSchema, capacity: int, path: str | os.PathLike[str], *, lanes: int = 1
+        cls,
+        schema: RowSchema,
+        capacity: int,
+        path: str | os.PathLike[str],
+        *,
+        lanes: int = 1,
+        spare: int = 0,
     ) -> Self:
         """A slab in a new file, which may be larger than memory and outlives the processes.
 
@@ -149,9 +175,11 @@ class Slab:
             capacity: How many rows.
             path: A file that is not there yet.
             lanes: How many writers may share it; it divides `capacity`.
+            spare: How many spare rows, see `secure`.
 
         Raises:
-            ValueError: A count below 1, or a capacity that the lanes cannot share evenly.
+            ValueError: A count below 1, a capacity that the lanes cannot share evenly, or spare
+                rows of leaves that are not all packed.
             TypeError: `schema` is no schema.
             OSError: Too little space, a file that is there already, or no way to write there.
 
@@ -162,7 +190,7 @@ class Slab:
             ...     slab.kind
             'mapped'
         """
-        manifest = Manifest(schema, capacity, lanes)
+        manifest = Manifest(schema, capacity, lanes, spare=spare)
         name = os.fspath(path)
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -217,6 +245,57 @@ class Slab:
         if self._words is None:
             raise ValueError("this slab is closed: open it again, or keep it open while in use.")
         return self._words
+
+    @property
+    def space(self) -> NDArray[np.int64]:
+        """One address space, live: a row that is nobody's, the packed rows, the spare ones.
+
+        int64 `[1 + capacity + spare, schema.row_bytes / 8]`. So whoever keeps something beside the
+        rows reads either by one gather, and has an address left for what is nowhere.
+
+        Raises:
+            ValueError: There are no spare rows, or the slab is closed.
+        """
+        _ = self.rows
+        if self._space is None:
+            raise ValueError("there are no spare rows: make the slab with spare=.")
+        return self._space
+
+    @property
+    def spare_rows(self) -> Rows:
+        """The spare rows, those included that are not secured yet.
+
+        Raises:
+            ValueError: As `space`.
+        """
+        return Rows(self.schema, torch.from_numpy(self.space[1 + self.capacity :]), {})
+
+    def secure(self, start: int, stop: int, wanted: str) -> None:
+        """Nothing where the spare rows `[start, stop)` may be touched from now on, by anyone.
+
+        They are zero until somebody writes them.
+
+        Args:
+            start: The first spare row, counted from 0.
+            stop: One past the last.
+            wanted: What they are for, for the message.
+
+        Raises:
+            ValueError: As `space`.
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> schema = RowSchema({"reward": (torch.float32, (1,))})
+            >>> slab = Slab.shared(schema, 5, spare=1_000_000)
+            >>> slab.secure(0, 7, "an example")
+            >>> slab.spare_rows.columns()["reward"][:7] = 1
+            >>> slab.space.shape
+            (1000006, 1)
+        """
+        first, last = (self._spare_at + row * self.space.strides[0] for row in (start, stop))
+        if self.kind != "mapped":
+            require_memory(last - first, wanted)
+        take_piece(self._descriptor, first, last, wanted)
 
     @property
     def closed(self) -> bool:
@@ -292,7 +371,7 @@ class Slab:
             >>> slab.closed
             True
         """
-        self._rows = self._words = self._map = None
+        self._rows = self._words = self._space = self._map = None
         if self._close_descriptor is not None:
             self._close_descriptor()
 
@@ -337,7 +416,7 @@ class Slab:
     @classmethod
     def _fill(cls, descriptor: int, manifest: Manifest, kind: Kind, path: str | None) -> Self:
         try:
-            take_space(descriptor, manifest.nbytes, _wanted(manifest))
+            _take(descriptor, manifest)
             # last, so that a file whose making was cut off is no slab
             os.pwrite(descriptor, manifest.to_bytes(), 0)
         except BaseException:
@@ -352,17 +431,21 @@ class Slab:
             manifest = Manifest.read(descriptor, name)
             if kind == "mapped":
                 # a copied file may have holes where the rows were zero
-                take_space(descriptor, manifest.nbytes, _wanted(manifest))
+                _take(descriptor, manifest)
             memory = mmap.mmap(descriptor, manifest.nbytes)
             # numpy holds on to the mmap, so closing it under a tensor cannot happen
             whole = np.frombuffer(memory, dtype=np.uint8)
-            words = whole[manifest.words_offset : manifest.rows_offset].view(np.int64)
+            count = manifest.lanes * WORDS_PER_LANE
+            words = whole[manifest.words_offset :][: count * 8].view(np.int64)
             rows = Rows.over(manifest.schema, manifest.capacity, whole[manifest.rows_offset :])
-            slab = cls(manifest, rows, words.reshape(-1, WORDS_PER_LANE), kind=kind, path=path)
+            space = _space(manifest, whole, manifest.rows_offset) if manifest.spare else None
+            words = words.reshape(-1, WORDS_PER_LANE)
+            slab = cls(manifest, rows, words, kind=kind, path=path, space=space)
         except BaseException:
             os.close(descriptor)
             raise
         slab._map = memory
+        slab._spare_at = manifest.taken
         slab._descriptor = descriptor
         slab._close_descriptor = weakref.finalize(slab, os.close, descriptor)
         return slab
@@ -370,6 +453,17 @@ class Slab:
 
 def _attach(handle: FileHandle, kind: Kind, path: str | None) -> Slab:
     return Slab._map_file(handle.open(), path or "the memory", kind, path)
+
+
+def _take(descriptor: int, manifest: Manifest) -> None:
+    take_space(descriptor, manifest.taken, _wanted(manifest), promised=manifest.promised)
+
+
+def _space(manifest: Manifest, memory: NDArray[np.uint8], start: int) -> NDArray[np.int64]:
+    """The row before the first one, which begins at byte `start`, and all behind it."""
+    size = manifest.schema.row_bytes
+    stop = start + (manifest.capacity + manifest.spare) * size
+    return memory[start - size : stop].view(np.int64).reshape(-1, size // 8)
 
 
 def _wanted(manifest: Manifest) -> str:

@@ -36,7 +36,7 @@ def require_memory(nbytes: int, wanted: str) -> None:
         )
 
 
-def take_space(descriptor: int, nbytes: int, wanted: str) -> None:
+def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) -> None:
     """Give a file its size, every block of it really there, zeroes where nothing was.
 
     A sparse file costs nothing until a page of it is touched, and a full disk then ends the
@@ -46,6 +46,7 @@ def take_space(descriptor: int, nbytes: int, wanted: str) -> None:
         descriptor: An open file, writable.
         nbytes: Its size in bytes.
         wanted: What it is for, for the message.
+        promised: Further bytes behind them, to be taken by `take_piece` before they are touched.
 
     Raises:
         OSError: No space, or a file larger than the file system or `RLIMIT_FSIZE` allows.
@@ -70,6 +71,8 @@ def take_space(descriptor: int, nbytes: int, wanted: str) -> None:
         )
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
+        if promised:
+            os.ftruncate(descriptor, nbytes + promised)
     except OSError as error:
         file_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         also = "" if file_limit == resource.RLIM_INFINITY else f", RLIMIT_FSIZE {file_limit} bytes"
@@ -78,6 +81,44 @@ def take_space(descriptor: int, nbytes: int, wanted: str) -> None:
             f"{wanted} takes {_size(nbytes)} in one file: {os.strerror(error.errno or 0)} "
             f"(file system free {_size(free)}{also}). Lower the capacity, or raise the limit",
         ) from error
+
+
+def take_piece(descriptor: int, start: int, stop: int, wanted: str) -> None:
+    """Let bytes `[start, stop)` of a file that is promised in full really be there.
+
+    Args:
+        descriptor: An open file, writable; below 0 there is none, and nothing to do.
+        start: The first byte.
+        stop: One past the last byte.
+        wanted: What they are for, for the message.
+
+    Raises:
+        OSError: Too little memory or disk.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryFile() as file:
+        ...     take_piece(file.fileno(), 4096, 8192, "an example")
+    """
+    if descriptor < 0:
+        return
+    system = os.fstatvfs(descriptor)
+    free = system.f_bavail * system.f_frsize
+    # memory files report no blocks at all; a disk is not filled to learn that it is too small
+    if system.f_blocks and stop - start > free:
+        raise _too_little(errno.ENOSPC, stop - start, free, wanted)
+    try:
+        os.posix_fallocate(descriptor, start, stop - start)
+    except OSError as error:
+        raise _too_little(error.errno, stop - start, free, wanted) from error
+
+
+def _too_little(code: int | None, nbytes: int, free: int, wanted: str) -> OSError:
+    return OSError(
+        code,
+        f"{wanted} takes {nbytes} bytes more, but {free} are free: {os.strerror(code or 0)}. "
+        "Lower the capacity, or choose a directory on another file system",
+    )
 
 
 def _limits() -> Iterator[tuple[int, str]]:
