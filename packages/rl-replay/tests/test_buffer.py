@@ -308,6 +308,8 @@ def test_written_back_slices_do_not_change_stored_markers() -> None:
     assert (buffer[:]["action"] != rows["action"]).any()
     with pytest.raises(KeyError, match="nothing to write"):
         buffer.update_rows(sample[keys.ROW], sample.select("is_init"))
+    with pytest.raises(ValueError, match=r"expected as many rows as numbers, got \[\] rows"):
+        buffer.update_rows(sample[keys.ROW][0], sample[0])
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -357,6 +359,72 @@ def test_a_list_is_a_list_of_elements_and_a_tuple_is_a_tree() -> None:
     assert buffer[:][0].tolist() == [0, 1]
     buffer.empty()
     assert buffer.extend([steps(1)[0], steps(2)[1]]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("elements", "error", "message"),
+    [
+        ([{"a": torch.zeros(3)}, {"b": torch.zeros(3)}], TypeError, "element 1 is {'b': ...}"),
+        ([torch.zeros(3), None], TypeError, "holds tensors, got NoneType"),
+        ([torch.zeros(3), (torch.zeros(3),)], TypeError, "first is a tensor, element 1 is"),
+        ([torch.zeros(3), torch.zeros(4)], ValueError, "element 1 has .4.. Pad them"),
+        ([{"a": torch.zeros(3)}, {"a": torch.zeros(4)}], ValueError, "first has .3. at"),
+        ([steps(1)[0], 3], TypeError, "element 1 is a int"),
+        ([steps(1)[0], steps(1)[0].exclude("a")], ValueError, "the same keys and shapes"),
+        ([], ValueError, "got an empty list"),
+    ],
+)
+def test_elements_of_a_list_that_differ_are_never_taken_for_a_tree(
+    elements, error, message
+) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    with pytest.raises(error, match=message):
+        buffer.extend(elements)
+    assert len(buffer) == 0
+
+
+def test_lists_hold_objects_of_any_kind_in_any_order() -> None:
+    mixed = [torch.zeros(2), None, "a", torch.zeros(3), steps(1)[0], {"a": 1}]
+    for order in (mixed, mixed[::-1], mixed[3:] + mixed[:3]):
+        buffer = ReplayBuffer()
+        buffer.extend(order)
+        assert all(one is two for one, two in zip(buffer[:], order, strict=True))
+        buffer.sample(20)
+
+
+def test_arrays_and_numbers_are_stored_as_tensors() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.extend(np.arange(4))
+    buffer.add(torch.tensor(4))
+    buffer.add(np.int64(5))
+    assert buffer[:].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_no_value_of_a_leaf_is_not_cast_to_one() -> None:
+    buffer = filled()
+    rows = buffer[:]
+    for value, error, message in (
+        (torch.tensor([0.5] * 5), TypeError, "leaf 'a': expected torch.int64, got torch.float32"),
+        (np.full(5, 0.5), TypeError, "leaf 'a': expected torch.int64, got torch.float64"),
+        (0.5, TypeError, "leaf 'a': expected torch.int64"),
+        (torch.zeros(4, dtype=torch.int64), ValueError, r"expected shape \[5\], .* got \[4\]"),
+    ):
+        with pytest.raises(error, match=message):
+            buffer["a"] = value
+    assert (buffer[:] == rows).all()
+    buffer["a"] = 3
+    buffer["b", "c"] = 2
+    assert buffer["a"].tolist() == [3] * 5
+    assert buffer["b", "c"].flatten().tolist() == [2.0] * 5
+
+
+def test_a_leaf_that_no_tree_has_is_named() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.extend({"a": {"b": torch.arange(3)}})
+    assert buffer["a", "b"].tolist() == [0, 1, 2]
+    for key in ("z", ("a", "z"), ("a", "b", "c")):
+        with pytest.raises(KeyError, match=r"no leaf .* in these rows: they are \{'a'"):
+            buffer[key]
 
 
 def test_an_epoch_walks_through_every_row_once() -> None:
@@ -462,15 +530,34 @@ def test_the_index_of_a_sample_can_be_written_in_place() -> None:
     assert sample["collector", "row"].equal(rows)
 
 
-def test_a_sampler_that_names_a_row_that_never_was_is_refused() -> None:
-    class Wrong(Sampler):
-        def sample(self, storage: object, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-            return torch.tensor([0, -2]), {}
+class Fixed(Sampler):
+    """Chooses what it was made with."""
 
-    buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=Wrong(), batch_size=2)
+    def __init__(self, rows: object) -> None:
+        self.rows = rows
+
+    def sample(self, storage: object, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        return self.rows, {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (torch.tensor([4, -2]), ValueError, "chose row -2: rows are numbered from 0"),
+        (torch.tensor([4, 7]), ValueError, "chose row 7"),  # one day it will be there
+        (torch.tensor([1, 4]), ValueError, "chose row 1"),  # it was overwritten
+        (torch.tensor([4.0]), TypeError, "must return row numbers as int64"),
+        ([4], TypeError, "must return row numbers as int64"),
+    ],
+)
+def test_a_sampler_that_names_no_row_is_refused(rows: object, error: Any, message: str) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=Fixed(rows), batch_size=2)
     buffer.extend(torch.arange(5))
-    with pytest.raises(ValueError, match=r"Wrong\(\) chose row -2: rows are numbered from 0"):
+    buffer.extend(torch.arange(5, 7))
+    with pytest.raises(error, match=rf"Fixed\(\) {message}"):
         buffer.sample()
+    buffer.set_sampler(Fixed(torch.tensor([2, 6])))
+    assert buffer.sample().tolist() == [2, 6]
 
 
 def test_a_sampler_and_a_writer_of_ones_own() -> None:
@@ -636,8 +723,9 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
     assert sorted(first.storage.trajectories().lengths().tolist()) == sorted(
         second.storage.trajectories().lengths().tolist()
     )
+    other = ReplayBuffer(storage=LazyTensorStorage(30), sampler=SamplerWithoutReplacement())
     with pytest.raises(ValueError, match="of a storage of 20 rows and this one has 30"):
-        ReplayBuffer(storage=LazyTensorStorage(30)).load_state_dict(first.state_dict())
+        other.load_state_dict(first.state_dict())
 
 
 def test_the_state_of_lists_and_of_nothing() -> None:

@@ -810,8 +810,37 @@ def test_what_is_written_but_not_published_is_named_by_no_older_row():
     assert observations(rows, 2) == ([0, 70], [1, 71])
 
 
-def test_a_slot_that_is_somebody_elses_by_now_is_not_steady():
+def in_memory(kind):
+    """What `filled` returns, its slots behind its rows or apart from them."""
     rows = filled()
+    if kind == "apart":
+        layout = rows.layout
+        rows = CompactRows(layout, Rows.zeros(layout.stored, 9), SideTable(layout.side, 9))
+        batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+        put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    assert rows.joined == (kind == "joined")
+    return rows
+
+
+def while_read(rows, act):
+    """Let something happen when what rows name was looked at and it was not read yet."""
+    name = "_named" if rows.joined else "on_cpu"
+    found = getattr(rows._gather, name)
+
+    def beside(*args):
+        if rows.joined:
+            named = found(*args).copy()
+            act()
+            return named
+        act()
+        return found(*args)
+
+    setattr(rows._gather, name, beside)
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_slot_that_is_somebody_elses_by_now_is_not_steady(kind):
+    rows = in_memory(kind)
     index = torch.arange(6)
     good, steady = rows.read_beside_writers(index, index)
     assert steady.all()
@@ -821,33 +850,57 @@ def test_a_slot_that_is_somebody_elses_by_now_is_not_steady():
     assert steady.tolist() == [True] * 5 + [False]
 
 
-def test_a_row_that_was_linked_while_it_was_read_is_not_steady():
-    rows = filled()
+def go_on(rows):
+    put(rows, 6, plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6]), [1])
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_row_that_was_linked_while_it_was_read_is_not_steady(kind):
+    rows = in_memory(kind)
     index = torch.arange(6)
-    gathered = rows._gather.on_cpu
-
-    def beside(*args):
-        found = gathered(*args)
-        put(rows, 6, plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6]), [1])
-        return found
-
-    rows._gather.on_cpu = beside
+    while_read(rows, lambda: go_on(rows))
     _, steady = rows.read_beside_writers(index, index)
     assert steady.tolist() == [True] * 5 + [False]
 
 
-def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_steady():
-    rows = filled()
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_linking_alone_takes_no_bits_from_who_reads_meanwhile(kind):
+    rows = in_memory(kind)
     index = torch.arange(6)
-    gathered = rows._gather.on_cpu
+    number = range(6, 7)
+    row = plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6])
+    rows.write(slice(6, 7), number, row, np.array([1]))
+    slot = ~rows.successor[5]
+    while_read(rows, lambda: rows.settle(number))
+    found, steady = rows.read_beside_writers(index, index, unmoved=lambda: True)
+    assert steady.all()
+    assert found["next", "observation"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert rows.successor[5] == 1
+    assert rows.side.owners[slot] < 0  # given back, but not filled again
 
-    def beside(*args):
-        update(rows, [2], {"observation": torch.tensor([70.0])})
-        return gathered(*args)
 
-    rows._gather.on_cpu = beside
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_steady(kind):
+    rows = in_memory(kind)
+    index = torch.arange(6)
+    while_read(rows, lambda: update(rows, [2], {"observation": torch.tensor([70.0])}))
     _, steady = rows.read_beside_writers(index, index)
     assert steady.tolist() == [True, False, True, True, True, True]
+
+
+def test_some_leaves_and_rows_of_any_shape_are_read_beside_writers():
+    rows = filled()
+    index = torch.tensor([[5, 0], [3, 3]])
+    key = ("next", "observation")
+    for unmoved in (None, lambda: True):
+        found, steady = rows.read_beside_writers(
+            index, index.flatten(), keys=[key], unmoved=unmoved
+        )
+        assert found[key].tolist() == [[6, 1], [4, 4]]
+        assert steady.all()
+    found, steady = rows.read_beside_writers(index, index.flatten(), keys=["observation"])
+    assert found["observation"].tolist() == [[5, 0], [3, 3]]
+    assert steady.all()
 
 
 def test_observations_that_only_stand_at_the_root_are_not_compacted():

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from tensordict import TensorDict
 from rl_replay.compact import CompactRows
 from rl_replay.compact_layout import CompactLayout
 from rl_replay.side_table import SideTable
-from rl_slabs import Lanes, RowSchema, Slab
+from rl_slabs import Lanes, LazyFile, RowSchema, Slab
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
 
@@ -24,9 +26,12 @@ SMALL = {
     ("next", "observation"): OBSERVATION,
     "number": (torch.int64, ()),
 }
+PADDED = {**SMALL, "half": (torch.int32, ())}
 SCHEMAS = {
     "frames": RowSchema({**SMALL, "frame": FRAME, ("next", "frame"): FRAME}),
     "links apart": RowSchema(SMALL),
+    "joined, links apart": RowSchema(SMALL),
+    "joined": RowSchema(PADDED),
 }
 
 
@@ -40,6 +45,7 @@ def cells(names, schema):
             "frame": name[:, :, None].expand(-1, 2, 40),
             "next": {"observation": later, "frame": later[:, :, None].expand(-1, 2, 40)},
             "number": name[:, 0],
+            "half": name[:, 1].int(),
         },
         batch_size=[len(names)],
     ).select(*schema)
@@ -50,11 +56,10 @@ class Shared:
 
     def __init__(self, kind):
         self.layout = CompactLayout(SCHEMAS[kind])
-        assert self.layout.apart is (kind == "links apart")
-        self.slab = Slab.shared(self.layout.stored, CAPACITY, lanes=LANES)
-        slots = CAPACITY // LANES
-        memory = SideTable.memory_for(self.layout.side, slots, lanes=LANES, kind="shared")
-        self.side = SideTable(self.layout.side, slots, lanes=LANES, memory=memory)
+        assert self.layout.apart is kind.endswith("links apart")
+        spare = CAPACITY if kind.startswith("joined") else 0
+        self.slab = Slab.shared(self.layout.stored, CAPACITY, lanes=LANES, spare=spare)
+        self.side = SideTable.beside(self.slab, self.layout.side, LazyFile.shared("a test"))
         self.lanes = Lanes(self.slab)
         self.rows = CompactRows(self.layout, self.slab.rows, self.side)
 
@@ -88,22 +93,32 @@ def write(shared, rows, lane, trajectory, extends, generator):
 def check(shared, samples):
     """Every row that is accepted and steady is whole, and its next observation its own."""
     good_rows = 0
-    for _ in range(samples):
-        window = shared.lanes.window()
-        if not len(window):
-            continue
-        numbers = window.draw(64)
-        positions = shared.lanes.rows(numbers)
-        found, steady = shared.rows.read_beside_writers(positions, numbers)
-        good = steady & shared.lanes.accept(numbers)
-        sample = found[good]
-        following = sample["observation"] + torch.tensor([0, 1])
-        assert (sample["next", "observation"] == following).all()
-        if "frame" in sample:
-            assert (sample["frame"] == sample["observation"][:, :, None]).all()
-            assert (sample["next", "frame"] == following[:, :, None]).all()
-        good_rows += len(sample)
+    for sample in range(samples):
+        numbers = drawn(shared)
+        # both ways to prove that rows were steady
+        lanes = shared.lanes
+        unmoved = partial(lanes.unmoved, lanes.moment()) if sample % 2 else None
+        found, _ = read_whole(shared, numbers, unmoved)
+        good_rows += found
     return good_rows
+
+
+def drawn(shared):
+    window = shared.lanes.window()
+    return window.draw(64) if len(window) else torch.empty(0, dtype=torch.int64)
+
+
+def read_whole(shared, numbers, unmoved):
+    """How many of some rows are accepted, all of them whole, and whether they proved unmoved."""
+    positions = shared.lanes.rows(numbers)
+    found, steady = shared.rows.read_beside_writers(positions, numbers, unmoved=unmoved)
+    sample = found[steady & shared.lanes.accept(numbers)]
+    following = sample["observation"] + torch.tensor([0, 1])
+    assert (sample["next", "observation"] == following).all()
+    if "frame" in sample:
+        assert (sample["frame"] == sample["observation"][:, :, None]).all()
+        assert (sample["next", "frame"] == following[:, :, None]).all()
+    return len(sample), steady.ndim == 0
 
 
 def forked(function):
@@ -136,6 +151,32 @@ def test_rows_are_whole_while_another_process_writes_them(kind):
             os.waitpid(writer, 0)
 
 
+def before_each_step(rows, lane, act):
+    """Let something happen before each step of a writer."""
+
+    def after_it(function):
+        def wrapped(*args, **kwargs):
+            act()
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    writer = rows._writer
+    for owner, name in (
+        (lane, "reserve"),
+        (lane, "publish"),
+        (rows.side, "take"),
+        (rows.side, "release"),
+        (rows.side, "secure"),
+        (writer, "_fill"),
+        (rows.rows, "put"),
+        (writer, "_name"),
+        (writer, "settle"),
+        (writer, "_link"),
+    ):
+        setattr(owner, name, after_it(getattr(owner, name)))
+
+
 def killed_at(shared, call, seed):
     """Write in a child that kills itself before its step number `call`, if it comes so far."""
 
@@ -143,27 +184,12 @@ def killed_at(shared, call, seed):
         rows, lane = shared.writer(), shared.lanes.claim()
         left = [call]
 
-        def counted(function):
-            def wrapped(*args, **kwargs):
-                if not left[0]:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                left[0] -= 1
-                return function(*args, **kwargs)
+        def count():
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
 
-            return wrapped
-
-        writer = rows._writer
-        for owner, name in (
-            (rows.side, "take"),
-            (rows.side, "release"),
-            (rows.side, "secure"),
-            (writer, "_fill"),
-            (rows.rows, "put"),
-            (writer, "_name"),
-            (writer, "settle"),
-            (writer, "_link"),
-        ):
-            setattr(owner, name, counted(getattr(owner, name)))
+        before_each_step(rows, lane, count)
         write(shared, rows, lane, 100 * seed, 4, np.random.default_rng(seed))
 
     child = forked(work)
@@ -181,7 +207,7 @@ def test_a_writer_killed_at_any_step_leaves_every_row_whole(kind):
         if not killed_at(shared, call, 20 + call):
             break
         kills += 1
-        check(shared, 3)
+        check(shared, 4)
         check_slots(shared)
     assert kills > 30
     assert not killed_at(shared, 1 << 30, 500)
@@ -196,3 +222,82 @@ def check_slots(shared):
     named = shared.rows.successor[positions.numpy()]
     slots = named[named < 0]
     assert len(np.unique(slots)) == len(slots)
+
+
+class Stepping:
+    """A writer in another process that stops before each of its steps until it is told to go on."""
+
+    def __init__(self, shared, seed, extends):
+        ours, self._went = os.pipe()
+        self._here, theirs = os.pipe()
+
+        def work():
+            os.close(self._went)
+            rows, lane = shared.writer(), shared.lanes.claim()
+            before_each_step(rows, lane, lambda: (os.write(theirs, b"."), os.read(ours, 1)))
+            write(shared, rows, lane, 2000, extends, np.random.default_rng(seed))
+
+        self._child = forked(work)
+        os.close(ours)
+        os.close(theirs)
+        self.stopped = bool(os.read(self._here, 1))
+
+    def step(self):
+        """Let it do one step, up to the next one."""
+        if self.stopped:
+            os.write(self._went, b".")
+            self.stopped = bool(os.read(self._here, 1))
+
+    def end(self):
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        os.close(self._here)
+        os.close(self._went)
+
+
+def filled_and_reserved(shared):
+    """A writer fills a lane and is killed in a span over all of it."""
+
+    def work():
+        rows, lane = shared.writer(), shared.lanes.claim()
+        write(shared, rows, lane, 1000, 20, np.random.default_rng(1))
+        lane.reserve(lane.capacity)  # so that spans after it leave the word `reserved` as it is
+
+    os.waitpid(forked(work), 0)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_rows_are_whole_wherever_a_writer_stops_and_however_far_it_comes_meanwhile(kind):
+    generator, found = np.random.default_rng(0), Counter()
+    for seed in range(12):
+        shared = Shared(kind)
+        filled_and_reserved(shared)
+        writer = Stepping(shared, seed, 12)
+        try:
+            found += read_beside(shared, writer, generator)
+        finally:
+            writer.end()
+    assert found["good"] > 500
+    assert min(found["moved"], found["unmoved"]) > 10
+
+
+def read_beside(shared, writer, generator):
+    """Read while a writer does some steps between what a row names and what is read there."""
+    name = "_named" if shared.side.space is not None else "on_cpu"
+    look, steps, found = getattr(shared.rows._gather, name), 0, Counter()
+
+    def meanwhile(*args):
+        named = look(*args).copy() if name == "_named" else None
+        for _ in range(steps):
+            writer.step()
+        return look(*args) if named is None else named
+
+    setattr(shared.rows._gather, name, meanwhile)
+    while writer.stopped:
+        numbers = drawn(shared)
+        steps = int(generator.integers(14))
+        still = partial(shared.lanes.unmoved, shared.lanes.moment())
+        good, proved = read_whole(shared, numbers, still)
+        found["good"] += good
+        found["unmoved" if proved else "moved"] += bool(steps)
+    return found

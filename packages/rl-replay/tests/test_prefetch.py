@@ -12,6 +12,7 @@ from rl_replay import (
     LazyTensorStorage,
     RandomSampler,
     ReplayBuffer,
+    Sampler,
     SamplerWithoutReplacement,
     SliceSampler,
 )
@@ -109,6 +110,99 @@ def test_rows_of_stale_batches_are_not_lost_from_an_epoch() -> None:
     buffer.append_transform(lambda batch: batch)
     rest = [batch["a"].tolist() for batch in buffer]
     assert sorted(first + [row for batch in rest for row in batch]) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
+)
+def test_the_sequence_goes_on_behind_a_change_as_without_prefetching(sampler) -> None:
+    def drawn(buffer: ReplayBuffer) -> list[list[int]]:
+        found = [buffer.sample()["a"].tolist() for _ in range(3)]
+        buffer.extend(steps(5, 100))
+        found += [buffer.sample()["a"].tolist() for _ in range(3)]
+        found += [buffer.sample(2)["a"].tolist() for _ in range(2)]
+        return found + [buffer.sample()["a"].tolist() for _ in range(3)]
+
+    assert drawn(filled(3, sampler=sampler())) == drawn(filled(None, sampler=sampler()))
+
+
+def test_a_generator_that_was_seeded_since_is_left_so() -> None:
+    generator, firsts = torch.Generator().manual_seed(5), []
+    for prefetch in (None, 3):
+        buffer = filled(prefetch)
+        buffer.set_rng(generator)
+        buffer.sample()
+        generator.manual_seed(8)
+        buffer.extend(steps(1))
+        firsts.append(buffer.sample()["a"].tolist())
+    assert firsts[0] == firsts[1]
+
+
+@pytest.mark.parametrize("prefetch", [None, 3])
+def test_another_sampler_begins_its_own_epoch(prefetch: int | None) -> None:
+    buffer = filled(prefetch, batch_size=5)
+    buffer.sample()
+    sampler = SamplerWithoutReplacement(shuffle=False)
+    buffer.set_sampler(sampler)
+    assert [batch["a"].tolist() for batch in buffer] == torch.arange(20).view(4, 5).tolist()
+    buffer.sample()
+    buffer.set_sampler(SamplerWithoutReplacement(shuffle=False))  # not in mid-epoch of the former
+    assert buffer.sample()["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+class Walk(Sampler):
+    """Goes on from where it was, unless it is told to begin anew."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.place = 0
+
+    def sample(self, storage, batch_size):
+        window = storage.ring.window()
+        self.place += batch_size
+        return window.numbers(torch.arange(self.place - batch_size, self.place) % len(window)), {}
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def test_an_emptied_buffer_is_walked_through_from_its_first_row() -> None:
+    buffer = filled(3, sampler=Walk())
+    assert [buffer.sample()["a"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    buffer.empty()
+    buffer.extend(steps(9, 30))
+    assert buffer.sample()["a"].tolist() == [30, 31, 32, 33]
+
+
+def test_a_transform_put_in_behind_the_buffers_back_is_run() -> None:
+    for prefetch in (None, 3):
+        buffer = filled(prefetch)
+        buffer.sample()
+        buffer.transform.append(lambda batch: batch.set("b", batch["a"]))
+        assert "b" in buffer.sample()
+        buffer.transform.insert(0, lambda batch: batch.set("c", batch["a"]))
+        assert "c" in buffer.sample()
+
+
+@pytest.mark.parametrize(
+    "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
+)
+def test_what_was_made_ahead_is_sampled_again_by_a_loaded_buffer(sampler, tmp_path) -> None:
+    one = filled(3, sampler=sampler())
+    one.sample()
+    one.dumps(tmp_path)
+    others = [filled(prefetch, sampler=sampler()) for prefetch in (None, 2)]
+    for other in others:
+        other.sample()
+        other.loads(tmp_path)
+    for _ in range(5):
+        rows = one.sample()["a"].tolist()
+        assert [other.sample()["a"].tolist() for other in others] == [rows, rows]
 
 
 def test_a_batch_whose_rows_were_chosen_before_a_change_is_dropped_in_its_thread() -> None:

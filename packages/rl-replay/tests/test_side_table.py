@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_replay.side_table import FREE, SideTable
-from rl_slabs import RowSchema
+from rl_slabs import LazyFile, RowSchema, Slab
+from rl_slabs.lane import LANE_SHIFT
 
 SCHEMA = RowSchema({"small": (torch.float32, (3,)), "frame": (torch.uint8, (7, 50))})
 
@@ -87,6 +88,22 @@ def test_slots_that_nobody_names_are_found_again():
     assert table.take(1, 1).tolist() == [8]
 
 
+def test_slots_filled_as_they_came_are_put_into_the_lanes_of_their_owners():
+    table, base = SideTable(SCHEMA, 4, lanes=3), 1 << LANE_SHIFT
+    table.prepare(6)
+    table.rows.write(slice(0, 6), torch.cat([leaves(1, value) for value in range(6)]))
+    owners = np.array([2 * base + 7, 70, 2 * base + 3, 2 * base + 9, 71, base])
+    places = table.regroup(owners)
+    assert places.tolist() == [8, 0, 9, 10, 1, 4]
+    assert table.rows.read(torch.from_numpy(places))["small"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (table.owners[places] == owners).all()
+    assert (table.owners > 0).sum() == table.in_use() == 6
+    assert [table.take(lane, 1).tolist() for lane in range(3)] == [[2], [5], [11]]
+    empty = SideTable(SCHEMA, 4)
+    empty.prepare(0)
+    assert empty.regroup(np.empty(0, dtype=np.int64)).size == 0
+
+
 def test_only_what_may_be_needed_is_taken_from_memory():
     schema = RowSchema({"frame": (torch.uint8, (1 << 20,))})
     table = SideTable(schema, 1 << 20)  # a terabyte, promised
@@ -123,28 +140,57 @@ def test_a_spawned_process_goes_on_with_the_same_slots():
     assert table.in_use() == 1
 
 
-def test_rows_lie_ahead_of_the_slots_and_one_more_ahead_of_them():
-    schema = RowSchema({"small": (torch.float32, (3,))})
-    table = SideTable(schema, 9, ahead=5)
-    slots = table.take(0, 2)
+SMALL = RowSchema({"small": (torch.float32, (3,))})
+
+
+@pytest.mark.parametrize("kind", ["private", "shared", "mapped"])
+def test_slots_can_be_spare_rows_of_a_slab(kind, tmp_path):
+    options = {"path": tmp_path / "a"} if kind == "mapped" else {}
+    slab = getattr(Slab, kind)(SMALL, 6, lanes=2, spare=6, **options)
+    table = SideTable(SMALL, 3, lanes=2, slab=slab)
+    slots = table.take(1, 2)
     table.put(slots, np.array([70, 71]), TensorDict(small=torch.ones(2, 3), batch_size=[2]))
-    table.rows_ahead().write(slice(0, 5), TensorDict(small=torch.full((5, 3), 2.0), batch_size=[5]))
-    found = table.space.view(np.float32)[:, 0]
-    assert found.tolist() == [0] + [2] * 5 + [1] * 2 + [0] * 7
+    slab.write(slice(0, 6), TensorDict(small=torch.full((6, 3), 2.0), batch_size=[6]))
+    assert table.space.view(np.float32)[:, 0].tolist() == [0] + [2] * 6 + [0] * 3 + [1] * 2 + [0]
     assert (table.rows.read(torch.from_numpy(slots))["small"] == 1).all()
+    table.release(1, slots)
+    assert table.take(1, 1).tolist() == [4]
 
 
-def test_a_table_without_rows_ahead_says_so():
-    with pytest.raises(ValueError, match="make the table with ahead="):
-        SideTable(SCHEMA, 9).rows_ahead()
+def test_another_process_finds_the_slots_of_a_slab():
+    slab, file = Slab.shared(SMALL, 6, lanes=2, spare=6), LazyFile.shared("a test")
+    table = SideTable.beside(slab, SMALL, file)
+    slots = table.take(1, 3)
+    process = multiprocessing.get_context("spawn").Process(
+        target=SideTable.release, args=(table, 1, slots[1:])
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    again = SideTable.beside(slab, SMALL, file)
+    assert (again.in_use(), again.take(1, 1).tolist()) == (1, [5])
+
+
+def test_a_slab_without_spare_rows_has_its_slots_in_the_file():
+    slab, file = Slab.shared(SMALL, 6, lanes=2), LazyFile.shared("a test")
+    table = SideTable.beside(slab, SCHEMA, file)
+    table.put(table.take(1, 2), np.array([70, 71]), leaves(2, 5))
+    again = SideTable.beside(slab, SCHEMA, file)
+    assert again.space is None
+    assert (again.rows.read(slice(3, 5)) == leaves(2, 5)).all()
 
 
 @pytest.mark.parametrize("kind", ["private", "shared"])
 def test_links_stay_where_they_are_secured_again(kind):
     table = SideTable(SCHEMA, 9, memory=SideTable.memory_for(SCHEMA, 9, kind=kind))
     table.secure_links()
-    table.links[:] = range(9)
+    table.links[:] = range(70, 79)
+    table.put(table.take(0, 9), np.arange(9), leaves(9, 5))
+    table.release(0, np.array([8, 7]))
     for again in (table, SideTable(SCHEMA, 9, memory=table.memory)):
         again.secure_links()
-        assert again.links.tolist() == list(range(9))
-        assert (again.in_use(), again.take(0, 2).tolist()) in ((0, [0, 1]), (2, [2, 3]))
+        # neither slots nor what is known of them lie over one another
+        assert again.links.tolist() == list(range(70, 79))
+        assert again.owners.tolist() == [*range(7), FREE, FREE]
+        assert (again.rows.read(slice(0, 9)) == leaves(9, 5)).all()
+    assert table.take(0, 2).tolist() == [8, 7]

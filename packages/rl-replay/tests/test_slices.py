@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import environments, flat_batches, trajectories
 from rl_replay import LazyTensorStorage, ListStorage
-from rl_replay.samplers import SliceSampler
+from rl_replay.samplers import SliceSampler, SliceSamplerWithoutReplacement
 from rl_replay.samplers.marks import mark_slices
 from rl_replay.samplers.slices_of_sample import Slices
 
@@ -237,6 +237,13 @@ def test_two_markers_of_ends_cannot_be_named_in_two_ways():
     assert (sampler.end_keys, sampler.id_keys) == ([("next", "a")], ["b"])
     with pytest.raises(ValueError, match="by must be 'trajectory' or 'step': got 'row'"):
         SliceSampler(slice_len=4, by="row")
+
+
+@pytest.mark.parametrize("end_keys", ["done", ("next", "done")], ids=str)
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_several_keys_are_a_list(kind, end_keys):
+    with pytest.raises(TypeError, match=r"end_keys is a list of keys, got .* write \["):
+        kind(slice_len=4, end_keys=end_keys)
 
 
 def test_a_storage_without_markers_says_so():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorClass, TensorDict
 
 from rl_layout import EndKind, Segments, check_layout
-from rl_layout.testing import environments
+from rl_layout.testing import environments, trajectories
 from rl_replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -76,3 +77,63 @@ def test_padding_cannot_be_written_back():
     )
     assert good.tolist() == sample["collector", "mask"].tolist()
     assert not good.all()
+
+
+class Flagged(TensorClass):
+    """Rows of a class with some of the marked leaves."""
+
+    observation: torch.Tensor
+    is_init: torch.Tensor
+    next: TensorDict
+
+
+def as_tree(rows):
+    after = {"done": rows["next", "done"], "truncated": rows["next", "truncated"]}
+    return {"seen": (rows["observation"],), "is_init": rows["is_init"], "next": after}
+
+
+def as_class(rows):
+    after = rows["next"].select("done", "truncated")
+    return Flagged(rows["observation"], rows["is_init"], after, batch_size=rows.batch_size)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("form", [as_tree, as_class])
+def test_slices_of_trees_and_classes_are_marked_where_they_have_the_leaves(form, sampler, shared):
+    rows = trajectories([9, 6, 3], EndKind.CUT)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(60, lanes=1),
+        sampler=SAMPLERS[sampler](),
+        batch_size=20,
+        shared=shared,
+    )
+    buffer.extend(form(rows))
+    sample, info = buffer.sample(return_info=True)
+    slices = info["slices"]
+    after, stored = sample["next"] if form is as_tree else sample.next, form(rows)
+    first = sample["is_init"] if form is as_tree else sample.is_init
+    assert first.flatten().nonzero().flatten().tolist() == slices.starts.tolist()
+    lasts = torch.zeros(len(first), dtype=torch.bool)
+    lasts[slices.lasts] = True
+    real = torch.from_numpy(slices.mask)
+    for flag in (after["done"], after["truncated"]):
+        assert torch.equal(flag.flatten()[real], lasts[real])
+    assert set(after.keys()) == {"done", "truncated"}
+    kept = buffer[:]
+    if form is as_tree:
+        assert torch.equal(kept["is_init"], stored["is_init"])
+        assert not kept["next"]["done"].any()
+        assert sample.keys() == kept.keys()
+    else:
+        assert isinstance(sample, Flagged)
+        assert torch.equal(kept.is_init, stored.is_init)
+        assert not kept.next["done"].any()
+
+
+def test_plain_tensors_have_no_leaves_to_mark():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=SliceSampler(slice_len=2))
+    buffer.extend(torch.arange(5))
+    sample, info = buffer.sample(4, return_info=True)
+    assert torch.equal(sample, info["index"])
+    assert (sample.diff()[::2] == 1).all()

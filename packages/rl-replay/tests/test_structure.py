@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorClass, TensorDict
@@ -38,6 +39,38 @@ def test_a_tree_of_dicts_lists_and_tuples_comes_back() -> None:
     assert isinstance(found["a"]["c"][1], tuple)
     assert found["a"]["c"][1][0].shape == (3, 10)
     assert torch.equal(found["a"]["b"], data["a"]["b"])
+
+
+def test_dicts_may_name_their_leaves_in_any_order() -> None:
+    structure = Structure.of({"a": torch.zeros(2), "b": (torch.zeros(2), {"c": torch.zeros(2)})})
+    other = {"b": (torch.ones(2) + 1, {"c": torch.ones(2) + 2}), "a": torch.ones(2)}
+    batch = structure.take_apart(other, Arrangement())
+    found = structure.put_together(batch.cells)
+    assert [found["a"][0], found["b"][0][0], found["b"][1]["c"][0]] == [1, 2, 3]
+    assert list(found) == ["a", "b"]
+    for wrong in (
+        {"a": torch.zeros(2), "b": (torch.zeros(2), torch.zeros(2))},
+        {"a": torch.zeros(2), "b": [torch.zeros(2), {"c": torch.zeros(2)}]},
+        {"a": torch.zeros(2), "b": (torch.zeros(2),)},
+        {"a": {"b": torch.zeros(2)}, "b": (torch.zeros(2), {"c": torch.zeros(2)})},
+        {"a": torch.zeros(2)},
+        torch.zeros(2),
+    ):
+        with pytest.raises(
+            TypeError, match=r"stored, \{'a': \.\.\., 'b': \(\.\.\., \{'c': \.\.\.\}\)\}"
+        ):
+            structure.take_apart(wrong, Arrangement())
+
+
+def test_a_form_is_written_as_its_tree() -> None:
+    tree = {"a": [1], "b": (2, Pair(3, (4,)))}
+    assert str(take_apart(tree)[0]) == "{'a': [...], 'b': (..., Pair(..., (...)))}"
+
+
+def test_arrays_are_tensors() -> None:
+    batch, found = there_and_back(np.arange(3))
+    assert found.tolist() == [0, 1, 2]
+    assert batch.shape == (3,)
 
 
 def test_a_named_tuple_comes_back_as_one() -> None:

@@ -45,7 +45,7 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
     if getattr(numbers, "dtype", None) != torch.int64:
         kind = getattr(numbers, "dtype", type(numbers).__name__)
         raise TypeError(f"numbers of rows are an int64 tensor, got {kind}: use sample[keys.ROW].")
-    if cells.batch_size[:1] != numbers.shape:
+    if numbers.ndim != 1 or cells.batch_size[:1] != numbers.shape:
         raise ValueError(
             f"expected as many rows as numbers, got {list(cells.batch_size)} rows for numbers of "
             f"shape {list(numbers.shape)}."

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_replay.addresses import coordinates, positions_at, require_numbers
-from rl_replay.collate import Collate, stack
+from rl_replay.collate import Collate, stacked
 from rl_replay.composition import apply
 from rl_replay.explain import buffer_lines
 from rl_replay.keeping import Keeping
@@ -21,8 +21,10 @@ from rl_replay.sharing.reading import read_rows
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.shared import SharableStorage
 from rl_replay.structure import TENSOR_KEY
+from rl_replay.trees import take_apart
 from rl_replay.writers import Writer
 from rl_slabs import Span
+from rl_slabs.schema import Field
 from rl_slabs.tensordict_fast import put
 from rl_transforms import Transform
 
@@ -33,7 +35,9 @@ class ReplayBuffer(Keeping):
     Data go through the inverse of the transforms in reverse order, then into the storage. Samples
     are gathered, marked, collated and transformed. Samples of tensordicts carry `"index"`, which
     `buffer[...]` takes, and `("collector", "row")`, the number of the row, which is never used
-    again. Nothing that is passed in is ever changed. Any number of threads may use a buffer.
+    again; trees and tensorclasses keep their form, and take of the marks of slices those for which
+    they have leaves. Nothing that is passed in is ever changed. Any number of threads may use a
+    buffer.
 
     Args:
         storage: Where rows live; a list of 1000 objects unless given.
@@ -41,7 +45,8 @@ class ReplayBuffer(Keeping):
         writer: Whether and what may be written; round robin unless given.
         collate_fn: Makes a batch of what the storage returns: rows, or a list of objects.
         pin_memory: Copy samples to pinned memory, where there is a CUDA device.
-        prefetch: Batches to make ahead, each in a thread of its own; needs `batch_size`.
+        prefetch: Batches to make ahead, each in a thread of its own; needs `batch_size`. With a
+            `generator` samples are those that come without it.
         transform: A transform, or a function of a batch.
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
@@ -119,7 +124,7 @@ class ReplayBuffer(Keeping):
         storage = self._storage
         with self._lock:
             self._writer.check(1)
-            if self._transforms:
+            if self._transform.changes:
                 found = self._add_inverse(data)
                 return int(found) if storage.ndim == len(found) == 1 else found
             span = storage.add(data)
@@ -132,8 +137,8 @@ class ReplayBuffer(Keeping):
         """Store several elements.
 
         Args:
-            data: Elements along the dimensions of the storage. A list is a list of elements, a
-                tuple or dict is a tree whose leaves have these dimensions in front.
+            data: Elements along the dimensions of the storage. A list is a list of elements, which
+                are alike, a tuple or dict is a tree whose leaves have these dimensions in front.
 
         Returns:
             Their indices, `[n]` or `[n, ndim]`, in the order of the data; none where a transform
@@ -153,9 +158,7 @@ class ReplayBuffer(Keeping):
         """
         with self._lock:
             if isinstance(data, list) and not isinstance(self._storage, ListStorage):
-                if not data:
-                    raise ValueError("there is nothing to store: got an empty list. Leave it out.")
-                data = stack(data)
+                data = stacked(data)
             return self._extend(data)
 
     def __len__(self) -> int:
@@ -178,13 +181,23 @@ class ReplayBuffer(Keeping):
             put(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
         if self._collate is not None and not isinstance(positions, int):
             rows = self._collate(rows)
-        if isinstance(positions, int) and self._transforms and isinstance(rows, TensorDictBase):
+        if (
+            isinstance(positions, int)
+            and self._transform.changes
+            and isinstance(rows, TensorDictBase)
+        ):
             # transforms change rows, of which this is one
             return apply(self._transform, rows.unsqueeze(0), self._source())[0]
         return apply(self._transform, rows, self._source())
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write rows, or one leaf of all rows, where they lie."""
+        """Write rows, or one leaf of all rows, where they lie.
+
+        Raises:
+            KeyError: A leaf that is not stored.
+            TypeError: A leaf of another dtype, or data of another structure.
+            ValueError: A leaf of another shape.
+        """
         with self._lock, self._storage.still():
             self._writer.check(len(self))
             if key := _as_key(index):
@@ -240,6 +253,7 @@ class ReplayBuffer(Keeping):
         """Drop every row; what is written next may have other keys."""
         with self._lock:
             self._writer.check(0)
+            self._rewind()
             self._storage.empty()
             self._sampler.reset()
             self._fit()
@@ -341,7 +355,7 @@ class ReplayBuffer(Keeping):
             return [data]
         if isinstance(data, torch.Tensor) or is_tensor_collection(data):
             return data.unsqueeze(dim)
-        return stack([data])
+        return stacked([data])
 
     def _took_in(self) -> None:
         self._changes += 1
@@ -349,7 +363,7 @@ class ReplayBuffer(Keeping):
             self._written.notify_all()
 
     def _inverse(self, data: Any) -> Any:
-        return self._transform.inv(data) if self._transforms else data
+        return self._transform.inv(data) if self._transform.changes else data
 
     def _column(self, key: tuple[str, ...]) -> Any:
         rows = self[:]
@@ -360,9 +374,7 @@ class ReplayBuffer(Keeping):
         if key[0] == TENSOR_KEY and len(key) > 1 and rows.get(TENSOR_KEY, None) is None:
             key = key[1:]  # how buffers of tensordicts used to be addressed
         if isinstance(rows, dict):
-            for name in key:
-                rows = rows[name]
-            return rows
+            return _leaf_at(rows, key)
         return keys.require(rows, key)
 
     def _set_column(self, key: tuple[str, ...], value: Any) -> None:
@@ -373,7 +385,9 @@ class ReplayBuffer(Keeping):
         assert isinstance(positions, torch.Tensor)  # a slice means several rows
         if key[0] == TENSOR_KEY and len(key) > 1:
             key = key[1:]
-        storage.replace_leaf(positions, key, value)
+        assert storage.store is not None  # it is made with the structure
+        field = storage.store.schema[key]
+        storage.replace_leaf(positions, key, _column_like(value, field, positions.shape))
 
 
 def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
@@ -382,6 +396,34 @@ def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
     if isinstance(index, tuple) and index and all(isinstance(part, str) for part in index):
         return index
     return None
+
+
+def _leaf_at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
+    found: Any = tree
+    for name in key:
+        if not isinstance(found, dict) or name not in found:
+            raise KeyError(f"no leaf {key} in these rows: they are {take_apart(tree)[0]}.")
+        found = found[name]
+    return found
+
+
+def _column_like(value: Any, field: Field, rows: torch.Size) -> torch.Tensor:
+    """What is to be written to one leaf of all rows: tensors as they are, numbers as the leaf's."""
+    leaf = torch.as_tensor(value)
+    exact = isinstance(value, torch.Tensor | np.ndarray)
+    if leaf.dtype != field.dtype and (exact or not torch.can_cast(leaf.dtype, field.dtype)):
+        raise TypeError(
+            f"leaf {field.key!r}: expected {field.dtype}, got {leaf.dtype}. Cast it with "
+            f".to({field.dtype})."
+        )
+    expected = [*rows, *field.shape]
+    try:
+        return leaf.to(field.dtype).expand(expected)
+    except RuntimeError:
+        raise ValueError(
+            f"leaf {field.key!r}: expected shape {expected}, or one that expands to it, got "
+            f"{list(leaf.shape)}. Reshape it."
+        ) from None
 
 
 def _positions(span: Span) -> torch.Tensor:

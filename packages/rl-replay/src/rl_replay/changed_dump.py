@@ -12,6 +12,7 @@ from rl_replay.addresses import live_positions
 from rl_replay.checkpoint.archive import Archive
 from rl_replay.checkpoint.writing import dump
 from rl_replay.composition import Composition
+from rl_replay.storages import Storage, TensorStorage
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
 CHANGED = "changed"
@@ -47,7 +48,8 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
         Whether it is such a dump; nothing happens where it is not.
 
     Raises:
-        ValueError: It is, and there is no hook to change it back.
+        ValueError: It is, and there is no hook to change it back, or it holds more rows than there
+            is room for; nothing has changed then.
     """
     with Archive(path) as archive:
         if f"{CHANGED}/batch_size" not in archive.names():
@@ -61,10 +63,25 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
     rows: Any = TensorDict(found["rows"], found["batch_size"])
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
+    _require_room(buffer.storage, _tensordict(rows, hooks[-1]), path)
+    buffer._rewind()
     buffer.storage.empty()
     buffer.storage.extend(rows)
     buffer.sampler.reset()
     return True
+
+
+def _require_room(storage: Storage, rows: TensorDictBase, path: str | os.PathLike[str]) -> None:
+    lanes = len(storage.ring.window().first)
+    limit = storage.max_size // lanes
+    if isinstance(storage, TensorStorage) and rows.batch_dims == storage.ndim:
+        columns = storage.arrangement.columns(rows.batch_size)
+        limit = storage.capacity_for(columns) // lanes
+    if not 0 < rows.numel() <= limit:
+        raise ValueError(
+            f"{path} holds {rows.numel()} rows and this buffer takes 1 to {limit} at once: make a "
+            "larger one."
+        )
 
 
 def _tensordict(rows: Any, hook: Hook | None) -> TensorDictBase:

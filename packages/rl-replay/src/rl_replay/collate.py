@@ -8,38 +8,87 @@ from typing import Any
 import torch
 from tensordict import is_tensor_collection
 
-from rl_replay.trees import put_together, take_apart
+from rl_replay.trees import Path, put_together, take_apart
 
 Collate = Callable[[Any], Any]
 
 
 def stack(items: list[Any]) -> Any:
-    """Stack tensors, tensordicts, numbers and trees of them; a list of others stays as it is.
+    """Stack tensors, tensordicts, numbers and trees of them; others stay in their list.
 
     Args:
         items: Elements of a list storage.
 
     Returns:
-        One batch with a new first dimension, or the list.
+        One batch with a new first dimension; the list where elements are of several kinds or
+        shapes, or no tensors.
 
     Example:
         >>> stack([{"a": 1}, {"a": 2}]), stack(["a", None])
         ({'a': tensor([1, 2])}, ['a', None])
     """
-    if not items or not _stackable(items[0]):
-        return items
-    if is_tensor_collection(items[0]) or isinstance(items[0], torch.Tensor):
-        return torch.stack(list(items))
     try:
-        parts = [take_apart(item) for item in items]
-    except TypeError:
+        return stacked(items)
+    except (TypeError, ValueError):
         return items
+
+
+def stacked(items: list[Any]) -> Any:
+    """Stack tensors, tensordicts, numbers and trees of them.
+
+    Args:
+        items: The elements.
+
+    Returns:
+        One batch with a new first dimension.
+
+    Raises:
+        TypeError: An element that is no tensor, or is of another kind than the first.
+        ValueError: Elements of several shapes or with several sets of keys, or none at all.
+
+    Example:
+        >>> stacked([1, 2])
+        tensor([1, 2])
+    """
+    if not items:
+        raise ValueError("there is nothing to store: got an empty list. Leave it out.")
+    if is_tensor_collection(items[0]):
+        return _stacked_collections(items)
+    parts = [take_apart(item) for item in items]
     form, first = parts[0]
-    if any(other != form for other, _ in parts):
-        return items
+    for place, (other, found) in enumerate(parts):
+        if other != form and not (form is not None and form.fits(other)):
+            raise TypeError(
+                f"elements of a list must be alike: the first is {form or 'a tensor'}, element "
+                f"{place} is {other or 'a tensor'}. Use add() for one tree, a tuple for a tree of "
+                "lists, or ListStorage for objects of any kind."
+            )
+        for path, leaf in found.items():
+            if leaf.shape != first[path].shape:
+                raise _another_shape(place, path, list(first[path].shape), list(leaf.shape))
     leaves = {path: torch.stack([found[path] for _, found in parts]) for path in first}
     return leaves[()] if form is None else put_together(form, leaves.__getitem__)
 
 
-def _stackable(item: Any) -> bool:
-    return item is not None and not isinstance(item, str | bytes)
+def _stacked_collections(items: list[Any]) -> Any:
+    for place, item in enumerate(items):
+        if not is_tensor_collection(item):
+            raise TypeError(
+                f"elements of a list must be alike: the first is a {type(items[0]).__name__}, "
+                f"element {place} is a {type(item).__name__}. Use ListStorage for objects of any "
+                "kind."
+            )
+    try:
+        return torch.stack(list(items))
+    except RuntimeError as error:  # keys or shapes differ, which tensordict finds
+        raise ValueError(
+            f"elements of a list must have the same keys and shapes: {error}"
+        ) from error
+
+
+def _another_shape(place: int, path: Path, first: list[int], found: list[int]) -> ValueError:
+    where = f" at {path}" if path else ""
+    return ValueError(
+        f"elements of a list must have the same shapes: the first has {first}{where}, element "
+        f"{place} has {found}. Pad them, or use ListStorage."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,11 +15,15 @@ from rl_replay.compact_gather import Found, Gather, Plan
 from rl_replay.compact_layout import SUCCESSOR, CompactLayout, Key
 from rl_replay.compact_writer import CompactWriter
 from rl_replay.side_table import SideTable
-from rl_slabs import Rows, RowSchema
+from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.plain_leaves import Known
 from rl_slabs.rows import positive
 from rl_slabs.schema import Leaves
 from rl_slabs.selection import RowIndex, require_inside, select
+
+STEADY = torch.ones((), dtype=torch.bool)
+"""All rows that were read are what was written, if the ring accepts them."""
 
 
 class CompactRows:
@@ -52,8 +56,8 @@ class CompactRows:
     Args:
         layout: How rows are stored.
         rows: Rows of `layout.stored`, zeroed.
-        side: A side table of `layout.side` with as many slots; or one of `layout.stored` which
-            `rows` lie ahead of.
+        side: A side table of `layout.side` with as many slots; or one of `layout.stored` whose
+            slots are spare rows of the slab that `rows` are of.
         back: For each position how many rows before it in its lane lies the one that it
             continues, `[rows]`, live; only n-step rows need it.
 
@@ -119,8 +123,8 @@ class CompactRows:
         layout, capacity = CompactLayout(schema, keys), positive(capacity, "capacity")
         layout.require_addresses(capacity)
         if torch.device(device or "cpu").type == "cpu" and layout.joins:
-            side = SideTable(layout.stored, capacity, ahead=capacity)
-            return cls(layout, side.rows_ahead(), side, back=back)
+            slab = Slab.private(layout.stored, capacity, spare=capacity)
+            return cls(layout, slab.rows, SideTable(layout.stored, capacity, slab=slab), back=back)
         rows = Rows.zeros(layout.stored, capacity, device=device)
         return cls(layout, rows, SideTable(layout.side, capacity, device=device), back=back)
 
@@ -141,7 +145,7 @@ class CompactRows:
         self,
         rows: RowIndex,
         numbers: range,
-        cells: TensorDictBase | Leaves,
+        cells: TensorDictBase | Leaves | Known,
         back: NDArray[np.integer[Any]],
     ) -> None:
         """Copy a batch into the rows of a span. All is checked before anything is written.
@@ -149,7 +153,7 @@ class CompactRows:
         Args:
             rows: Where the span lies, `[n]` or a slice; what was there is dropped.
             numbers: The row numbers of the span.
-            cells: Leaves `[n, *shape]`; the next observations may be missing.
+            cells: Leaves `[n, *shape]`; the next observations may be missing, not from `Known`.
             back: For each row how many rows before it lies the one that it continues, 0 where it
                 continues none, `[n]`.
 
@@ -222,7 +226,7 @@ class CompactRows:
         if not self._on_cpu or self._writer.misses:
             return self.read(rows)
         if self.joined:
-            words, nexts = self._gather.joined(rows.numpy())
+            words, nexts, _ = self._gather.joined(rows.numpy())
             return self._unpack(words, [], rows.shape, nexts)
         packed, arrays, _ = self._gather.on_cpu(self._whole, rows)
         return self._unpack(packed[0], arrays, rows.shape, *packed[1:])
@@ -233,45 +237,60 @@ class CompactRows:
         numbers: torch.Tensor,
         *,
         keys: Sequence[Key] | None = None,
-        contiguous: bool = False,
-        device: torch.device | str | None = None,
+        unmoved: Callable[[], bool] | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
         """A copy of some rows, and which of them nobody changed in the meantime.
 
-        Where the ring still accepts a row's number and this says that it was steady, the row and
-        its next observation are what was written.
+        Where the ring accepts a row's number afterwards and this says that it was steady, the row
+        and its next observation are what was written. What an accepted row names is
+
+        - another row: that one is younger, so it stands as long as this one does;
+        - or a slot, which is filled only in `write`, behind a reservation, or in `update`, and only
+          when no row names it any more. So a slot that is being filled by somebody who reserved
+          before the first look was named by no row then, or by rows in that reservation alone,
+          which are not accepted.
+
+        Therefore, where nobody reserved or was at an `update` while rows were copied, there is
+        nothing more to look at. Older rows may be linked in `settle` meanwhile: slot and row hold
+        the same bits. Else what each row names is looked at again, and whether each slot is still
+        its row's: it may have been given back and filled for another one.
 
         Args:
             positions: `[n]` int64.
             numbers: The row numbers that were meant, `[n]` int64.
             keys: The leaves or groups wanted; all of them unless given.
-            contiguous: Copy each leaf to memory of its own.
-            device: Where the result goes.
+            unmoved: Whether since before this call nobody reserved or wrote in place; else unknown.
 
         Returns:
-            The rows `[n]`, and bool `[n]` on the CPU.
+            The rows `[n]`; and on the CPU a bool for each, or `STEADY` for all.
         """
-        plan = self._plan(keys)
+        plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()
         if plan.plain is not None:
-            found = self.rows.read(positions, keys=plan.plain, contiguous=contiguous, device=device)
-            return found, torch.ones(len(positions), dtype=torch.bool)
-        places, known = positions.numpy().reshape(-1), self._writer.named
-        # looked at before the rows: what a row named then was complete when it was named
-        before = known[places].astype(np.int64)
-        plain = self._on_cpu and plan is self._whole and positions.ndim == 1
-        if plain and not (contiguous or device or self.misses):
-            packed, arrays, _ = self._gather.on_cpu(plan, positions, before)
-            found = self._unpack(packed[0], arrays, positions.shape, *packed[1:])
+            return self.rows.read(positions, keys=plan.plain), STEADY
+        quick = self.joined and plan is self._whole and not self._writer.misses
+        if quick and places.ndim == 1:
+            words, nexts, named = self._gather.joined(places)
+            found = self._unpack(words, [], positions.shape, nexts)
         else:
-            index, shape = self._index(positions)
-            gathered = self._gathered(plan, index, before)
-            found = self._finish(plan, gathered, shape, contiguous, device)
-        steady = before == known[places]
-        beside = (before > self._count).nonzero()[0]
+            places = places.reshape(-1)
+            # looked at before the rows: what a row named then was complete when it was named
+            named, (index, shape) = self._writer.named[places], self._index(positions)
+            gathered = self._gathered(plan, index, named.astype(np.int64))
+            found = self._finish(plan, gathered, shape, False, None)
+        if unmoved is not None and unmoved():
+            return found, STEADY
+        return found, self._steady(places, named, numbers.numpy())
+
+    def _steady(
+        self, places: NDArray[np.int64], named: NDArray[np.integer[Any]], numbers: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """Which rows still name what they named, slots only if these are theirs."""
+        steady = named == self._writer.named[places]
+        beside = (named > self._count).nonzero()[0]
         if beside.size:
-            slots = before[beside] - self._count - 1
-            steady[beside] &= self.side.owners[slots] == numbers.numpy()[beside]
-        return found, torch.from_numpy(steady)
+            slots = named[beside] - self._count - 1
+            steady[beside] &= self.side.owners[slots] == numbers[beside]
+        return torch.from_numpy(steady)
 
     def update(
         self,
@@ -315,7 +334,7 @@ class CompactRows:
         Raises:
             OSError: Too little memory or disk.
         """
-        self.side.take(0, slots)
+        self.side.prepare(slots)
 
     def resume(
         self,
@@ -335,8 +354,7 @@ class CompactRows:
             misses: Whether rows without a next observation may be among them.
             reach: The most steps between a row and its next observation.
         """
-        self.side.owners[: len(owners)] = owners
-        self._writer.resume(places, slots)
+        self._writer.resume(places, slots, self.side.regroup(owners))
         self.expect(misses=misses, reach=reach)
 
     def expect(self, *, misses: bool, reach: int) -> None:

@@ -207,8 +207,10 @@ class Gather:
             self._mend(nexts, odd, named[odd])
         return Found((words, nexts), arrays, named)
 
-    def joined(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The packed rows, and the rows or slots with their next observations, in one memory.
+    def joined(
+        self, places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """The packed rows, the rows or slots that hold their next observations, and what they name.
 
         Args:
             places: Positions `[n]`. One that is not there may give any row.
@@ -217,10 +219,12 @@ class Gather:
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
             words = take_known_rows(self._words, places)
-            return words, take_known_rows(space, self._named(words, places).astype(np.int64))
+            named = self._named(words, places)
+            return words, take_known_rows(space, named.astype(np.int64)), named
         words = self._words.take(places, 0, None, "wrap")
+        named = self._named(words, places)
         # without a look whether each is there, which would take a copy of the addresses
-        return words, space.take(self._named(words, places), 0, None, "wrap")
+        return words, space.take(named, 0, None, "wrap"), named
 
     def _named(self, words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int32]:
         """What gathered rows name."""

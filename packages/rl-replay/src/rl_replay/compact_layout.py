@@ -107,7 +107,7 @@ class CompactLayout:
 
     @property
     def joins(self) -> bool:
-        """Whether rows and slots can lie in one memory, where a slot takes as much as a row.
+        """Whether rows and slots lie in one address space, where a slot takes as much as a row.
 
         Example:
             >>> observation = (torch.float32, (3,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import weakref
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from rl_slabs import LazyFile
 from rl_slabs.gathering import use_large_pages
 from rl_slabs.handle import FileHandle
-from rl_slabs.space import require_memory
+from rl_slabs.space import require_memory, take_piece
 
 Kind = Literal["private", "shared", "mapped"]
 
@@ -113,17 +112,7 @@ class SparseMemory:
         """
         if self.kind != "mapped":
             require_memory(stop - start, wanted)
-        if self._descriptor < 0:
-            return
-        system = os.fstatvfs(self._descriptor)
-        free = system.f_bavail * system.f_frsize
-        # memory files report no blocks at all; a disk is not filled to learn that it is too small
-        if system.f_blocks and stop - start > free:
-            raise _too_little(errno.ENOSPC, stop - start, free, wanted)
-        try:
-            os.posix_fallocate(self._descriptor, start, stop - start)
-        except OSError as error:
-            raise _too_little(error.errno, stop - start, free, wanted) from error
+        take_piece(self._descriptor, start, stop, wanted)
 
     def touch(self, start: int, stop: int, wanted: str) -> None:
         """`secure`, and take the pages of private memory now, on large pages where there are any.
@@ -172,14 +161,6 @@ class SparseMemory:
             os.close(descriptor)
             raise
         return found
-
-
-def _too_little(code: int | None, nbytes: int, free: int, wanted: str) -> OSError:
-    return OSError(
-        code,
-        f"{wanted} takes {nbytes} bytes more, but {free} are free: {os.strerror(code or 0)}. "
-        "Lower the capacity, or choose a directory on another file system",
-    )
 
 
 def _opened(handle: FileHandle, kind: Kind, nbytes: int) -> SparseMemory:

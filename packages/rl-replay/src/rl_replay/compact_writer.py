@@ -18,6 +18,7 @@ from rl_replay.side_table import SideTable
 from rl_slabs import Rows
 from rl_slabs.dtypes import carrier
 from rl_slabs.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.plain_leaves import Known
 from rl_slabs.schema import Leaves, leaves_of
 from rl_slabs.writing import bits_of, fitting, fitting_leaves
 
@@ -84,13 +85,11 @@ class CompactWriter:
         rows: slice | torch.Tensor,
         positions: Places,
         numbers: range,
-        cells: TensorDictBase | Leaves,
+        cells: TensorDictBase | Leaves | Known,
         back: Back,
     ) -> None:
         """See `CompactRows.write`; `positions` says the same as `rows`."""
-        leaves = dict(leaves_of(cells))
-        fields, observes = self._layout.coming(leaves)
-        fitting(leaves, fields, torch.Size([len(positions)]), exact=True)
+        leaves, observes = self._leaves(cells, len(positions))
         behind = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
         target, linked = self._within(leaves, behind, observed)
@@ -106,7 +105,7 @@ class CompactWriter:
             self._fill(slots, numbers.start + beside, leaves, beside)
             named[beside] = slots + self._first_slot
         if not self._layout.apart:
-            leaves[SUCCESSOR] = torch.from_numpy(named)
+            leaves[SUCCESSOR] = named if self._on_cpu else torch.from_numpy(named)
         self._rows.put(rows, [leaves[path] for path in self._stored])
         if self._layout.apart:
             self._name(positions, named)
@@ -174,13 +173,15 @@ class CompactWriter:
         for lane in range(self._side.lanes):
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
-    def resume(self, places: Sequence[slice], slots: NDArray[np.integer[Any]]) -> None:
-        """See `CompactRows.resume`."""
+    def resume(
+        self, places: Sequence[slice], slots: NDArray[np.integer[Any]], where: Places
+    ) -> None:
+        """See `CompactRows.resume`; `where` says in which slot each of `slots` lies here."""
         for place in places:
             away = self._live[place].cpu().numpy().astype(np.int64)
             positions, beside, ahead = np.arange(place.start, place.stop), away < 0, away > 0
             named = np.where(ahead, (positions + away) % self._count + 1, 0)
-            named[beside] = np.searchsorted(slots, ~away[beside]) + self._first_slot
+            named[beside] = where[np.searchsorted(slots, ~away[beside])] + self._first_slot
             self._note(away[ahead])
             self._name(positions, named)
 
@@ -193,8 +194,21 @@ class CompactWriter:
         away[beside] = ~(named[beside] - self._first_slot)
         return away.astype(np.int32)
 
+    def _leaves(
+        self, cells: TensorDictBase | Leaves | Known, count: int
+    ) -> tuple[dict[Path, Any], bool]:
+        """The leaves of a batch, on the CPU as arrays; and whether next observations are there."""
+        if isinstance(cells, Known):
+            return {field.path: cells[field.key] for field in self._layout.given.fields}, True
+        leaves: dict[Path, Any] = dict(leaves_of(cells))
+        fields, observes = self._layout.coming(leaves)
+        fitting(leaves, fields, torch.Size([count]), exact=True)
+        if self._on_cpu:
+            leaves = {path: _bits(leaf) for path, leaf in leaves.items()}
+        return leaves, observes
+
     def _observed_in(
-        self, leaves: dict[Path, torch.Tensor], count: int, observes: bool
+        self, leaves: dict[Path, Any], count: int, observes: bool
     ) -> NDArray[np.bool_]:
         """Which rows of a batch have a next observation."""
         if not observes:
@@ -202,16 +216,15 @@ class CompactWriter:
         mark = None if self._layout.has_mark else leaves.get(NEXT_MISSING)
         if mark is None:
             return np.ones(count, dtype=np.bool_)
-        missing: NDArray[np.bool_] = mark.cpu().numpy()
-        return ~missing
+        return ~_bits(mark)
 
     def _within(
-        self, leaves: dict[Path, torch.Tensor], back: Places, observed: NDArray[np.bool_]
+        self, leaves: dict[Path, Any], back: Places, observed: NDArray[np.bool_]
     ) -> tuple[Places, NDArray[np.bool_]]:
         """The row of the batch that each row could name, and whether it does."""
         steps = None
         if self._layout.has_steps:
-            steps = leaves[STEPS_TO_NEXT_OBS].detach().cpu().numpy().reshape(-1)
+            steps = _bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
             self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
         target = successors(back, steps)
         # without a next observation there are no bits to compare: the markers decide
@@ -223,8 +236,7 @@ class CompactWriter:
         sides = [[leaves[path] for path in paths] for paths in zip(*self._paths(), strict=True)]
         wanted = np.where(observed, target, -1)
         if self._on_cpu:
-            roots, nexts = ([bits_of(leaf, carrier(leaf.dtype)) for leaf in side] for side in sides)
-            return target, linked | equal_within(roots, nexts, wanted)
+            return target, linked | equal_within(sides[0], sides[1], wanted)
         there = [[leaf.to(self._live.device) for leaf in side] for side in sides]
         return target, linked | equal_within_on_device(there[0], there[1], wanted)
 
@@ -237,17 +249,14 @@ class CompactWriter:
         away[away < 0] += self._count
         return away
 
-    def _fill(
-        self, slots: Places, numbers: Places, leaves: dict[Path, torch.Tensor], rows: Places
-    ) -> None:
+    def _fill(self, slots: Places, numbers: Places, leaves: dict[Path, Any], rows: Places) -> None:
         """Put the next observations of some rows of a batch beside."""
         if not self._on_cpu:
             found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
             self._side.put(slots, numbers, found)
             return
         for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
-            leaf = leaves[pair.next]
-            column[slots] = bits_of(leaf, carrier(leaf.dtype))[rows]
+            column[slots] = _bits(leaves[pair.next])[rows]
         # last, so that no reader takes a half written slot for whole
         self._side.owners[slots] = numbers
 
@@ -415,8 +424,7 @@ class CompactWriter:
         if self._on_cpu:
             for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
                 if pair in pairs:
-                    leaf = leaves[pair.next]
-                    column[slots] = bits_of(leaf, carrier(leaf.dtype))[rows]
+                    column[slots] = _bits(leaves[pair.next])[rows]
             return
         given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
         source = TensorDict(given, batch_size=[len(rows)])
@@ -432,6 +440,11 @@ def _columns(
     names = [layout.stored[pair.root].key for pair in layout.pairs]
     beside = names if side.space is not None else [pair.name for pair in layout.pairs]
     return [(ours[one], theirs[two]) for one, two in zip(names, beside, strict=True)]
+
+
+def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
+    """A leaf as numpy sees it."""
+    return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:

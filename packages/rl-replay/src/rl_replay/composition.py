@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 
 from rl_replay.collate import Collate, stack
 from rl_replay.in_process import InProcess
+from rl_replay.prefetch import DrawnFrom
 from rl_replay.samplers import RandomSampler, Sampler
-from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from rl_replay.writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
 from rl_slabs.rows import positive
 from rl_transforms import CallableTransform, Compose, Transform, as_transform
@@ -59,15 +61,15 @@ class Composition(InProcess):
             self._storage.share()
         self._sampler = _checked(sampler, Sampler, RandomSampler)
         self._writer = _checked(writer, Writer, self._default_writer)
-        self._collate = collate_fn or _default_collate(self._storage)
-        self._transform = Compose()
-        self._transforms = False  # whether there are any: len() of a Compose takes 2 us
+        self._collate = _collate_of(self._storage, collate_fn)
+        self._transform = BufferTransforms()
         self._batch_size = _size(batch_size)
         if prefetch and batch_size is None:
             raise ValueError(f"prefetch={prefetch} needs a batch_size: say how many rows.")
         if self._sampler.drop_last and batch_size is None:
             raise ValueError("a sampler with drop_last needs a batch_size: say how many rows.")
-        self._dim_extend = self._storage.ndim - 1 if dim_extend is None else dim_extend
+        self._asked_dim = dim_extend
+        self._dim_extend = _dim_of(self._storage, dim_extend)
         self._storage.arrange(self._dim_extend)
         self.set_rng(generator)
         self._fit()
@@ -78,9 +80,9 @@ class Composition(InProcess):
         return self._shared
 
     @property
-    def _stamp(self) -> tuple[int, int]:
+    def _stamp(self) -> tuple[int, int, int]:
         """Changes of this process, and rows dropped or loaded by any: older batches are stale."""
-        return self._changes, self._storage.epoch
+        return self._changes, self._transform.changes, self._storage.epoch
 
     @property
     def storage(self) -> Storage:
@@ -158,8 +160,6 @@ class Composition(InProcess):
         made.check_place("buffer")
         with self._lock:
             self._transform.insert(index, Inverted(made) if invert else made)
-            self._transforms = True
-            self._changed()
         return self
 
     def set_storage(self, storage: Storage, collate_fn: Collate | None = None) -> Storage:
@@ -173,18 +173,21 @@ class Composition(InProcess):
             The old one.
 
         Raises:
-            TypeError: No storage.
+            TypeError: No storage, or one that cannot be shared where the buffer is.
+            ValueError: It does not go with the writer.
+            KeyError: It lacks a column that the sampler finds trajectories by.
+            RuntimeError: Its rows lie along another dimension than the buffer's `dim_extend`.
         """
-        with self._lock:
+        with self._exchanging():
             _require_order(_checked(storage, Storage), self._writer)
+            dim = _dim_of(storage, self._asked_dim)
+            collate = _collate_of(storage, collate_fn)
+            storage.arrange(dim)
             if self._shared:
                 storage.share()
             old, self._storage = self._storage, storage
-            self._collate = collate_fn or _default_collate(storage)
-            self._dim_extend = min(self._dim_extend, storage.ndim - 1)
-            storage.arrange(self._dim_extend)
-            self._sampler.reset()
-            self._fit()
+            self._collate, self._dim_extend = collate, dim
+        self._sampler.reset()
         return old
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
@@ -198,11 +201,11 @@ class Composition(InProcess):
 
         Raises:
             TypeError: No sampler.
+            KeyError: There is no column that it finds trajectories by.
         """
-        with self._lock:
+        with self._exchanging():
             old, self._sampler = self._sampler, _checked(sampler, Sampler)
             sampler.generator = self._generator
-            self._fit()
         return old
 
     def set_writer(self, writer: Writer) -> Writer:
@@ -216,11 +219,10 @@ class Composition(InProcess):
 
         Raises:
             TypeError: No writer.
+            ValueError: It does not go with the storage.
         """
-        with self._lock:
-            _require_order(self._storage, _checked(writer, Writer))
-            old, self._writer = self._writer, writer
-            self._fit()
+        with self._exchanging():
+            old, self._writer = self._writer, _checked(writer, Writer)
         return old
 
     def set_rng(self, generator: torch.Generator | None) -> torch.Generator | None:
@@ -231,8 +233,17 @@ class Composition(InProcess):
 
         Returns:
             The old one.
+
+        Raises:
+            TypeError: No generator.
         """
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(generator).__name__}: use "
+                "torch.Generator().manual_seed(seed)."
+            )
         with self._lock:
+            self._rewind()
             old: torch.Generator | None = getattr(self, "_generator", None)
             self._generator = self._sampler.generator = generator
             self._changed()
@@ -245,14 +256,79 @@ class Composition(InProcess):
         """Let the parts know one another."""
         storage, writer = self._storage, self._writer
         _require_order(storage, writer)
-        if isinstance(writer, ImmutableDatasetWriter) and isinstance(storage, TensorStorage):
+        if isinstance(writer, ImmutableDatasetWriter) and _is_of_given_tensors(storage):
             storage.fill()
         storage.mark(list(self._sampler.id_keys), list(self._sampler.end_keys))
         self._changed()
 
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Exchange parts; where they do not go together the former ones stay."""
+        with self._lock:
+            self._rewind()
+            former = self._storage, self._collate, self._dim_extend, self._sampler, self._writer
+            try:
+                yield
+                self._fit()
+            except BaseException:
+                parts = former
+                self._storage, self._collate, self._dim_extend, self._sampler, self._writer = parts
+                self._fit()
+                raise
+
     def _changed(self) -> None:
         """Let no batch that was made ahead be handed out."""
         self._changes += 1
+
+    def _drawn_from(self) -> DrawnFrom:
+        """What the next choice of rows depends on, beside the rows."""
+        return DrawnFrom(self._sampler.state_dict(), self._rng())
+
+    def _rewind(self) -> None:
+        """Forget the batches made ahead, as if their rows had never been chosen."""
+        ahead = None if self._prefetch is None else self._prefetch.drop()
+        if ahead is None:
+            return
+        before, rng_after = ahead
+        self._sampler.load_state_dict(before.sampler)
+        generator = self._generator
+        if generator is None or before.rng is None or rng_after is None:
+            return
+        if torch.equal(generator.get_state(), rng_after):  # else somebody has seeded it since
+            generator.set_state(before.rng)
+
+    def _rng(self) -> torch.Tensor | None:
+        return None if self._generator is None else self._generator.get_state()
+
+
+class BufferTransforms(Compose):
+    """The transforms of a buffer, which can be put in behind its back.
+
+    Attributes:
+        changes: How many were put in: 0 where there are none, and `len` takes 2 us.
+
+    Example:
+        >>> transforms = BufferTransforms()
+        >>> _ = transforms.append(lambda batch: batch)
+        >>> transforms.changes
+        1
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def insert(self, index: int, transform: Transform | Callable[[Any], Any]) -> Compose:
+        """Add a transform that works in a buffer; see `Compose.insert`.
+
+        Raises:
+            ValueError: It cannot work in a buffer.
+        """
+        made = as_transform(transform)
+        made.check_place("buffer")
+        super().insert(index, made)
+        self.changes += 1
+        return self
 
 
 class Inverted(Transform):
@@ -308,6 +384,28 @@ def _checked(part: Any, kind: Callable[..., Part], default: Any = None) -> Part:
     return found
 
 
+def _collate_of(storage: Storage, collate_fn: Collate | None) -> Collate | None:
+    if collate_fn is None:
+        return stack if isinstance(storage, ListStorage) else None
+    if not callable(collate_fn):
+        raise TypeError(f"collate_fn must be a function of a batch, got {collate_fn!r}.")
+    return collate_fn
+
+
+def _dim_of(storage: Storage, asked: int | None) -> int:
+    """The dimension along which a storage grows: the one that was asked for, or its own."""
+    if asked is None:
+        return storage.arrangement.dim_extend
+    if isinstance(asked, bool) or not hasattr(asked, "__index__"):
+        raise TypeError(f"dim_extend must be an integer, got {asked!r}: use int(dim_extend).")
+    return int(asked)
+
+
+def _is_of_given_tensors(storage: Storage) -> TypeGuard[TensorStorage]:
+    """Whether it stands over tensors of the caller's, which are rows to a dataset."""
+    return isinstance(storage, TensorStorage) and not isinstance(storage, LazyTensorStorage)
+
+
 def _size(rows: int | None) -> int | None:
     return None if rows is None else positive(rows, "batch_size")
 
@@ -319,7 +417,3 @@ def _require_order(storage: Storage, writer: Writer) -> None:
             f"{type(writer).__name__} does not overwrite the oldest row first, which lossless "
             "storage relies on: use RoundRobinWriter, or lossless=False."
         )
-
-
-def _default_collate(storage: Storage) -> Collate | None:
-    return stack if isinstance(storage, ListStorage) else None

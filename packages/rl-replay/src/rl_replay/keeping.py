@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch
-
 from rl_replay.changed_dump import Hook, dump_changed, load_changed
 from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
+from rl_replay.checkpoint.states import load_state, state_of
 from rl_replay.sampling import Sampling
 
 
@@ -30,15 +29,7 @@ class Keeping(Sampling):
         `dumps` keeps large buffers better.
         """
         with self._lock, self._storage.turn():
-            rng = None if self._generator is None else self._generator.get_state()
-            return {
-                "storage": self._storage.state_dict(),
-                "sampler": self._sampler.state_dict(),
-                "writer": self._writer.state_dict(),
-                "transform": self._transform.state_dict(),
-                "batch_size": self._batch_size,
-                "rng": rng,
-            }
+            return state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand as another buffer did.
@@ -47,18 +38,11 @@ class Keeping(Sampling):
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: Its storage had another size or other keys.
+            ValueError: It is no such state, or of a buffer of other parts or another size; nothing
+                has changed then.
         """
         with self._lock:
-            self._storage.load_state_dict(state["storage"])
-            self._sampler.load_state_dict(state["sampler"])
-            self._writer.load_state_dict(state["writer"])
-            self._transform.load_state_dict(state["transform"])
-            self._batch_size = state["batch_size"]
-            if state["rng"] is not None:
-                self._generator = self._generator or torch.Generator()
-                self._generator.set_state(state["rng"])
-                self._sampler.generator = self._generator
+            load_state(self, state)
             self._changed()
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
@@ -78,6 +62,7 @@ class Keeping(Sampling):
 
         Example:
             >>> import tempfile
+            >>> import torch
             >>> from rl_replay import LazyTensorStorage, ReplayBuffer
             >>> first, second = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
             >>> _ = first.extend(torch.arange(5))

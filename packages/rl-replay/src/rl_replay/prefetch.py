@@ -6,10 +6,24 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 Stamp = tuple[int, ...]
 """Counts of what makes batches stale."""
+
+
+class DrawnFrom(NamedTuple):
+    """What a choice of rows depended on, beside the rows.
+
+    Attributes:
+        sampler: The state of the sampler.
+        rng: The state of the generator; None for torch's own, which others use too.
+    """
+
+    sampler: dict[str, Any]
+    rng: torch.Tensor | None
 
 
 @dataclass
@@ -19,14 +33,16 @@ class Pending:
     Attributes:
         stamp: The buffer's counts of changes when its rows were chosen.
         size: How many rows were asked for.
-        before: The state of the sampler before it chose them.
+        before: What its rows were chosen from.
+        rng_after: The state of the generator when they were chosen.
         last: Whether they end an epoch.
         future: The batch; None in place of it where it became stale.
     """
 
     stamp: Stamp
     size: int
-    before: dict[str, Any]
+    before: DrawnFrom
+    rng_after: torch.Tensor | None
     last: bool
     future: Future[Any]
 
@@ -41,8 +57,8 @@ class Prefetch:
         depth: How many batches are made ahead, each by a thread of its own.
 
     Example:
-        >>> queue = Prefetch(2)
-        >>> queue.submit(lambda: "batch", stamp=(0,), size=3, before={}, last=False)
+        >>> queue, drawn = Prefetch(2), {"before": DrawnFrom({}, None), "rng_after": None}
+        >>> queue.submit(lambda: "batch", stamp=(0,), size=3, last=False, **drawn)
         >>> queue.take((0,), 3).future.result(), queue.take((0,), 3)
         ('batch', None)
         >>> queue.close()
@@ -62,7 +78,8 @@ class Prefetch:
         *,
         stamp: Stamp,
         size: int,
-        before: dict[str, Any],
+        before: DrawnFrom,
+        rng_after: torch.Tensor | None,
         last: bool,
     ) -> None:
         """Let a thread make a batch.
@@ -72,10 +89,11 @@ class Prefetch:
             stamp: See `Pending`.
             size: See `Pending`.
             before: See `Pending`.
+            rng_after: See `Pending`.
             last: See `Pending`.
         """
         future = self._threads.submit(make)
-        self._queue.append(Pending(stamp, size, before, last, future))
+        self._queue.append(Pending(stamp, size, before, rng_after, last, future))
 
     def take(self, stamp: Stamp, size: int) -> Pending | None:
         """The batch that is next, if it is neither stale nor of another size.
@@ -88,17 +106,20 @@ class Prefetch:
             return self._queue.popleft()
         return None
 
-    def drop(self) -> dict[str, Any] | None:
+    def drop(self) -> tuple[DrawnFrom, torch.Tensor | None] | None:
         """Forget every batch.
 
         Returns:
-            The state of the sampler before it chose the first of them; None where there was none.
+            What the rows of the first were chosen from, and the state of the generator when those
+            of the last were chosen; None where there was no batch.
         """
-        state = self._queue[0].before if self._queue else None
+        if not self._queue:
+            return None
+        ahead = self._queue[0].before, self._queue[-1].rng_after
         for pending in self._queue:
             pending.future.cancel()
         self._queue.clear()
-        return state
+        return ahead
 
     def close(self) -> None:
         """Let the threads end."""

@@ -13,9 +13,11 @@ from rl_replay.addresses import coordinates
 from rl_replay.composition import Composition, apply
 from rl_replay.row_source import StoredRows
 from rl_replay.samplers.marks import mark_slices
+from rl_replay.samplers.slices_of_sample import Slices
 from rl_replay.sharing.reading import choose, gather
 from rl_replay.storages import TensorStorage
 from rl_replay.storages.shared import SharableStorage
+from rl_replay.structure import Arrangement
 from rl_slabs.rows import positive
 from rl_slabs.tensordict_fast import put
 
@@ -98,9 +100,7 @@ class Sampling(Composition):
             with self._lock:
                 pending = queue.take(self._stamp, size)
                 if pending is None:
-                    before = queue.drop()
-                    if before is not None:
-                        self._sampler.load_state_dict(before)
+                    self._rewind()
                     self._submit(size)
                     pending = queue.take(self._stamp, size)
                 assert pending is not None  # just submitted
@@ -112,7 +112,7 @@ class Sampling(Composition):
                     return *made, pending.last
 
     def _submit(self, size: int) -> None:
-        queue, stamp, before = self._prefetch, self._stamp, self._sampler.state_dict()
+        queue, stamp, before = self._prefetch, self._stamp, self._drawn_from()
         assert queue is not None  # the caller looked
         drawn = self._draw(size)
 
@@ -123,7 +123,9 @@ class Sampling(Composition):
                 rows, info = self._gather(drawn)
             return self._finish(rows), info
 
-        queue.submit(make, stamp=stamp, size=size, before=before, last=drawn.last)
+        queue.submit(
+            make, stamp=stamp, size=size, before=before, rng_after=self._rng(), last=drawn.last
+        )
 
     def _draw(self, size: int) -> Drawn:
         storage, sampler = self._storage, self._sampler
@@ -131,12 +133,22 @@ class Sampling(Composition):
             numbers, info = choose(storage, sampler, size)
         else:
             numbers, info = sampler.sample(storage, size)
-        if not sampler.proven and (numbers < 0).any():
+        if not sampler.proven:
+            self._require_rows(numbers)
+        return Drawn(numbers, info, sampler.ran_out, size)
+
+    def _require_rows(self, numbers: Any) -> None:
+        """Refuse what is no choice of rows, before it is taken for one."""
+        storage, sampler = self._storage, self._sampler
+        if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
+            raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")
+        # rows of a shared buffer that others have overwritten since are drawn anew
+        good = numbers >= 0 if storage.common else storage.ring.accept(numbers)
+        if not good.all():
             raise ValueError(
-                f"{sampler!r} chose row {int(numbers.min())}: rows are numbered from 0, and "
+                f"{sampler!r} chose row {int(numbers[~good][0])}: rows are numbered from 0, and "
                 "storage.ring.window() says which can be read."
             )
-        return Drawn(numbers, info, sampler.ran_out, size)
 
     def _gather(self, drawn: Drawn) -> tuple[Any, dict[str, Any]]:
         """Copy chosen rows out, with their numbers and marks."""
@@ -164,12 +176,23 @@ class Sampling(Composition):
             put(rows, keys.ROW, numbers)
             if "slices" in known:
                 mark_slices(rows, known["slices"], self._sampler.truncated_key)
+        elif "slices" in known and isinstance(storage, TensorStorage):
+            rows = self._marked(storage, rows, known["slices"])
         return rows, info
+
+    def _marked(self, storage: TensorStorage, rows: Any, slices: Slices) -> Any:
+        """Slices of trees or classes, in those of the marked leaves that they have."""
+        structure = storage.structure
+        assert structure is not None  # there are rows
+        cells = structure.take_apart(rows, Arrangement()).cells
+        leaves = list(cells.keys(include_nested=True, leaves_only=True))
+        mark_slices(cells, slices, self._sampler.truncated_key)
+        return structure.put_together(cells.select(*leaves))
 
     def _finish(self, rows: Any) -> Any:
         if self._collate is not None:
             rows = self._collate(rows)
-        if self._transforms:
+        if self._transform.changes:
             rows = apply(self._transform, rows, self._source())
         if self._pins and hasattr(rows, "pin_memory"):
             rows = rows.pin_memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_replay.compact_memory import Kind, SparseMemory
-from rl_slabs import LazyFile, Rows, RowSchema
+from rl_slabs import LazyFile, Rows, RowSchema, Slab
+from rl_slabs.lane import LANE_SHIFT
 
 Slots = NDArray[np.int64]
 
@@ -44,8 +45,7 @@ class SideTable:
         links: Room for an int32 of each row, of which there are as many as slots; live, and to be
             used after `secure_links`.
         rows: The slots themselves.
-        space: Where packed rows lie before the slots: a row that nobody writes, those rows and
-            the slots, `[1 + ahead + slots, words]` int64, live; else None.
+        space: Where slots are spare rows of a slab, its `space`; else None.
 
     Args:
         schema: What a slot holds.
@@ -53,7 +53,7 @@ class SideTable:
         lanes: How many lanes.
         device: Where the slots live; those of another device than the CPU are private.
         memory: What `SideTable.memory_for` made.
-        ahead: How many packed rows of the schema lie before the slots, in private memory.
+        slab: Rows of the schema, whose spare ones, as many as all slots, are to be the slots.
 
     Example:
         >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
@@ -72,18 +72,18 @@ class SideTable:
         lanes: int = 1,
         device: torch.device | str | None = None,
         memory: SparseMemory | None = None,
-        ahead: int = 0,
+        slab: Slab | None = None,
     ) -> None:
         self.schema = schema
-        # the row that nobody writes fills up to the alignment of the one behind it
-        self._ahead = _aligned(schema.row_bytes) + ahead * schema.row_bytes if ahead else 0
         self.lanes = lanes
         self._slots = slots
+        self._slab = slab
         self._device = torch.device(device or "cpu")
         self._on_cpu = self._device.type == "cpu"
         total = slots * lanes
-        size = self._ahead + (Rows.bytes_for(schema, total) if self._on_cpu else 0)
-        self.memory = memory or _memory(size, total, lanes)
+        self.memory = memory or self.memory_for(
+            None if slab else schema, slots, lanes=lanes, device=device
+        )
         array = self.memory.array
         owners, stack, links, rows = _starts(total, lanes)
         self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)
@@ -91,19 +91,16 @@ class SideTable:
         self._stack = array[stack : stack + total * 4].view(np.int32)
         self.links: NDArray[np.int32] = array[links : links + total * 4].view(np.int32)
         self.space: NDArray[np.int64] | None = None
-        if self._on_cpu:
-            self.rows = Rows.over(schema, total, array[rows + self._ahead :])
+        if slab is not None:
+            self.rows, self.space = slab.spare_rows, slab.space
+        elif self._on_cpu:
+            self.rows = Rows.over(schema, total, array[rows:])
         else:
             self.rows = Rows.zeros(schema, 1, device=device)
-        if ahead:
-            end, size = rows + self._ahead, schema.row_bytes
-            self.memory.touch(rows, end, f"{ahead} rows of {size} bytes")
-            space = array[end - (1 + ahead) * size : end + total * size]
-            self.space = space.view(np.int64).reshape(-1, size // 8)
 
     @staticmethod
     def memory_for(
-        schema: RowSchema,
+        schema: RowSchema | None,
         slots: int,
         *,
         lanes: int = 1,
@@ -114,7 +111,7 @@ class SideTable:
         """The memory of a table, to be made once and handed to every process that uses it.
 
         Args:
-            schema: What a slot holds.
+            schema: What a slot holds; None where slots lie in a slab.
             slots: How many for each lane.
             lanes: How many lanes.
             kind: "private", "shared" or "mapped".
@@ -127,15 +124,19 @@ class SideTable:
             0
         """
         on_cpu = torch.device(device or "cpu").type == "cpu"
-        size = Rows.bytes_for(schema, slots * lanes) if on_cpu else 0
-        return _memory(size, slots * lanes, lanes, kind, path)
+        size = _size(schema if on_cpu else None, slots * lanes, lanes)
+        memory = SparseMemory(size, kind, path)
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
+        return memory
 
     @staticmethod
-    def memory_in(schema: RowSchema, slots: int, file: LazyFile, *, lanes: int = 1) -> SparseMemory:
+    def memory_in(
+        schema: RowSchema | None, slots: int, file: LazyFile, *, lanes: int = 1
+    ) -> SparseMemory:
         """The memory of a table in a file that several processes have open.
 
         Args:
-            schema: What a slot holds.
+            schema: What a slot holds; None where slots lie in a slab.
             slots: How many for each lane.
             file: Empty, or the memory of such a table already.
             lanes: How many lanes.
@@ -146,26 +147,33 @@ class SideTable:
             >>> SideTable(schema, 5, memory=memory).in_use()
             0
         """
-        owners, _, _, rows = _starts(slots * lanes, lanes)
-        memory = SparseMemory.in_file(rows + Rows.bytes_for(schema, slots * lanes), file)
-        memory.secure(0, owners, "the words of a side table")
+        memory = SparseMemory.in_file(_size(schema, slots * lanes, lanes), file)
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
         return memory
 
-    def rows_ahead(self) -> Rows:
-        """The packed rows that lie before the slots.
+    @classmethod
+    def beside(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
+        """The table of the rows of a slab that several processes have: a slot for each row.
+
+        Args:
+            slab: Rows; their spare ones are the slots, where there are any.
+            schema: What a slot holds elsewhere.
+            file: What else there is: empty, or the memory of such a table already.
 
         Raises:
-            ValueError: There are none.
+            OSError: Too little memory or disk.
 
         Example:
             >>> schema = RowSchema({"observation": (torch.float32, (3,))})
-            >>> len(SideTable(schema, 5, ahead=7).rows_ahead())
-            7
+            >>> slab = Slab.shared(schema, 5, spare=5)
+            >>> SideTable.beside(slab, schema, LazyFile.shared("an example")).space is slab.space
+            True
         """
-        if self.space is None:
-            raise ValueError("no rows lie before the slots: make the table with ahead=.")
-        rows = self.space[1 : len(self.space) - self._slots * self.lanes]
-        return Rows(self.schema, torch.from_numpy(rows), {})
+        each, lanes = slab.capacity // slab.lanes, slab.lanes
+        inside = slab if slab.spare else None
+        memory = cls.memory_in(None if inside else schema, each, file, lanes=lanes)
+        held = slab.schema if inside else schema
+        return cls(held, each, lanes=lanes, memory=memory, slab=inside)
 
     def secure_links(self) -> None:
         """Nothing where `links` may be used from now on, here and in other processes.
@@ -316,6 +324,57 @@ class SideTable:
         self._stack[base : base + len(free)] = free
         words[_TOP], words[_SPARE] = top, len(free)
 
+    def prepare(self, count: int) -> None:
+        """Take so many slots of an empty table, the first ones of all, for `regroup`.
+
+        Args:
+            count: How many.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
+            >>> table.prepare(7), table.in_use()
+            (None, 7)
+        """
+        for lane in range(self.lanes):
+            self.take(lane, min(self._slots, max(0, count - lane * self._slots)))
+
+    def regroup(self, owners: NDArray[np.int64]) -> Slots:
+        """Give the first slots, which were filled as they came, each a place in its owner's lane.
+
+        A lane's slots are given back to the lane, so that others must not have any of them.
+
+        Args:
+            owners: The numbers of the rows that own slots 0 to n - 1, `[n]`; no others are in use.
+
+        Returns:
+            Where each of the slots lies from now on, `[n]`.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
+            >>> table.prepare(3)
+            >>> table.regroup(np.array([70, 1 << LANE_SHIFT, 71]))
+            array([0, 5, 1])
+        """
+        count, lanes = len(owners), owners >> LANE_SHIFT
+        order, counts = np.argsort(lanes, kind="stable"), np.bincount(lanes, minlength=self.lanes)
+        inside = np.arange(count) - np.repeat(counts.cumsum() - counts, counts)
+        places = np.empty(count, dtype=np.int64)
+        places[order] = lanes[order] * self._slots + inside
+        for lane, held in enumerate(counts.tolist()):
+            self.rebuild(lane, np.empty(0, dtype=np.int64))
+            self.take(lane, held)
+        if (places != np.arange(count)).any():
+            self.rows.write(torch.from_numpy(places), self.rows.read(slice(0, count)))
+        self.owners[:count] = FREE
+        self.owners[places] = owners
+        return places
+
     def _secure(self, lane: int, top: int) -> None:
         words = self._words[lane]
         secured = int(words[_SECURED])
@@ -327,6 +386,8 @@ class SideTable:
         if self._on_cpu:
             for start, size in self._regions():
                 self.memory.secure(start + first * size, start + last * size, wanted)
+            if self._slab is not None:
+                self._slab.secure(first, last, wanted)
         elif last > len(self.rows):
             self._grow(max(last, len(self.rows) * 5 // 4))
         words[_SECURED] = stop
@@ -335,8 +396,9 @@ class SideTable:
         """Where each array begins, and its bytes for one slot."""
         total = self._slots * self.lanes
         owners, stack, _, start = _starts(total, self.lanes)
-        start += self._ahead
         found = [(owners, 8), (stack, 4)]
+        if self._slab is not None:
+            return found
         if self.schema.packed:
             found.append((start, self.schema.row_bytes))
             start += total * self.schema.row_bytes
@@ -352,25 +414,19 @@ class SideTable:
         self.rows = grown
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _over, (self.schema, self._slots, self.lanes, self.memory)
+        return _over, (self.schema, self._slots, self.lanes, self.memory, self._slab)
 
 
-def _memory(
-    size: int,
-    slots: int,
-    lanes: int,
-    kind: Kind = "private",
-    path: str | os.PathLike[str] | None = None,
-) -> SparseMemory:
-    """Memory for the words of a table and so many bytes behind them."""
-    owners, _, _, rows = _starts(slots, lanes)
-    memory = SparseMemory(rows + size, kind, path)
-    memory.secure(0, owners, "the words of a side table")
-    return memory
+def _size(schema: RowSchema | None, slots: int, lanes: int) -> int:
+    """Bytes of a table, with slots of a schema where one is given."""
+    rows = 0 if schema is None else Rows.bytes_for(schema, slots)
+    return _starts(slots, lanes)[3] + rows
 
 
-def _over(schema: RowSchema, slots: int, lanes: int, memory: SparseMemory) -> SideTable:
-    return SideTable(schema, slots, lanes=lanes, memory=memory)
+def _over(
+    schema: RowSchema, slots: int, lanes: int, memory: SparseMemory, slab: Slab | None
+) -> SideTable:
+    return SideTable(schema, slots, lanes=lanes, memory=memory, slab=slab)
 
 
 def _starts(slots: int, lanes: int) -> tuple[int, int, int, int]:

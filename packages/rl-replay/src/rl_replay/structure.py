@@ -128,9 +128,8 @@ class Structure:
             'tensor'
         """
         if not is_tensor_collection(data):
-            if isinstance(data, torch.Tensor):
-                return cls("tensor")
-            return cls("tree", tree=take_apart(data)[0])
+            tree = None if isinstance(data, torch.Tensor) else take_apart(data)[0]
+            return cls("tensor") if tree is None else cls("tree", tree=tree)
         batch_dims = data.batch_dims - len(element or ())
         groups = dict(_groups(data, batch_dims))
         is_class = not isinstance(data, TensorDictBase)
@@ -275,15 +274,16 @@ class Structure:
             raise self._another(data)
         if self.form == "tensor":
             return {(TENSOR_KEY,): leaves[()]}
-        if tree != self.tree:
+        if tree != self.tree and not (isinstance(self.tree, Branch) and self.tree.fits(tree)):
             raise self._another(data)
         return leaves
 
     def _another(self, data: Any) -> TypeError:
-        stored = self.tree.to_plain() if isinstance(self.tree, Branch) else self.form
+        stored = str(self.tree) if isinstance(self.tree, Branch) else f"a {self.form}"
+        got: object = None if is_tensor_collection(data) else take_apart(data)[0]
         return TypeError(
-            f"expected data like the first that were stored ({stored}), got "
-            f"{type(data).__name__}: convert them, or call empty() first."
+            f"expected data like the first that were stored, {stored}, got "
+            f"{got or type(data).__name__}: convert them, or call empty() first."
         )
 
     def _regrouped(self, cells: TensorDictBase, path: Path, batch: torch.Size) -> Any:

@@ -26,6 +26,35 @@ class Branch(NamedTuple):
     names: tuple[str, ...]
     below: tuple[Branch | None, ...]
 
+    def fits(self, other: Branch | None) -> bool:
+        """Whether a tree of another form has the same leaves; dicts may name them in any order.
+
+        Example:
+            >>> first, _ = take_apart({"a": 1, "b": 2})
+            >>> second, _ = take_apart({"b": 1, "a": 2})
+            >>> first == second, first.fits(second)
+            (False, True)
+        """
+        if other is None or self.kind != other.kind:
+            return False
+        mine, theirs = (dict(zip(one.names, one.below, strict=True)) for one in (self, other))
+        return mine.keys() == theirs.keys() and all(
+            theirs[name] is None if branch is None else branch.fits(theirs[name])
+            for name, branch in mine.items()
+        )
+
+    def __str__(self) -> str:
+        """The form as it would be written, with dots for leaves."""
+        parts = ["..." if branch is None else str(branch) for branch in self.below]
+        if self.kind == "dict":
+            named = (f"{name!r}: {part}" for name, part in zip(self.names, parts, strict=True))
+            return f"{{{', '.join(named)}}}"
+        inside = ", ".join(parts)
+        if self.kind == "list":
+            return f"[{inside}]"
+        name = "" if self.kind == "tuple" else self.kind.rpartition(":")[2]
+        return f"{name}({inside})"
+
     def to_plain(self) -> list[Any]:
         """The branch as lists and strings, for JSON.
 

@@ -118,6 +118,13 @@ def test_a_file_is_no_folder(tmp_path):
         dump(tmp_path / "file", FORMER)
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    with pytest.raises(
+        OSError, match=r"the folder /proc/1/dumps of a dump cannot be made: .* Choose"
+    ):
+        dump("/proc/1/dumps", FORMER)
+
+
 @pytest.mark.parametrize("text", ['{"name": "an app", "version": 3}\n', "not JSON"])
 def test_another_manifest_is_neither_read_nor_overwritten(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)

@@ -100,6 +100,32 @@ def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
     assert two.storage.trajectories().lengths().tolist() == [7]
 
 
+@pytest.mark.parametrize(
+    ("marked", "how"),
+    [(True, "dump"), (True, "state"), (True, "in place"), (False, "dump"), (False, "state")],
+)
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked, how):
+    """By their observations, as they would have gone on in the buffer itself."""
+    one, two = (buffer(STORAGES[storage](), RandomSampler()) for _ in range(2))
+    batches = [batch([12]) for _ in range(1 + (one.storage.ndim == 2))]
+    rows = torch.stack(batches) if one.storage.ndim == 2 else batches[0]
+    done = ("next", "done")
+    rows = rows.select("observation", ("next", "observation"), *([done] if marked else []))
+    early, late = rows[..., :8], rows[..., 8:]
+    one.extend(early)
+    if how == "dump":
+        dump_buffer(one, tmp_path)
+        load_buffer(two, tmp_path)
+    elif how == "state":
+        two.load_state_dict(one.state_dict())
+    else:
+        two = one
+        two[done] = two[done]
+    two.extend(late)
+    assert two.storage.trajectories().lengths().tolist() == [12] * len(batches)
+
+
 def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     write(one, 0)

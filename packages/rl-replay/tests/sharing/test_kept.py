@@ -77,6 +77,30 @@ def test_a_restored_buffer_goes_on_with_the_same_samples(
         assert (buffer.sample() == other.sample()).all()
 
 
+def test_rows_that_own_more_slots_than_a_lane_has_are_kept_lane_by_lane(tmp_path: Path) -> None:
+    def ends(buffer: Any, first: int) -> None:
+        """Single steps, which all own a slot, in every lane."""
+        copies = [pickle.loads(pickle.dumps(buffer)) for _ in range(3)]
+        for turn in range(12):
+            rows = trajectories([1] * (3 + turn % 3), EndKind.TRUNCATED, first_id=first + 10 * turn)
+            copies[turn % 3].extend(rows)
+        for copy in copies:
+            copy.storage.ring.let_go()
+
+    buffer, other = shared("random", lossless=True), shared("random", lossless=True)
+    ends(buffer, 1000)
+    buffer.dumps(tmp_path)
+    other.loads(tmp_path)
+    for more in (2000, 3000, 4000):
+        assert (buffer[:] == other[:]).all()
+        store, told = other.storage.store, buffer.storage.store
+        assert store.side.in_use() == told.side.in_use() > 20
+        rows = (store.successor < 0).nonzero()[0]
+        assert (rows // 20 == ~store.successor[rows] // 20).all()
+        for one in (buffer, other):
+            ends(one, more)
+
+
 def test_nothing_is_loaded_while_others_write(tmp_path: Path) -> None:
     buffer = filled("slices")
     buffer.dumps(tmp_path)
@@ -89,6 +113,36 @@ def test_nothing_is_loaded_while_others_write(tmp_path: Path) -> None:
     writer.storage.ring.let_go()
     buffer.loads(tmp_path)
     assert 800 not in writer[:]["collector", "traj_ids"]
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_rows_that_were_copied_while_others_were_loaded_are_not_those(
+    lossless: bool, tmp_path: Path
+) -> None:
+    def written(first_id: int) -> Any:
+        buffer = shared("random", lossless=lossless)
+        buffer.extend(trajectories([9], first_id=first_id))
+        buffer.storage.ring.let_go()
+        return buffer
+
+    written(500).dumps(tmp_path)
+    buffer = written(0)
+    loader, storage = pickle.loads(pickle.dumps(buffer)), buffer.storage
+    numbers = storage.ring.window().draw(7)
+    copied = storage._gathered
+
+    def meanwhile(*args: Any) -> Any:
+        found = copied(*args)
+        loader.loads(tmp_path)
+        return found
+
+    storage._gathered = meanwhile
+    assert not storage.read_standing(numbers)[1].any()
+    assert not storage.read_linked(numbers)[1].any()
+    storage._gathered = copied
+    rows, good = storage.read_standing(numbers)
+    assert good.all()
+    assert (rows["collector", "traj_ids"] == 500).all()
 
 
 def test_a_dump_needs_as_many_lanes(tmp_path: Path) -> None:

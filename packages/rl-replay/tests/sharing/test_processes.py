@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -233,6 +234,41 @@ def test_other_processes_hear_that_a_file_was_left_for_other_keys() -> None:
     assert len(pickle.loads(pickle.dumps(buffer))) == 4
 
 
+def test_an_empty_shared_buffer_says_that_it_keeps_its_keys() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(6, lanes=2), shared=True)
+    buffer.extend(TensorDict({"a": torch.zeros(3)}, [3]))
+    buffer.empty()
+    with pytest.raises(ValueError, match=r"leaves \['a'\], not \['b'\]: a shared buffer keeps"):
+        buffer.extend(TensorDict({"b": torch.zeros(3)}, [3]))
+    assert len(buffer.extend(TensorDict({"a": torch.zeros(2)}, [2]))) == 2
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_file_that_could_not_be_left_is_written_on(
+    lossless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(21, lossless=lossless))
+    buffer.extend(trajectories([5]))
+    copy = pickle.loads(pickle.dumps(buffer))
+    buffer.empty()
+
+    def no_space(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    other = trajectories([4])
+    other["more"] = torch.zeros(4)
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(OSError, match="No space"):
+        buffer.extend(other)
+    monkeypatch.undo()
+    if lossless:
+        with pytest.raises(ValueError, match="nothing to store once"):
+            buffer.extend(torch.arange(4))
+    buffer.extend(trajectories([7]))
+    assert len(copy) == len(buffer) == 7
+    assert copy.storage.trajectories().lengths().tolist() == [7]
+
+
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_storages_of_several_dimensions_are_shared_too(ndim: int) -> None:
     shape = (3, 2, 4)[-ndim:]
@@ -337,6 +373,40 @@ def test_lossless_rows_keep_their_observations_fixed_where_they_are_shared() -> 
     with pytest.raises(ValueError, match="observations that are stored once, are fixed"):
         buffer.update_rows(sample["collector", "row"], sample.select("observation"))
     assert buffer.update_rows(sample["collector", "row"], sample.select("action")).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
+    storage = KINDS[kind](lanes=1, lossless=True)
+    buffer = TensorDictReplayBuffer(storage=storage, shared=True)
+    rows = trajectories([6], EndKind.CUT)
+    buffer.extend(rows)
+    ring = storage.ring
+    moment = ring.moment()
+    assert ring.unmoved(moment)
+    with storage.still():  # as whoever changes rows holds them
+        during = ring.moment()
+        assert not ring.unmoved(moment)
+        assert not ring.unmoved(during)
+    assert not ring.unmoved(during)
+    # what row 1 names is read, then row 2 is changed, before that is read
+    gather, index = storage.store._gather, torch.arange(6)
+    look = gather._named
+
+    def changed(*args: Any) -> Any:
+        named = look(*args).copy()
+        gather._named = look
+        buffer[2:3] = TensorDict({"observation": torch.full((1, 2), 70.0)}, [1])
+        return named
+
+    assert storage.store.joined
+    gather._named = changed
+    sample, good = storage.read_standing(index)
+    assert good.tolist() == [True, False, True, True, True, True]
+    sample, good = storage.read_standing(index)
+    assert good.all()
+    assert (sample["next", "observation"] == rows["next", "observation"]).all()
+    assert (sample["observation"][2] == 70).all()
 
 
 def test_a_missing_next_observation_is_seen_by_all() -> None:

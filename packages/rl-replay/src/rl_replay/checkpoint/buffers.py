@@ -18,6 +18,7 @@ from rl_replay.checkpoint.rows import (
     schema_of,
     store_parts,
 )
+from rl_replay.checkpoint.states import require_same_kind, stand, state_beside
 from rl_replay.checkpoint.writing import dump
 from rl_replay.row_store import RowStore
 from rl_replay.storages import ListStorage, Storage, TensorStorage
@@ -94,7 +95,6 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     _require_same_size(storage, archive, under, columns)
     require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
-    schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
     first, counts = archive.part(f"{under}/first"), archive.part(f"{under}/counts")
     contents = Contents(
         Structure.from_plain(archive.read(f"{under}/structure")),
@@ -129,14 +129,14 @@ def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
         TypeError: A state that does not go into a dump.
         OSError: Too little space, or no way to write there.
     """
-    generator = buffer._generator
+    beside = state_beside(buffer)
     parts = {
         "storage": storage_parts(buffer._storage),
-        "sampler": _named(buffer._sampler),
-        "writer": _named(buffer._writer),
-        "transform": dict(buffer._transform.state_dict()),
-        "batch_size": buffer._batch_size,
-        "generator": None if generator is None else generator.get_state(),
+        "sampler": _named(buffer._sampler, beside["sampler"]),
+        "writer": _named(buffer._writer, beside["writer"]),
+        "transform": beside["transform"],
+        "batch_size": beside["batch_size"],
+        "generator": beside["rng"],
     }
     dump(path, parts)
 
@@ -150,36 +150,26 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         FileNotFoundError: There is no dump.
-        ValueError: A dump that was truncated or altered, or of a buffer of other parts.
+        ValueError: A dump that was truncated or altered, or of a buffer of other parts; nothing has
+            changed then.
         OSError: Too little memory or disk.
     """
     with Archive(path) as archive:
         archive.verify()
         for name, part in (("sampler", buffer._sampler), ("writer", buffer._writer)):
-            kind = archive.part(f"{name}/kind")
-            if kind != type(part).__name__:
-                raise ValueError(
-                    f"{path} is of a buffer with a {kind}, this one has a "
-                    f"{type(part).__name__}: make it with the same {name}."
-                )
-        load_storage(buffer._storage, archive)
-        buffer._sampler.load_state_dict(archive.read("sampler/state"))
-        buffer._writer.load_state_dict(archive.read("writer/state"))
-        buffer._transform.load_state_dict(archive.read("transform"))
-        buffer._batch_size = archive.part("batch_size")
-        _load_generator(buffer, archive)
+            require_same_kind(path, name, archive.part(f"{name}/kind"), part)
+        state = {
+            "sampler": archive.read("sampler/state"),
+            "writer": archive.read("writer/state"),
+            "transform": archive.read("transform"),
+            "batch_size": archive.part("batch_size"),
+            "rng": archive.part("generator"),
+        }
+        stand(buffer, state, lambda: load_storage(buffer._storage, archive))
 
 
-def _load_generator(buffer: Any, archive: Archive) -> None:
-    state = archive.part("generator")
-    if state is not None:
-        buffer._generator = buffer._generator or torch.Generator()
-        buffer._generator.set_state(state)
-        buffer._sampler.generator = buffer._generator
-
-
-def _named(part: Sampler | Any) -> dict[str, Any]:
-    return {"kind": type(part).__name__, "state": dict(part.state_dict())}
+def _named(part: Sampler | Any, state: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": type(part).__name__, "state": dict(state)}
 
 
 def _places(window: Window, capacity: int) -> list[slice]:

@@ -96,6 +96,8 @@ def _claimed(folder: Path) -> Iterator[None]:
         raise FileExistsError(
             error.errno, f"{folder} is a file: a dump is a folder. Choose another path"
         ) from None
+    except OSError as error:
+        raise _unmade(error, folder) from error
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,6 +192,13 @@ def _settle(folder: Path) -> None:
 def _remove(names: Iterable[Path]) -> None:
     for name in names:
         name.unlink(missing_ok=True)
+
+
+def _unmade(error: OSError, folder: Path) -> OSError:
+    return type(error)(
+        error.errno,
+        f"the folder {folder} of a dump cannot be made: {error.strerror}. Choose another path",
+    )
 
 
 def _failed(error: OSError, folder: Path) -> OSError:

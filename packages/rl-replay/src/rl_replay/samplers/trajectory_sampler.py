@@ -139,6 +139,7 @@ def end_keys_of(
 
     Raises:
         ValueError: Both are given.
+        TypeError: `end_keys` is no list: a tuple of strings may be one key or several.
 
     Example:
         >>> end_keys_of(("next", "done"), None)
@@ -146,4 +147,6 @@ def end_keys_of(
     """
     if end_key is not None and end_keys is not None:
         raise ValueError("give end_key or end_keys, not both: end_keys=[...] holds any number.")
+    if isinstance(end_keys, str | tuple):
+        raise TypeError(f"end_keys is a list of keys, got {end_keys!r}: write [{end_keys!r}].")
     return [end_key] if end_key is not None else list(end_keys or ())

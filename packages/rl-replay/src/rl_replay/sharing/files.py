@@ -23,9 +23,10 @@ class SharedFiles:
     the files are filled leaves nothing that the next one cannot complete.
 
     Attributes:
-        rows: The rows and the words of their lanes.
+        rows: The rows and the words of their lanes; and the slots of lossless rows, where all of
+            their leaves are packed.
         tables: Links, trajectories and the board; in memory whatever the rows are in.
-        side: The side table of lossless rows.
+        side: The side table of lossless rows, but for slots that lie with the rows.
 
     Example:
         >>> SharedFiles.in_memory(2).rows.get() is None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rl_replay.row_store import RowStore
 from rl_replay.sharing.sharing import Sharing
 from rl_replay.storages.contents import Contents
-from rl_slabs.lane import LANE_MASK
+from rl_slabs.lane import LANE_MASK, fence
 
 
 @contextmanager
@@ -32,6 +32,9 @@ def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[No
     first = [number & LANE_MASK for number in contents.window.first]
     ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
     floor = [number & LANE_MASK for number in contents.floor or first]
+    # before any number stands again: who copied rows meanwhile may have meant another one by it
+    sharing.epoch += 1
+    fence()
     ring.restore_lanes(ends, [min(pair) for pair in zip(floor, ends, strict=True)])
     index.clear()
     if contents.index is not None:

@@ -16,6 +16,9 @@ from rl_slabs.window import as_array, as_tensor
 
 _POLL_S = 0.0002
 
+# what the first word of a lane, `rl_slabs.lane.THREAD`, says where no thread holds it
+_NOBODY = bytes(8)
+
 
 class _Own(threading.local):
     """What each thread claimed last."""
@@ -167,6 +170,26 @@ class SharedRing:
         return (
             torch.zeros_like(numbers, dtype=torch.bool) if found is None else found.accept(numbers)
         )
+
+    def moment(self) -> bytes:
+        """What the words of all lanes say, for `unmoved`; nothing where there are no rows."""
+        found = self._look()
+        return b"" if found is None else found.moment()
+
+    def unmoved(self, moment: bytes) -> bool:
+        """Whether since a moment nobody reserved or published rows or wrote any in place.
+
+        Where writers take turns, rows are written in place by whoever has the turn; then nobody
+        must have had it, since one who had it already may have gone on without another beat.
+        Elsewhere links, and what they lead to, are never written in place.
+
+        Args:
+            moment: What `moment` returned.
+        """
+        found = self._look()
+        if found is None or (self.takes_turns and moment[:8] != _NOBODY):
+            return False
+        return found.unmoved(moment)
 
     def empty(self) -> None:
         """Drop every row that is published; where there is one lane, begin at its beginning."""

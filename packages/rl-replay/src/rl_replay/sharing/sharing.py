@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_layout.keys import as_key, as_tuple
+from rl_replay.compact_layout import Key
 from rl_replay.links import Links
 from rl_replay.row_store import RowStore
 from rl_replay.sharing.files import EMPTIED, LEFT, SharedFiles
@@ -54,23 +56,41 @@ class Sharing:
         self._writer: LaneWriter | None = None  # of all threads in turn, where there is one lane
         self._own: TrajectoryIndex | None = None
 
+    def require_turns(self, came: Iterable[Key], given: Iterable[Key]) -> None:
+        """Refuse rows with other keys, also where none is stored, unless there is one lane.
+
+        Args:
+            came: The leaves of the first rows.
+            given: Those of the rows that are to be stored.
+
+        Raises:
+            ValueError: Other processes may be writing rows with the first ones.
+        """
+        if not self.ring.takes_turns:
+            first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
+            raise ValueError(
+                f"other processes store rows with the leaves {first}, not {other}: a shared buffer "
+                "keeps its keys. Make another one."
+            )
+
     def forget(self) -> None:
         """Know nothing of what the threads of another process wrote, of which this is a child."""
         self._threads, self._writer, self._own = threading.local(), None, None
 
-    def make(self, schema: RowSchema, capacity: int, about: str) -> None:
+    def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
         """Make the rows, unless another process was first with the same.
 
         Args:
             schema: What is stored of each row.
             capacity: How many rows.
             about: What else the other processes need to know of them.
+            spare: How many spare rows lie behind them.
 
         Raises:
             ValueError: Another process made other rows.
             OSError: Too little memory or disk.
         """
-        self.files.rows.make(schema, capacity, about=about)
+        self.files.rows.make(schema, capacity, about=about, spare=spare)
         self.opened()
 
     def opened(self) -> bool:

@@ -240,12 +240,23 @@ class MarkedStorage(Storage):
         links, window = self._linked(), self.ring.window()
         if self._index is not None:
             self._index.clear()
-        columns = list(links.keys.columns)
-        if not columns or not len(window):
+        if not len(window):
             return
         numbers = torch.arange(window.first[0], window.first[0] + len(window))
-        cells = self.read_keys(self.ring.positions(numbers), columns)
-        links.revise(Marks.of(cells, links.keys), window.first[0])
+        if columns := list(links.keys.columns):
+            cells = self.read_keys(self.ring.positions(numbers), columns)
+            links.revise(Marks.of(cells, links.keys), window.first[0])
+        self._know_last(links, numbers)
+
+    def _know_last(self, links: Links, numbers: torch.Tensor) -> None:
+        """Let the next rows go on behind the newest ones, where only observations say so."""
+        observed = [key for pair in links.keys.observations for key in pair]
+        stride = self.columns.numel()
+        if links.keys.numbered or not observed or len(numbers) < stride:
+            return
+        positions = self.ring.positions(numbers[-stride:])
+        last = self.read_keys(positions, [*links.keys.columns, *observed])
+        links.take_last(last, links.back[positions.numpy()])
 
     def _marker_keys(self) -> MarkerKeys:
         schema = self._made()[0].schema

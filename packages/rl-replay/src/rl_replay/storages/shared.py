@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NestedKey, as_key, as_tuple
-from rl_replay.compact import CompactRows
+from rl_replay.compact import STEADY, CompactRows
 from rl_replay.compact_layout import CompactLayout
 from rl_replay.links import Found, Links
+from rl_replay.marker_keys import MarkerKeys
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.sharing import Sharing
 from rl_replay.sharing.files import LEFT, MISSES, REACH, SharedFiles
@@ -24,7 +26,7 @@ from rl_replay.sharing.loading import loaded
 from rl_replay.side_table import SideTable
 from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.tensors import TensorStorage
-from rl_replay.structure import Structure
+from rl_replay.structure import Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
 from rl_slabs.schema import leaves_of
@@ -32,7 +34,6 @@ from rl_slabs.schema import leaves_of
 LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""
 
-_STEADY = torch.ones((), dtype=torch.bool)
 _OWN = (
     "ring",
     "structure",
@@ -191,10 +192,9 @@ class SharableStorage(TensorStorage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
-        places = self.ring.positions(numbers) if positions is None else positions
+        places, epoch = self.ring.positions(numbers) if positions is None else positions, self.epoch
         cells, steady = self._gathered(numbers, places, keys)
-        good = self.ring.accept(numbers)
-        return cells, good if steady is _STEADY else steady & good
+        return cells, self._good(numbers, steady, epoch)
 
     def read_linked(
         self, numbers: torch.Tensor
@@ -211,12 +211,17 @@ class SharableStorage(TensorStorage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
-        positions = self.ring.positions(numbers)
+        positions, epoch = self.ring.positions(numbers), self.epoch
         cells, steady = self._gathered(numbers, positions, None)
         back = self.back[positions.numpy()]
-        # last: what stands now stood when the rows and the links were copied
+        return cells, self._good(numbers, steady, epoch), back
+
+    def _good(self, numbers: torch.Tensor, steady: torch.Tensor, epoch: int) -> torch.Tensor:
+        """Which rows are whole; asked last, as what stands now stood when they were copied."""
         good = self.ring.accept(numbers)
-        return cells, good if steady is _STEADY else steady & good, back
+        if self.epoch != epoch:  # others were loaded, which may have the same numbers
+            return torch.zeros_like(good)
+        return good if steady is STEADY else steady & good
 
     def _gathered(
         self, numbers: torch.Tensor, positions: torch.Tensor, keys: list[NestedKey] | None
@@ -225,9 +230,13 @@ class SharableStorage(TensorStorage):
         if not isinstance(store, CompactRows):
             quick = keys is None and positions.ndim == 1
             cells = store.gather(positions) if quick else store.read(positions, keys=keys)
-            return cells, _STEADY
-        self._know_others(store)
-        return store.read_beside_writers(positions, numbers, keys=keys)
+            return cells, STEADY
+        sharing, unmoved = self._sharing, None
+        if sharing is not None:
+            if sharing.board[MISSES]:
+                self._know_others(store)
+            unmoved = partial(sharing.ring.unmoved, sharing.ring.moment())
+        return store.read_beside_writers(positions, numbers, keys=keys, unmoved=unmoved)
 
     @contextmanager
     def own_index(self) -> Iterator[None]:
@@ -367,12 +376,15 @@ class SharableStorage(TensorStorage):
         self._stand_over(files)
 
     def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
-        sharing = self._sharing
-        if sharing is None:
+        former = sharing = self._sharing
+        if sharing is None or former is None:
             super()._take_new(structure, schema, columns)
             return
+        layout = self._layout(schema) if self.lossless else None  # refuses before anything changes
         if self.store is not None:
-            sharing = self._leave(sharing, schema)
+            sharing.require_turns(self._came(), schema)
+            self._share(1)
+            sharing = self._sharing or former  # just made
         about = {
             "structure": structure.to_plain(),
             "columns": list(columns),
@@ -380,24 +392,28 @@ class SharableStorage(TensorStorage):
             "ids": [list(as_tuple(key)) for key in self.ids],
             "ends": [list(as_tuple(key)) for key in self.ends],
         }
-        stored = self._layout(schema).stored if self.lossless else schema
-        sharing.make(stored, self.capacity_for(columns), json.dumps(about))
+        capacity = self.capacity_for(columns)
+        stored = schema if layout is None else layout.stored
+        spare = 0 if layout is None else capacity * layout.joins
+        try:
+            sharing.make(stored, capacity, json.dumps(about), spare=spare)
+        except BaseException:
+            self._sharing, self.ring = former, former.ring
+            raise
+        if sharing is not former:
+            former.board[LEFT] = 1
         self._attach(sharing)
         if self._number >= 0:
             sharing.ring.claim().restart(self._number)
             sharing.end()
 
-    def _leave(self, sharing: Sharing, schema: RowSchema) -> Sharing:
-        """Go on in other files, with other keys."""
-        if not sharing.ring.takes_turns:
-            raise ValueError(
-                f"other processes store rows with the leaves {list(self._came())}, not "
-                f"{list(schema)}: a shared buffer keeps its keys. Make another one."
-            )
-        sharing.board[LEFT] = 1
-        self._share(1)
-        assert self._sharing is not None  # just made
-        return self._sharing
+    def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
+        sharing = self._sharing
+        if sharing is not None and marks is None and not len(sharing.ring.window()):
+            given, came = leaves_of(batch.cells), self._came()
+            if given.keys() != {field.path for field in came.fields}:
+                sharing.require_turns(came, given)  # one writer has other files by now
+        return super()._write(batch, marks)
 
     def _attach(self, sharing: Sharing) -> None:
         """Stand over rows that this or another process made."""
@@ -409,9 +425,7 @@ class SharableStorage(TensorStorage):
         store: RowStore = PlainRows(slab.rows)
         if self.lossless:
             layout = self._layout(RowSchema.from_dict(about["schema"]))
-            each, lanes = slab.capacity // slab.lanes, slab.lanes
-            memory = SideTable.memory_in(layout.side, each, sharing.files.side, lanes=lanes)
-            side = SideTable(layout.side, each, lanes=lanes, memory=memory)
+            side = SideTable.beside(slab, layout.side, sharing.files.side)
             store = CompactRows(layout, slab.rows, side, back=sharing.back)
         self._take(Structure.from_plain(about["structure"]), store, sharing.back)
 

@@ -74,7 +74,7 @@ class TensorStorage(MarkedStorage):
         structure = Structure.of(storage)
         batch = structure.take_apart(storage, Arrangement(ndim))
         found = leaves_of(batch.cells)
-        self._require_views(storage, found)
+        _require_views(storage, found)
         count = len(batch.cells)
         if max_size is not None and max_size != count:
             raise ValueError(f"max_size is {max_size}, but the tensors hold {count} rows.")
@@ -82,7 +82,7 @@ class TensorStorage(MarkedStorage):
         schema = self._schema(batch.cells)
         arrays = {field.path: found[field.path] for field in schema.fields}
         self.columns = torch.Size(batch.shape[1:])
-        self._take(structure, PlainRows(Rows(schema, None, arrays)), _no_links(count))
+        self._take(structure, PlainRows(Rows(schema, None, arrays)), np.zeros(count, np.int32))
 
     def _begin(self, max_size: int, *, device: Device, ndim: int) -> None:
         super().__init__(max_size, ndim=ndim)
@@ -143,6 +143,11 @@ class TensorStorage(MarkedStorage):
             row = self._one_row.take(data)
             if row is not None:
                 return self._write_one(self._one_row, row)
+        known = None if self._open or self._plain is None else self._plain.of(data, 0)
+        if known is not None:
+            self.require_own()
+            one = Known((key, array[None]) for key, array in known.items())
+            return self._write_leaves(one, Extent(1, 1, 1))
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             self._require_one(data.batch_size)
@@ -317,7 +322,7 @@ class TensorStorage(MarkedStorage):
 
     def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
         capacity = self.capacity_for(columns)
-        back = _no_links(capacity)
+        back = np.zeros(capacity, np.int32)
         self._take(structure, self._allocate(schema, capacity, back), back)
 
     def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:
@@ -339,9 +344,11 @@ class TensorStorage(MarkedStorage):
         self._index = None
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
-        if plain and isinstance(store, PlainRows) and not structure.element:
-            self._plain = PlainLeaves(store.schema)
-            self._one_row = OneRow(store.rows, self._plain)
+        misses = isinstance(store, CompactRows) and store.layout.may_miss
+        if plain and not misses and not structure.element:
+            self._plain = PlainLeaves(_schema_of(store))
+            if isinstance(store, PlainRows):
+                self._one_row = OneRow(store.rows, self._plain)
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
@@ -475,21 +482,16 @@ class TensorStorage(MarkedStorage):
             f"{self.arrangement.dim_extend}, as first stored, got batch size {list(shape)}."
         )
 
-    def _require_views(self, storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
-        if is_tensor_collection(storage):
-            given: dict[tuple[str, ...], torch.Tensor] = leaves_of(storage)
-        else:
-            given = Structure.of(storage)._leaves(storage)
-        for path, leaf in found.items():
-            if leaf.data_ptr() != given[path].data_ptr() and leaf.numel():
-                raise ValueError(
-                    f"leaf {path} of shape {list(given[path].shape)} cannot be laid flat without "
-                    "a copy: make it contiguous first."
-                )
 
-
-def _no_links(capacity: int) -> NDArray[np.int32]:
-    return np.zeros(capacity, dtype=np.int32)
+def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
+    collection = is_tensor_collection(storage)
+    given = leaves_of(storage) if collection else Structure.of(storage)._leaves(storage)
+    for path, leaf in found.items():
+        if leaf.data_ptr() != given[path].data_ptr() and leaf.numel():
+            raise ValueError(
+                f"leaf {path} of shape {list(given[path].shape)} cannot be laid flat without a "
+                "copy: make it contiguous first."
+            )
 
 
 def _schema_of(store: RowStore) -> RowSchema:

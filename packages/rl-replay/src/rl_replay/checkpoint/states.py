@@ -1,0 +1,159 @@
+"""Everything that the next samples of a buffer depend on, and back: all of it or nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rl_replay.storages import ListStorage, TensorStorage
+
+_PARTS = ("storage", "sampler", "writer")
+_KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "rng"})
+
+
+def state_of(buffer: Any) -> dict[str, Any]:
+    """A buffer's rows, sampler, writer, transforms, batch size and generator.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+
+    Example:
+        >>> from rl_replay import ReplayBuffer
+        >>> state_of(ReplayBuffer(batch_size=3))["batch_size"]
+        3
+    """
+    beside = state_beside(buffer)  # first: it takes back what was drawn ahead
+    return beside | {
+        "storage": buffer._storage.state_dict(),
+        "kinds": {name: type(getattr(buffer, f"_{name}")).__name__ for name in _PARTS[1:]},
+        "dim_extend": buffer._dim_extend,
+    }
+
+
+def state_beside(buffer: Any) -> dict[str, Any]:
+    """The state of everything beside the rows, as `stand` takes it.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+
+    Example:
+        >>> from rl_replay import ReplayBuffer
+        >>> sorted(state_beside(ReplayBuffer()))
+        ['batch_size', 'rng', 'sampler', 'transform', 'writer']
+    """
+    buffer._rewind()
+    return {
+        "sampler": buffer._sampler.state_dict(),
+        "writer": buffer._writer.state_dict(),
+        "transform": dict(buffer._transform.state_dict()),
+        "batch_size": buffer._batch_size,
+        "rng": buffer._rng(),
+    }
+
+
+def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
+    """Stand as another buffer did.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+        state: What `state_of` returned.
+
+    Raises:
+        ValueError: It is no such state, or of a buffer of other parts; nothing has changed then.
+
+    Example:
+        >>> from rl_replay import ReplayBuffer
+        >>> first, second = ReplayBuffer(), ReplayBuffer()
+        >>> _ = first.extend(["a", "b"])
+        >>> load_state(second, state_of(first))
+        >>> second[:]
+        ['a', 'b']
+    """
+    if missing := sorted(_KEYS - set(state)):
+        raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
+    for name, kind in state["kinds"].items():
+        require_same_kind("the state", name, kind, getattr(buffer, f"_{name}"))
+    _require_same_rows(buffer, state)
+    stand(buffer, state, lambda: buffer._storage.load_state_dict(state["storage"]))
+
+
+def stand(buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None]) -> None:
+    """Take over what is beside the rows, then the rows; where either fails, nothing changes.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+        state: What `state_beside` returned.
+        load_rows: Puts the rows in; it looks at them before it drops the former ones.
+
+    Raises:
+        ValueError: The buffer has other transforms.
+    """
+    former = copy.deepcopy(state_beside(buffer))
+    generator = buffer._generator
+    try:
+        _put(buffer, state)
+        load_rows()
+    except BaseException:
+        buffer._generator = buffer._sampler.generator = generator
+        _put(buffer, former)
+        raise
+
+
+def require_same_kind(source: object, name: str, kind: str, part: object) -> None:
+    """Nothing where a part of a buffer is of the kind that is to be loaded.
+
+    Args:
+        source: What is loaded.
+        name: The part.
+        kind: The name of its class.
+        part: The buffer's.
+
+    Raises:
+        ValueError: It is of another kind.
+
+    Example:
+        >>> require_same_kind("the state", "sampler", "int", 3)
+    """
+    if kind != type(part).__name__:
+        raise ValueError(
+            f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
+            f"with the same {name}."
+        )
+
+
+def _put(buffer: Any, state: Mapping[str, Any]) -> None:
+    try:
+        buffer._transform.load_state_dict(state["transform"])
+    except RuntimeError as error:
+        raise ValueError(
+            f"the buffer had other transforms than this one: {error} Make it with the same ones."
+        ) from error
+    buffer._sampler.load_state_dict(state["sampler"])
+    buffer._writer.load_state_dict(state["writer"])
+    buffer._batch_size = state["batch_size"]
+    if state["rng"] is not None:
+        buffer._generator = buffer._generator or torch.Generator()
+        buffer._generator.set_state(state["rng"])
+        buffer._sampler.generator = buffer._generator
+
+
+def _require_same_rows(buffer: Any, state: Mapping[str, Any]) -> None:
+    storage, rows = buffer._storage, state["storage"]
+    for kind, key in ((ListStorage, "items"), (TensorStorage, "rows")):
+        if isinstance(storage, kind) and key not in rows:
+            raise ValueError(
+                f"the state is not of a {kind.__name__}, as this buffer's {type(storage).__name__} "
+                "is one: make it with a storage of the same kind."
+            )
+    columns = rows.get("columns")
+    if columns is None or not isinstance(storage, TensorStorage):
+        return
+    if (1 + len(columns), state["dim_extend"]) != (storage.ndim, buffer._dim_extend):
+        raise ValueError(
+            f"the state is of a storage of {1 + len(columns)} dimensions that grows along "
+            f"dimension {state['dim_extend']}, this one has {storage.ndim} and grows along "
+            f"{buffer._dim_extend}: make one of the same shape."
+        )

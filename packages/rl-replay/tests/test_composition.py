@@ -1,0 +1,152 @@
+"""Parts of a buffer that are exchanged, and those that do not go together."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_layout.testing import trajectories
+from rl_replay import (
+    ImmutableDatasetWriter,
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    RoundRobinWriter,
+    SliceSampler,
+)
+
+
+def filled(**parts) -> ReplayBuffer:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(30), batch_size=4, **parts)
+    buffer.extend(trajectories([5, 7]))
+    return buffer
+
+
+class KeepsOld(RoundRobinWriter):
+    overwrites_oldest = False
+
+
+@pytest.mark.parametrize(
+    ("exchange", "error", "message"),
+    [
+        (
+            lambda b: b.set_sampler(SliceSampler(num_slices=2, traj_key="game")),
+            KeyError,
+            "no column 'game'",
+        ),
+        (
+            lambda b: b.set_sampler(SliceSampler(num_slices=2, end_key=("next", "lost"))),
+            KeyError,
+            "no column",
+        ),
+        (lambda b: b.set_sampler(3), TypeError, "sampler must be a Sampler, got int"),
+        (lambda b: b.set_writer(3), TypeError, "writer must be a Writer, got int"),
+        (lambda b: b.set_storage(3), TypeError, "storage must be a Storage, got int"),
+        (lambda b: b.set_storage(ListStorage(9), 3), TypeError, "collate_fn must be a function"),
+        (lambda b: b.set_rng(3), TypeError, "generator must be a torch.Generator, got int"),
+    ],
+)
+def test_parts_that_do_not_fit_leave_the_former_ones(exchange, error, message) -> None:
+    buffer = filled()
+    before, parts = repr(buffer), (buffer.storage, buffer.sampler, buffer.writer)
+    rows = buffer[:]
+    with pytest.raises(error, match=message):
+        exchange(buffer)
+    assert repr(buffer) == before
+    assert (buffer.storage, buffer.sampler, buffer.writer) == parts
+    assert (buffer[:] == rows).all()
+    assert buffer.sample().shape == (4,)
+    buffer.extend(trajectories([3]))
+    assert sorted(buffer.storage.trajectories().lengths().tolist()) == [3, 5, 7]
+
+
+def test_a_storage_without_the_samplers_column_leaves_the_former_one() -> None:
+    rows = TensorDict({"game": torch.tensor([1, 1, 2]), "a": torch.arange(3)}, [3])
+    sampler = SliceSampler(num_slices=1, traj_key="game")
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=1)
+    buffer.extend(rows)
+    other = LazyTensorStorage(9)
+    other.extend(rows.exclude("game"))
+    with pytest.raises(KeyError, match="no column 'game'"):
+        buffer.set_storage(other)
+    assert len(buffer) == 3
+    assert "game" in buffer.sample()
+
+
+def test_a_writer_that_keeps_old_rows_does_not_replace_one_of_lossless_storage() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9, lossless=True))
+    buffer.extend(trajectories([5]))
+    with pytest.raises(ValueError, match="does not overwrite the oldest row first"):
+        buffer.set_writer(KeepsOld())
+    buffer.extend(trajectories([2]))
+    assert len(buffer) == 7
+
+
+@pytest.mark.parametrize("dim", [1.0, True, "1"])
+def test_a_dimension_is_an_integer(dim: object) -> None:
+    with pytest.raises(TypeError, match="dim_extend must be an integer"):
+        ReplayBuffer(storage=LazyTensorStorage(9, ndim=2), dim_extend=dim)
+
+
+def test_another_storage_grows_along_its_own_last_dimension() -> None:
+    rows = torch.arange(12).view(3, 4)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.set_storage(LazyTensorStorage(24, ndim=2))
+    assert buffer.dim_extend == 1
+    buffer.extend(rows)
+    buffer.extend(rows + 12)
+    assert torch.equal(buffer[:], torch.cat([rows, rows + 12], 1))
+    buffer.set_storage(LazyTensorStorage(24, ndim=3))
+    assert buffer.dim_extend == 2
+
+
+def test_a_dimension_that_was_asked_for_stays() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(24, ndim=2), dim_extend=0)
+    buffer.set_storage(LazyTensorStorage(24, ndim=3))
+    assert buffer.dim_extend == 0
+    old = buffer.storage
+    other = ReplayBuffer(storage=LazyTensorStorage(24, ndim=2), dim_extend=1)
+    with pytest.raises(ValueError, match=r"dim_extend must lie in \[0, 1\)"):
+        other.set_storage(LazyTensorStorage(9))
+    assert other.storage.ndim == 2
+    assert buffer.storage is old
+
+
+def test_rows_that_lie_along_another_dimension_are_not_taken() -> None:
+    lying = LazyTensorStorage(24, ndim=2)
+    lying.arrange(0)
+    lying.extend(torch.arange(6).view(2, 3))
+    buffer = ReplayBuffer(storage=LazyTensorStorage(24, ndim=2), dim_extend=1)
+    buffer.extend(torch.arange(6).view(2, 3))
+    with pytest.raises(RuntimeError, match="rows were written along dimension 0"):
+        buffer.set_storage(lying)
+    assert torch.equal(buffer[:], torch.arange(6).view(2, 3))
+    free = ReplayBuffer()
+    free.set_storage(lying)
+    assert torch.equal(free[:], torch.arange(6).view(2, 3))
+
+
+def test_a_dataset_writer_refuses_after_it_was_set() -> None:
+    buffer = filled()
+    rows = buffer[:]
+    assert isinstance(buffer.set_writer(ImmutableDatasetWriter()), RoundRobinWriter)
+    with pytest.raises(RuntimeError, match="immutable dataset"):
+        buffer.extend(rows)
+    assert (buffer[:] == rows).all()
+
+
+def test_a_dataset_without_tensors_of_its_own_is_empty_until_it_is_loaded(tmp_path) -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(9))
+    made.extend(torch.arange(5))
+    made.set_writer(ImmutableDatasetWriter())
+    made.dumps(tmp_path)
+    dataset = ReplayBuffer(storage=LazyTensorStorage(9), writer=ImmutableDatasetWriter())
+    assert len(dataset) == 0
+    dataset.loads(tmp_path)
+    assert dataset[:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rows_that_were_dropped_are_no_dataset() -> None:
+    buffer = filled()
+    buffer.empty()
+    buffer.set_writer(ImmutableDatasetWriter())
+    assert len(buffer) == 0
