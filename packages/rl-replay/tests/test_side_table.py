@@ -128,15 +128,19 @@ def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(t
     assert table.in_use() == 0
 
 
-def test_a_spawned_process_goes_on_with_the_same_slots():
-    table = SideTable(SCHEMA, 5, memory=SideTable.memory_for(SCHEMA, 5, kind="shared"))
-    slots = table.take(0, 4)
+def release_elsewhere(table, lane, slots):
     process = multiprocessing.get_context("spawn").Process(
-        target=SideTable.release, args=(table, 0, slots[1:])
+        target=SideTable.release, args=(table, lane, slots)
     )
     process.start()
     process.join(60)
     assert process.exitcode == 0
+
+
+def test_a_spawned_process_goes_on_with_the_same_slots():
+    table = SideTable(SCHEMA, 5, memory=SideTable.memory_for(SCHEMA, 5, kind="shared"))
+    slots = table.take(0, 4)
+    release_elsewhere(table, 0, slots[1:])
     assert table.in_use() == 1
 
 
@@ -161,12 +165,7 @@ def test_another_process_finds_the_slots_of_a_slab():
     slab, file = Slab.shared(SMALL, 6, lanes=2, spare=6), LazyFile.shared("a test")
     table = SideTable.beside(slab, SMALL, file)
     slots = table.take(1, 3)
-    process = multiprocessing.get_context("spawn").Process(
-        target=SideTable.release, args=(table, 1, slots[1:])
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
+    release_elsewhere(table, 1, slots[1:])
     again = SideTable.beside(slab, SMALL, file)
     assert (again.in_use(), again.take(1, 1).tolist()) == (1, [5])
 

@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs import LazyFile
-from rl_slabs.gathering import use_large_pages
+from rl_slabs.gathering import MAP_NORESERVE, use_large_pages
 from rl_slabs.handle import FileHandle
-from rl_slabs.space import require_memory, take_piece
+from rl_slabs.space import take_piece
 
 Kind = Literal["private", "shared", "mapped"]
-
-# Python names it from 3.12 on; Linux has had this number on every machine that torch runs on
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class SparseMemory:
@@ -56,7 +53,7 @@ class SparseMemory:
         if (kind == "mapped") != (path is not None):
             raise ValueError(f"a path belongs to a mapped memory: got {kind!r} and path={path!r}.")
         if kind == "private":
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
             self._attach(kind, mmap.mmap(-1, nbytes, flags=flags), -1)
             return
         if path is None:
@@ -110,9 +107,7 @@ class SparseMemory:
         Example:
             >>> SparseMemory(8192, "shared").secure(4096, 8192, "an example")
         """
-        if self.kind != "mapped":
-            require_memory(stop - start, wanted)
-        take_piece(self._descriptor, start, stop, wanted)
+        take_piece(self._descriptor, start, stop, wanted, on_disk=self.kind == "mapped")
 
     def touch(self, start: int, stop: int, wanted: str) -> None:
         """`secure`, and take the pages of private memory now, on large pages where there are any.

@@ -17,7 +17,7 @@ PARALLEL_ITEMS = 32768
 _HUGE = 1 << 21
 
 # Python names it from 3.12 on; Linux has had this number on every machine that torch runs on
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
@@ -89,7 +89,7 @@ def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
         >>> zeroed(5)
         array([0, 0, 0, 0, 0], dtype=uint8)
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if promised else 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if promised else 0)
     memory = mmap.mmap(-1, nbytes + promised, flags=flags)
     if nbytes >= _HUGE:
         use_large_pages(memory, 0, nbytes)

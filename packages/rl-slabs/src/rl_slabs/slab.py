@@ -293,9 +293,7 @@ class Slab:
             (1000006, 1)
         """
         first, last = (self._spare_at + row * self.space.strides[0] for row in (start, stop))
-        if self.kind != "mapped":
-            require_memory(last - first, wanted)
-        take_piece(self._descriptor, first, last, wanted)
+        take_piece(self._descriptor, first, last, wanted, on_disk=self.kind == "mapped")
 
     @property
     def closed(self) -> bool:

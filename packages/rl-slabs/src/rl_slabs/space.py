@@ -83,14 +83,15 @@ def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) 
         ) from error
 
 
-def take_piece(descriptor: int, start: int, stop: int, wanted: str) -> None:
-    """Let bytes `[start, stop)` of a file that is promised in full really be there.
+def take_piece(descriptor: int, start: int, stop: int, wanted: str, *, on_disk: bool) -> None:
+    """Let bytes `[start, stop)` of what is promised in full really be there.
 
     Args:
-        descriptor: An open file, writable; below 0 there is none, and nothing to do.
+        descriptor: An open file, writable; below 0 it is memory without a file.
         start: The first byte.
         stop: One past the last byte.
         wanted: What they are for, for the message.
+        on_disk: Whether the file lies on a disk; else free memory is asked for first.
 
     Raises:
         OSError: Too little memory or disk.
@@ -98,8 +99,10 @@ def take_piece(descriptor: int, start: int, stop: int, wanted: str) -> None:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryFile() as file:
-        ...     take_piece(file.fileno(), 4096, 8192, "an example")
+        ...     take_piece(file.fileno(), 4096, 8192, "an example", on_disk=True)
     """
+    if not on_disk:
+        require_memory(stop - start, wanted)
     if descriptor < 0:
         return
     system = os.fstatvfs(descriptor)

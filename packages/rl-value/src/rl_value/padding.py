@@ -1,13 +1,14 @@
-"""What networks may read of rows that are padding."""
+"""Which steps are real, and what networks may read of the others."""
 
 from __future__ import annotations
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import as_tuple
+from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.markers import flat_marker
 from rl_layout.tensordict_fast import find
 
@@ -40,9 +41,7 @@ def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> T
     mask = find(batch, keys.MASK)
     if mask is None:
         return batch
-    shape, seen = batch.batch_size, batch.copy()
-    singleton = mask.shape == (*shape, 1)
-    real = flat_marker(mask, shape, keys.MASK, torch.bool, singleton).view(shape)
+    real, seen = step_flag(batch, keys.MASK, mask), batch.copy()
     read = [key for network in networks if network is not None for key in network.in_keys]
     for key in dict.fromkeys(map(as_tuple, read)):
         leaf = find(batch, key)
@@ -50,3 +49,28 @@ def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> T
             alike = real.view(*real.shape, *(1,) * (leaf.ndim - real.ndim))
             seen.set(key, torch.where(alike, leaf, 0))
     return seen
+
+
+def step_flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:
+    """A flag of the steps of a batch, with or without a last dimension of size 1.
+
+    Args:
+        batch: of batch size ``[*B, T]``.
+        key: its key, for the message.
+        value: bool ``[*B, T]`` or ``[*B, T, 1]``.
+
+    Returns:
+        bool ``[*B, T]``.
+
+    Raises:
+        TypeError: it is not boolean.
+        ValueError: it has another shape than the batch.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> step_flag(TensorDict({}, [2]), "flag", torch.tensor([[True], [False]]))
+        tensor([ True, False])
+    """
+    shape = batch.batch_size
+    singleton = value.shape == (*shape, 1)
+    return flat_marker(value, shape, key, torch.bool, singleton).view(shape)

@@ -73,6 +73,10 @@ class Sharing:
                 "keeps its keys. Make another one."
             )
 
+    def lanes_are_empty(self) -> bool:
+        """Whether there are several lanes and no row in any."""
+        return not (self.ring.takes_turns or len(self.ring.window()))
+
     def forget(self) -> None:
         """Know nothing of what the threads of another process wrote, of which this is a child."""
         self._threads, self._writer, self._own = threading.local(), None, None

@@ -376,15 +376,15 @@ class SharableStorage(TensorStorage):
         self._stand_over(files)
 
     def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
-        former = sharing = self._sharing
-        if sharing is None or former is None:
+        former = self._sharing
+        if former is None:
             super()._take_new(structure, schema, columns)
             return
         layout = self._layout(schema) if self.lossless else None  # refuses before anything changes
         if self.store is not None:
-            sharing.require_turns(self._came(), schema)
+            former.require_turns(self._came(), schema)
             self._share(1)
-            sharing = self._sharing or former  # just made
+        sharing = self._sharing or former  # it is there: `_share` makes it
         about = {
             "structure": structure.to_plain(),
             "columns": list(columns),
@@ -409,10 +409,10 @@ class SharableStorage(TensorStorage):
 
     def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
         sharing = self._sharing
-        if sharing is not None and marks is None and not len(sharing.ring.window()):
+        if sharing is not None and marks is None and sharing.lanes_are_empty():
             given, came = leaves_of(batch.cells), self._came()
             if given.keys() != {field.path for field in came.fields}:
-                sharing.require_turns(came, given)  # one writer has other files by now
+                sharing.require_turns(came, given)
         return super()._write(batch, marks)
 
     def _attach(self, sharing: Sharing) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple, require
-from rl_layout.markers import flat_marker
 from rl_layout.tensordict_fast import find
 from rl_value.estimators.steps import under_next
+from rl_value.padding import step_flag
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -47,12 +47,12 @@ def counted_steps(
     if mask_key is None:
         return None
     if mask_key != "auto":
-        return _flag(batch, mask_key, require(batch, mask_key))
+        return step_flag(batch, mask_key, require(batch, mask_key))
     found: Tensor | None = None
     for key in (keys.MASK, keys.SHIFTED_VALID):
         value = find(batch, as_tuple(key))
         if value is not None:
-            flag = _flag(batch, key, value)
+            flag = step_flag(batch, key, value)
             found = flag if found is None else found & flag
     for lost in (_without_history(batch), _without_next(batch, terminated)):
         if lost is not None:
@@ -63,7 +63,7 @@ def counted_steps(
 def _without_history(batch: TensorDictBase) -> Tensor | None:
     """Steps whose observation, or next one, is not the one that the policy saw."""
     flag = find(batch, keys.HISTORY_MISSING)
-    return None if flag is None else _flag(batch, keys.HISTORY_MISSING, flag)
+    return None if flag is None else step_flag(batch, keys.HISTORY_MISSING, flag)
 
 
 def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
@@ -71,14 +71,8 @@ def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None
     flag = find(batch, keys.NEXT_MISSING)
     if flag is None:
         return None
-    lost, ended = _flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
+    lost, ended = step_flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
     return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
-
-
-def _flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:
-    shape = batch.batch_size
-    singleton = value.shape == (*shape, 1)
-    return flat_marker(value, shape, key, torch.bool, singleton).view(shape)
 
 
 def spread(counted: Tensor | None, values: Tensor) -> Tensor | None:
