@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -48,10 +49,13 @@ class Model(RuleBasedStateMachine):
         self.ended: set[Row] = set()
         self.names = 0
         self.written = 0
+        self.more: list[str] = []  # the leaves beside those of `batch`
 
     @rule(data=st.data(), single=st.booleans())
     def write(self, data: st.DataObject, single: bool) -> None:
-        lane = data.draw(st.integers(0, len(self.buffers) - 1))
+        self._write(data.draw(st.integers(0, len(self.buffers) - 1)), data, single=single)
+
+    def _write(self, lane: int, data: st.DataObject, *, single: bool) -> None:
         count = 1 if single else data.draw(st.integers(1, self.each))
         rows, ends = [], []
         for _ in range(count):
@@ -69,6 +73,8 @@ class Model(RuleBasedStateMachine):
             else:
                 going[which] = (row[0], row[1] + 1)
         buffer, cells = self.buffers[lane], batch(rows, ends)
+        for key in self.more:
+            cells[key] = cells["observation"]
         if single:
             buffer.add(cells[0])
         else:
@@ -80,6 +86,20 @@ class Model(RuleBasedStateMachine):
     def empty(self, data: st.DataObject) -> None:
         data.draw(st.sampled_from(self.buffers)).empty()
         self.rows = [[] for _ in self.buffers]
+
+    @rule(data=st.data())
+    def bring_other_keys(self, data: st.DataObject) -> None:
+        self.empty(data)
+        self.more = [] if self.more else ["more"]
+        stored = self.written
+        writer = data.draw(st.integers(0, len(self.buffers) - 1))
+        self._write(writer, data, single=data.draw(st.booleans()))
+        for other, buffer in enumerate(self.buffers):
+            if other != writer:
+                if stored:
+                    with pytest.raises(RuntimeError, match="hand the buffer over again"):
+                        len(buffer)
+                self.buffers[other] = pickle.loads(pickle.dumps(self.buffers[writer]))
 
     @rule(data=st.data())
     def update(self, data: st.DataObject) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import multiprocessing
 import os
@@ -202,71 +201,6 @@ def test_what_cannot_be_shared_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="4 rows do not fit one of the 2 lanes of a storage, each"):
         buffer.extend(torch.arange(4))
     buffer.extend(torch.arange(3))
-    buffer.empty()
-    assert len(buffer) == 0
-    with pytest.raises(ValueError, match="a shared buffer keeps its keys"):
-        buffer.storage.stand(*_other_rows())
-    with pytest.raises(TypeError, match="expected data like the first"):
-        buffer.extend({"b": torch.ones(2)})
-
-
-def _other_rows() -> tuple[Any, Any]:
-    other = ReplayBuffer(storage=LazyTensorStorage(5, lanes=2), shared=True)
-    other.extend({"b": torch.ones(2)})
-    from rl_replay.storages.contents import Contents
-
-    state = other.storage.state_dict()
-    return Contents.of_state(state, other.storage.store.schema), lambda store, back: None
-
-
-def test_other_processes_hear_that_a_file_was_left_for_other_keys() -> None:
-    buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(21))
-    buffer.extend(TensorDict({"a": torch.zeros(10)}, [10]))
-    copy = pickle.loads(pickle.dumps(buffer))
-    assert len(copy) == 10
-    numbers = buffer.sample(50)["collector", "row"]
-    buffer.empty()
-    assert len(copy) == 0
-    buffer.extend(TensorDict({"b": torch.ones(4)}, [4]))
-    assert not set(buffer.sample(50)["collector", "row"].tolist()) & set(numbers.tolist())
-    with pytest.raises(RuntimeError, match="hand the buffer over again"):
-        len(copy)
-    assert len(pickle.loads(pickle.dumps(buffer))) == 4
-
-
-def test_an_empty_shared_buffer_says_that_it_keeps_its_keys() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(6, lanes=2), shared=True)
-    buffer.extend(TensorDict({"a": torch.zeros(3)}, [3]))
-    buffer.empty()
-    with pytest.raises(ValueError, match=r"leaves \['a'\], not \['b'\]: a shared buffer keeps"):
-        buffer.extend(TensorDict({"b": torch.zeros(3)}, [3]))
-    assert len(buffer.extend(TensorDict({"a": torch.zeros(2)}, [2]))) == 2
-
-
-@pytest.mark.parametrize("lossless", [False, True])
-def test_a_file_that_could_not_be_left_is_written_on(
-    lossless: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = ReplayBuffer(storage=LazyMemmapStorage(21, lossless=lossless))
-    buffer.extend(trajectories([5]))
-    copy = pickle.loads(pickle.dumps(buffer))
-    buffer.empty()
-
-    def no_space(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    other = trajectories([4])
-    other["more"] = torch.zeros(4)
-    monkeypatch.setattr(os, "posix_fallocate", no_space)
-    with pytest.raises(OSError, match="No space"):
-        buffer.extend(other)
-    monkeypatch.undo()
-    if lossless:
-        with pytest.raises(ValueError, match="nothing to store once"):
-            buffer.extend(torch.arange(4))
-    buffer.extend(trajectories([7]))
-    assert len(copy) == len(buffer) == 7
-    assert copy.storage.trajectories().lengths().tolist() == [7]
 
 
 @pytest.mark.parametrize("ndim", [2, 3])

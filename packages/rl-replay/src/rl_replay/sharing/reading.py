@@ -51,10 +51,12 @@ def choose(
 
     Raises:
         ValueError: What the sampler refuses.
+        RuntimeError: Another process emptied the storage and stores other keys elsewhere.
     """
     try:
         return sampler.sample(storage, size)
     except ValueError:
+        storage.look()
         if not isinstance(sampler, TrajectorySampler) or not len(storage.ring.window()):
             raise
     with storage.own_index():

@@ -11,7 +11,7 @@ import torch
 
 from rl_replay.sharing.gate import UpdateGate
 from rl_slabs import Lane, Lanes, LaneState, LazySlab, Slab, Span, Window
-from rl_slabs.lane import FLOOR, LANE_SHIFT, PUBLISHED, SIDE
+from rl_slabs.lane import FLOOR, LANE_SHIFT, PUBLISHED, RESERVED, SIDE, fence
 from rl_slabs.window import as_array, as_tensor
 
 _POLL_S = 0.0002
@@ -122,15 +122,31 @@ class SharedRing:
             held.release()
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, in the lane of the calling thread."""
-        span = self._claimed().reserve(count)
+        """Rows to write next, in the lane of the calling thread.
+
+        Raises:
+            RuntimeError: Rows with other keys are stored elsewhere since.
+            TimeoutError: A process that changes rows in place was stopped.
+        """
+        lane = self._claimed()
+        span = lane.reserve(count)
         if self.gate is not None:
-            self.gate.wait()
+            try:
+                self.gate.wait()
+            except BaseException:
+                lane.cancel()
+                raise
         return span
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read."""
+        """Let the rows of the span be read.
+
+        Raises:
+            RuntimeError: Rows with other keys are stored elsewhere since they were reserved.
+        """
         self._claimed().publish(count)
+        if self.gate is not None:
+            self.gate.look_back()
 
     def cancel(self) -> None:
         """Give the span back untouched: none of its rows was written."""
@@ -213,12 +229,28 @@ class SharedRing:
             floor: For each the first row that was not dropped.
 
         Raises:
-            RuntimeError: Another thread or process holds a lane.
+            RuntimeError: Another thread or process holds a lane, or rows with other keys are
+                stored elsewhere since.
         """
         self.let_go()
         lanes = self._made()
         lanes.restore(published, floor)
         lanes.slab.words[:, SIDE] = 0
+        fence()
+        if self.gate is not None:
+            self.gate.wait()
+
+    def begin_behind(self, former: SharedRing) -> None:
+        """Count on from another ring, so that no number is used again; nobody has this one yet.
+
+        Args:
+            former: The other one, of as many lanes.
+        """
+        lanes, each = self._made(), self.span_limit
+        words = former._made().slab.words
+        begin = -(-words[:, RESERVED] // each) * each  # the first row lies where its lane begins
+        lanes.restore(begin.tolist(), begin.tolist())
+        lanes.slab.words[:, SIDE] = begin - words[:, PUBLISHED] + words[:, SIDE]
 
     def require_free(self) -> None:
         """Nothing where no other thread or process holds a lane.

@@ -13,7 +13,7 @@ from rl_layout.keys import as_key, as_tuple
 from rl_replay.compact_layout import Key
 from rl_replay.links import Links
 from rl_replay.row_store import RowStore
-from rl_replay.sharing.files import EMPTIED, LEFT, SharedFiles
+from rl_replay.sharing.files import EMPTIED, SharedFiles
 from rl_replay.sharing.gate import UpdateGate
 from rl_replay.sharing.lane_writer import LaneWriter
 from rl_replay.sharing.ring import SharedRing
@@ -56,26 +56,32 @@ class Sharing:
         self._writer: LaneWriter | None = None  # of all threads in turn, where there is one lane
         self._own: TrajectoryIndex | None = None
 
-    def require_turns(self, came: Iterable[Key], given: Iterable[Key]) -> None:
-        """Refuse rows with other keys, also where none is stored, unless there is one lane.
+    def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
+        """Refuse rows with other keys, unless the buffer was emptied.
 
         Args:
-            came: The leaves of the first rows.
-            given: Those of the rows that are to be stored.
+            came: The leaves of the rows that may be stored; None where these are to go.
+            given: Those of the rows that are to be.
 
         Raises:
-            ValueError: Other processes may be writing rows with the first ones.
+            ValueError: Other processes stored rows with the first ones since.
         """
-        if not self.ring.takes_turns:
+        if came is not None and (rows := len(self.ring.window())):
             first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
             raise ValueError(
-                f"other processes store rows with the leaves {first}, not {other}: a shared buffer "
-                "keeps its keys. Make another one."
+                f"{rows} rows with the leaves {first} were written since this buffer was emptied: "
+                f"to store {other} instead, let their writers end and empty it again."
             )
 
-    def lanes_are_empty(self) -> bool:
-        """Whether there are several lanes and no row in any."""
-        return not (self.ring.takes_turns or len(self.ring.window()))
+    def begin_behind(self, former: Sharing) -> None:
+        """Go on where other files end; call it in their `gate.left()`.
+
+        Args:
+            former: What stands over the others. Its numbers are not used again, and its epoch is
+                over.
+        """
+        self.ring.begin_behind(former.ring)
+        self.epoch = former.epoch + 1
 
     def forget(self) -> None:
         """Know nothing of what the threads of another process wrote, of which this is a child."""
@@ -130,11 +136,8 @@ class Sharing:
         Raises:
             RuntimeError: Another process emptied the buffer and stores other keys elsewhere.
         """
-        if self.slab is not None and self.board[LEFT]:
-            raise RuntimeError(
-                "another process emptied this buffer and stores rows with other keys since: hand "
-                "the buffer over again."
-            )
+        if self.slab is not None:
+            self.gate.require_current()
 
     def begin(self, store: RowStore, links: Links, stride: int) -> LaneWriter:
         """Hold a lane and know what stands in it.

@@ -88,25 +88,47 @@ class LazyMemmapStorage(LazyTensorStorage):
             name.unlink()  # the open file lives on without its name
             return files
         folder.mkdir(parents=True, exist_ok=True)
-        names = [folder / ROWS_FILE, folder / SIDE_FILE]
-        if self.existsok or self._sharing is not None:  # then they are this storage's own
-            for name in names:
+        for name in self._names():
+            if self._sharing is not None and name.exists():  # its own, good until it is left
+                name.replace(_aside(name))
+            elif self.existsok:
                 name.unlink(missing_ok=True)
-        return SharedFiles.on_disk(names[0], names[1] if self.lossless else None, lanes)
+        rows, side = self._names()
+        return SharedFiles.on_disk(rows, side if self.lossless else None, lanes)
 
-    def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
+    def _names(self) -> list[Path]:
+        folder = self.scratch_dir
+        return [] if folder is None else [folder / ROWS_FILE, folder / SIDE_FILE]
+
+    def _take_new(
+        self,
+        structure: Structure,
+        schema: RowSchema,
+        columns: torch.Size,
+        *,
+        replacing: bool = False,
+    ) -> None:
         if self._lost:
             self._share(self.lanes or 1)
             self._lost = False
         try:
-            super()._take_new(structure, schema, columns)
-        except OSError:
-            self._give_up()
+            super()._take_new(structure, schema, columns, replacing=replacing)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._put_back(no_room=isinstance(error, OSError))
             raise
+        for name in self._names():
+            _aside(name).unlink(missing_ok=True)
 
-    def _give_up(self) -> None:
-        """Leave no empty file behind where there was no room; nobody else waits for it."""
-        if self.takes_turns and self.scratch_dir is not None:
-            for name in (ROWS_FILE, SIDE_FILE):
-                (self.scratch_dir / name).unlink(missing_ok=True)
-            self._lost = True
+    def _put_back(self, *, no_room: bool) -> None:
+        """Name the files again that were to be left; leave no empty ones that nobody waits for."""
+        self._lost = no_room and self.store is None and self.takes_turns and bool(self._names())
+        for name in self._names():
+            if _aside(name).exists():
+                _aside(name).replace(name)
+            elif self._lost:
+                name.unlink(missing_ok=True)
+
+
+def _aside(name: Path) -> Path:
+    """Where a file is while others are made in its place."""
+    return name.with_suffix(".left")

@@ -18,15 +18,14 @@ from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_replay.compact import STEADY, CompactRows
 from rl_replay.compact_layout import CompactLayout
 from rl_replay.links import Found, Links
-from rl_replay.marker_keys import MarkerKeys
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.sharing import Sharing
-from rl_replay.sharing.files import LEFT, MISSES, REACH, SharedFiles
+from rl_replay.sharing.files import MISSES, REACH, SharedFiles
 from rl_replay.sharing.loading import loaded
 from rl_replay.side_table import SideTable
 from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.tensors import TensorStorage
-from rl_replay.structure import Batch, Structure
+from rl_replay.structure import Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
 from rl_slabs.schema import leaves_of
@@ -44,6 +43,7 @@ _OWN = (
     "_one_row",
     "_sharing",
     "_writer",
+    "_seen",
 )
 
 
@@ -61,7 +61,7 @@ class SharableStorage(TensorStorage):
     lanes: int | None = None
     _sharing: Sharing | None = None
     _holds = 0  # how many writes and changes of this process, one in another, hold the lane
-    _number = -1  # one that was used in files that were left
+    _seen = 0  # the epoch when it was looked at whether any row stands
 
     @property
     def common(self) -> bool:
@@ -100,12 +100,13 @@ class SharableStorage(TensorStorage):
         self._share(lanes)
 
     def _share(self, lanes: int) -> None:
-        self._stand_over(self._files(lanes))
+        self._stand_over(self._over(self._files(lanes)))
 
-    def _stand_over(self, files: SharedFiles) -> None:
-        capacity = -(-self._asked // files.rows.lanes) * files.rows.lanes
-        self._sharing = Sharing(files, capacity)
-        self.ring = self._sharing.ring
+    def _over(self, files: SharedFiles) -> Sharing:
+        return Sharing(files, -(-self._asked // files.rows.lanes) * files.rows.lanes)
+
+    def _stand_over(self, sharing: Sharing) -> None:
+        self._sharing, self.ring = sharing, sharing.ring
 
     def _files(self, lanes: int) -> SharedFiles:
         return SharedFiles.in_memory(lanes)
@@ -129,13 +130,14 @@ class SharableStorage(TensorStorage):
             RuntimeError: Another process emptied the storage and stores other keys elsewhere.
         """
         sharing = self._sharing
-        if sharing is None:
+        if sharing is None or not sharing.opened():
             return
+        sharing.require_current()
         if self.store is None:
-            if sharing.opened():
-                self._attach(sharing)
-        else:
-            sharing.require_current()
+            self._attach(sharing)
+        epoch = sharing.epoch
+        if epoch != self._seen or self._open:
+            self._seen, self._open = epoch, not len(self.ring.window())
 
     def update(self, numbers: torch.Tensor, cells: TensorDictBase) -> None:
         """Write some leaves of rows where they lie; see `MarkedStorage.update`.
@@ -307,7 +309,11 @@ class SharableStorage(TensorStorage):
             )
 
     def empty(self) -> None:
-        """Drop every row; where writers take turns, what is written next may have other keys."""
+        """Drop every row; what is written next may have other keys.
+
+        Rows with other keys are stored elsewhere: processes that have the storage already are
+        refused from then on, and want to be given it again.
+        """
         self.look()
         sharing = self._sharing
         if sharing is None or self.store is None:
@@ -315,7 +321,6 @@ class SharableStorage(TensorStorage):
         elif sharing.ring.takes_turns:
             with self.still():
                 super().empty()
-                self._number = sharing.ring.window().first[0]
                 sharing.index.clear()
                 sharing.epoch += 1
         else:
@@ -338,7 +343,7 @@ class SharableStorage(TensorStorage):
         ring.let_go()
         ring.require_free()
         if self.store is None or self._came() != contents.schema:
-            self._take_new(contents.structure, contents.schema, contents.columns)
+            self._take_new(contents.structure, contents.schema, contents.columns, replacing=True)
         store = self._made()[0]
         self._open = False
         with loaded(self._sharing, store, contents):
@@ -373,18 +378,21 @@ class SharableStorage(TensorStorage):
         self._index = self._plain = self._one_row = None
         self._watched = False
         self._holds, self._process, self._open = 0, os.getpid(), True
-        self._stand_over(files)
+        self._stand_over(self._over(files))
 
-    def _take_new(self, structure: Structure, schema: RowSchema, columns: torch.Size) -> None:
+    def _take_new(
+        self,
+        structure: Structure,
+        schema: RowSchema,
+        columns: torch.Size,
+        *,
+        replacing: bool = False,
+    ) -> None:
         former = self._sharing
         if former is None:
             super()._take_new(structure, schema, columns)
             return
         layout = self._layout(schema) if self.lossless else None  # refuses before anything changes
-        if self.store is not None:
-            former.require_turns(self._came(), schema)
-            self._share(1)
-        sharing = self._sharing or former  # it is there: `_share` makes it
         about = {
             "structure": structure.to_plain(),
             "columns": list(columns),
@@ -395,25 +403,18 @@ class SharableStorage(TensorStorage):
         capacity = self.capacity_for(columns)
         stored = schema if layout is None else layout.stored
         spare = 0 if layout is None else capacity * layout.joins
-        try:
-            sharing.make(stored, capacity, json.dumps(about), spare=spare)
-        except BaseException:
-            self._sharing, self.ring = former, former.ring
-            raise
+        came, sharing = None, former
+        if self.store is not None:
+            came = None if replacing else self._came()
+            former.require_no_rows(came, schema)
+            sharing = self._over(self._files(former.ring.lanes))
+        sharing.make(stored, capacity, json.dumps(about), spare=spare)
         if sharing is not former:
-            former.board[LEFT] = 1
+            with former.gate.left():
+                former.require_no_rows(came, schema)
+                sharing.begin_behind(former)
+            self._stand_over(sharing)
         self._attach(sharing)
-        if self._number >= 0:
-            sharing.ring.claim().restart(self._number)
-            sharing.end()
-
-    def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
-        sharing = self._sharing
-        if sharing is not None and marks is None and sharing.lanes_are_empty():
-            given, came = leaves_of(batch.cells), self._came()
-            if given.keys() != {field.path for field in came.fields}:
-                sharing.require_turns(came, given)
-        return super()._write(batch, marks)
 
     def _attach(self, sharing: Sharing) -> None:
         """Stand over rows that this or another process made."""
