@@ -30,8 +30,8 @@ FEWER_STEPS = {
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
 }
 # imported only by a package that declares it, and never by merely importing that package
-HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "pandas", "pytest", "ray", "scipy"]
-HEAVY += ["torchrl", "torchvision", "tqdm", "triton"]
+HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
+HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])

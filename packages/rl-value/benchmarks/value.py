@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from tensordict.nn import (
 from torch import Tensor, nn
 
 from rl_layout import Segments
+from rl_layout.compiled import LEAST_ROWS, compiled
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
 from rl_value.losses.closed_form import Recipe, losses_of_choice, terms_of
@@ -382,15 +384,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leave the largest sizes out")
     hint = "count the processor time of one thread, for a machine that others use too"
     parser.add_argument("--cpu-time", action="store_true", help=hint)
+    hint = "as where the extra `compiled` is not installed"
+    parser.add_argument("--without-numba", action="store_true", help=hint)
     given = parser.parse_args()
     quick = given.quick
+    if given.without_numba:
+        sys.modules["numba"] = None  # type: ignore[assignment]  # whoever imports it is refused
     if given.cpu_time:
         global clock
         clock = time.thread_time
         torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    loops = "numpy alone" if compiled("rl_value.returns.loops", LEAST_ROWS) is None else "numba"
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {loops}")
     scan()
     module()
     print("GAE module on [B, T], beside the peer's best setting; called again and again")

@@ -3,6 +3,8 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch.nn import functional as F
 
+from rl_layout import compiled
+
 ACTIONS = 3
 
 
@@ -24,3 +26,16 @@ def chooser():
     """A network that writes its choice beside the values of all actions."""
     out = ["action", "action_value", "chosen_action_value"]
     return TensorDictModule(Chooser(), ["observation", "allowed"], out)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    """Numba as if it were not installed."""
+    monkeypatch.setattr(compiled, "_imported", lambda name: None)
+
+
+@pytest.fixture(params=["numba", "numpy"])
+def either_way(request):
+    """With numba, and as if it were not installed."""
+    if request.param == "numpy":
+        request.getfixturevalue("without_numba")

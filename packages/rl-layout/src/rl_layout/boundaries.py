@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_layout.compiled import compiled
 from rl_layout.markers import FIELDS, Markers
 from rl_layout.views import array_of
 
@@ -42,7 +43,7 @@ def cut_rows(markers: Markers) -> Tensor:
     """
     first = _any_of(markers)
     if first.device.type == "cpu":
-        return torch.from_numpy(_cut_in_pieces(arrays_of(markers), markers.batch_shape))
+        return torch.from_numpy(_cut_on_cpu(arrays_of(markers), markers.batch_shape))
     cut = _cut_whole(markers, first)
     cut.view(-1, markers.batch_shape[-1])[:, -1] = True
     return cut
@@ -106,9 +107,20 @@ def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
     return {name: array_of(value) for name, value in found if value is not None}
 
 
-def _cut_in_pieces(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[np.bool_]:
-    """The same on the CPU, every marker read once: what is in between stays in the cache."""
-    size = shape.numel()
+def _cut_on_cpu(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[np.bool_]:
+    """The same on the CPU, every marker read once."""
+    loops = compiled("rl_layout.loops", shape.numel())
+    if loops is None:
+        cut = _cut_in_pieces(have, shape.numel())
+    else:
+        cut = np.empty(shape.numel(), bool)
+        loops.mark_cuts(*map(have.get, FIELDS), cut)
+    cut.reshape(-1, shape[-1])[:, -1] = True
+    return cut
+
+
+def _cut_in_pieces(have: dict[str, NDArray[Any]], size: int) -> NDArray[np.bool_]:
+    """The cuts inside the batch by numpy: what lies between two operations stays in the cache."""
     flags = [have[name] for name in ENDS if name in have]
     steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
     alike = [have[name] for name in ("traj_ids", "mask") if name in have]
@@ -132,14 +144,13 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[
         if step is not None:
             expected = np.add(step[first:stop], 1, out=sums[: stop - first])
             inner |= np.not_equal(step[after], expected, out=other)
-    cut.reshape(-1, shape[-1])[:, -1] = True
     return cut
 
 
 def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The runs by numpy alone: on a few thousand rows calls of torch take most of the time."""
     have = arrays_of(markers)
-    cut, mask = _cut_in_pieces(have, markers.batch_shape), have.get("mask")
+    cut, mask = _cut_on_cpu(have, markers.batch_shape), have.get("mask")
     if mask is None:
         (lasts,) = cut.nonzero()
         lengths = lasts.copy()

@@ -98,6 +98,28 @@ def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
     return torch.from_numpy(made).movedim(-1, dim), made.reshape(-1)
 
 
+def cuts_of(ends: tuple[Tensor, ...], shape: torch.Size, dim: int) -> Flags:
+    """Lay the rows that are cut out flat: those of some flags, and the last of each column.
+
+    Args:
+        ends: flags ``[*B, T, C]`` or 1 last, one or two.
+        shape: ``[*B, T, C]``.
+        dim: dimension of time.
+
+    Returns:
+        bool ``[N]`` in memory of its own.
+
+    Example:
+        >>> flag = torch.tensor([True, False, False])
+        >>> cuts_of((flag,), flag.shape, 0).tolist()
+        [True, False, True]
+    """
+    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
+    cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
+    cut.reshape(-1, shape[dim])[:, -1] = True
+    return cut
+
+
 def discounted_scan(
     factor: float,
     ends: tuple[Tensor, ...],
@@ -129,9 +151,7 @@ def discounted_scan(
     if not like.numel():
         return torch.empty_like(like)
     out, rows = empty_rows(like, dim)
-    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
-    cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
-    cut.reshape(-1, like.shape[dim])[:, -1] = True
+    cut = cuts_of(ends, shape, dim)
     if not _scan_pieces(factor, cut, rows, fill, finish):
         _scan_around(factor, cut, rows, fill)
         if finish is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_value.returns.discounted import discounted_scan, empty_rows, is_plain, rows_of
+from rl_layout.compiled import compiled
+from rl_value.returns.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
 from rl_value.returns.powers import Flags, Floats
 from rl_value.returns.steps import (
@@ -87,6 +88,12 @@ def _in_pieces(
     rewards, values, ahead, ended = rows_of(dim, *arrays, flag)
 
     target, targets = empty_rows(reward, dim)
+    loops = compiled("rl_value.returns.loops", reward.numel())
+    if loops is not None:
+        cut, decay = cuts_of((done, terminated), reward.shape, dim), gamma * lmbda
+        advantage, advantages = empty_rows(reward, dim)
+        loops.gae_rows(rewards, values, ahead, ended, cut, gamma, decay, advantages, targets)
+        return advantage, target
 
     def fill(here: slice, _: Flags, delta: Floats) -> None:
         np.multiply(ahead[here], gamma, out=delta)
