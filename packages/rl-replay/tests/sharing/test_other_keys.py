@@ -14,7 +14,13 @@ import torch
 from tensordict import TensorDict
 
 from rl_layout.testing import trajectories
-from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
 from rl_replay.sharing.files import LEFT, UPDATING
 from rl_replay.storages.contents import Contents
 
@@ -166,6 +172,29 @@ def test_rows_published_while_it_is_left_are_kept(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_other_columns_and_other_structures_are_other_rows(kind: str) -> None:
+    changes = [
+        (2, torch.arange(12.0).reshape(2, 6), torch.arange(12.0).reshape(4, 3)),
+        (1, torch.arange(4.0), {"a": torch.arange(4.0)}),
+        (1, {"a": torch.arange(4.0)}, TensorDict({"a": torch.arange(4.0)}, [4])),
+    ]
+    for ndim, first, then in changes:
+        storage = KINDS[kind](ndim=ndim)
+        buffer = ReplayBuffer(storage=storage, shared=storage.lanes is not None)
+        buffer.extend(first)
+        other = handed(buffer)
+        assert len(other) == len(buffer)
+        buffer.empty()
+        buffer.extend(then)
+        with pytest.raises(RuntimeError, match=HAND_OVER):
+            other[:]
+        again = handed(buffer)[:]
+        assert type(again) is type(then)
+        if ndim == 2:
+            assert again.equal(then)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_one_leaves_it(kind: str) -> None:
     buffer = shared(KINDS[kind]())
     buffer.extend(rows("a", 4))
@@ -292,6 +321,21 @@ def test_slices_of_what_is_stored_then_are_genuine(kind: str, lossless: bool) ->
         assert not set(first.tolist()) & {2, 6, 9}
         assert (sample["next", "observation"][::2] == sample["observation"][1::2]).all()
         one.storage._sharing.index.check(one.storage.back)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_other_columns_are_loaded_as_they_were(kind: str, tmp_path: Path) -> None:
+    rows_of = {2: torch.arange(12.0).reshape(2, 6), 4: torch.arange(12.0).reshape(4, 3)}
+    buffers = {}
+    for columns, data in rows_of.items():
+        storage = KINDS[kind](ndim=2)
+        buffers[columns] = ReplayBuffer(storage=storage, shared=storage.lanes is not None)
+        buffers[columns].extend(data)
+    buffers[4].dumps(tmp_path / "dump")
+    buffers[2].storage.ring.let_go()
+    buffers[2].loads(tmp_path / "dump")
+    assert buffers[2][:].equal(rows_of[4])
+    assert handed(buffers[2])[:].equal(rows_of[4])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -185,13 +185,10 @@ class Lane:
         words[RESERVED] = self._before
         self._open = 0
 
-    def restart(self, after: int = 0) -> None:
+    def restart(self) -> None:
         """Drop every row; the next one lies at the beginning of the lane and has a new number.
 
         The numbers that are passed over are counted in `side`.
-
-        Args:
-            after: A number, counted in the lane, that was used already elsewhere.
 
         Raises:
             ValueError: The slab is closed.
@@ -207,7 +204,7 @@ class Lane:
         """
         self._require_mine()
         words, capacity = self._words, self.capacity
-        begin = -(-max(words[PUBLISHED], after) // capacity) * capacity
+        begin = -(-words[PUBLISHED] // capacity) * capacity
         words[FLOOR] = begin  # first, so that nobody reads what lies behind it
         fence()
         words[SIDE] += begin - words[PUBLISHED]

@@ -342,8 +342,9 @@ class SharableStorage(TensorStorage):
         self._require_lanes(contents)
         ring.let_go()
         ring.require_free()
-        if self.store is None or self._came() != contents.schema:
-            self._take_new(contents.structure, contents.schema, contents.columns, replacing=True)
+        wanted = contents.structure, contents.schema, contents.columns
+        if self.store is None or (self.structure, self._came(), self.columns) != wanted:
+            self._take_new(*wanted, replacing=True)
         store = self._made()[0]
         self._open = False
         with loaded(self._sharing, store, contents):

@@ -289,13 +289,13 @@ class TensorStorage(MarkedStorage):
         """Take the first data apart, and make room for as many rows like them."""
         structure = Structure.of(data, element=element)
         batch = structure.take_apart(data, self.arrangement)
-        schema = self._schema(batch.cells)
-        columns = self.arrangement.columns(batch.shape)
+        schema, columns = self._schema(batch.cells), self.arrangement.columns(batch.shape)
         self._choose_device(batch.cells)
         capacity = self.capacity_for(columns)
         self._require_room(batch.extent.count, capacity // len(self.ring.window().first))
-        old = self.store
-        if old is not None and _schema_of(old) == schema and len(old) == capacity:
+        old = self.store  # other processes know rows by structure and columns, too
+        kept = not self.common or (self.structure, self.columns) == (structure, columns)
+        if kept and old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:
             self._take_new(structure, schema, columns)
