@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
 import torch
+from numba.core.compiler_lock import global_compiler_lock
 
-from rl_layout import Segments, compiled, keys
+from rl_layout import Segments, compiled, keys, loops
 from rl_layout.boundaries import _cut_in_pieces
 from rl_layout.loops import mark_cuts
 from rl_layout.markers import FIELDS
@@ -37,30 +41,82 @@ def drawn(names, size, seed):
 @pytest.mark.parametrize("names", PRESENT)
 @pytest.mark.parametrize("size", [1, 2, 70_001])
 def test_cuts_are_those_that_numpy_finds(names, size):
-    have, cut = drawn(names, size, len(names)), np.empty(size, bool)
+    have, (cut, expected) = drawn(names, size, len(names)), np.empty((2, size), bool)
     mark_cuts(*map(have.get, FIELDS), cut)
-    np.testing.assert_array_equal(cut, _cut_in_pieces(have, size))
+    _cut_in_pieces(have, expected)
+    np.testing.assert_array_equal(cut, expected)
     assert size < 3 or 0 < cut.sum() < size
 
 
+def segments_are_right():
+    batch = environments(3, 1_000, [40, 13, 90], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    done = batch[keys.NEXT_DONE][..., 0].clone()
+    done[:, -1] = True
+    lasts = done.flatten().nonzero()[:, 0]
+    return Segments.of(batch).lengths.equal(torch.diff(lasts, prepend=torch.tensor([-1])))
+
+
+@pytest.fixture
+def afresh():
+    """Nothing is known yet of what can be imported."""
+    compiled._imported.cache_clear()
+    yield
+    compiled._imported.cache_clear()
+    compiled._unkept.clear()
+
+
+def run(cut):
+    none = (None,) * len(FIELDS)
+    return compiled.run_compiled("rl_layout.loops", "mark_cuts", len(cut), *none, cut)
+
+
+@pytest.mark.usefixtures("afresh")
 @pytest.mark.parametrize("missing", [True, False])
 def test_segments_are_the_same_without_numba(missing, monkeypatch):
     if missing:
         monkeypatch.setitem(sys.modules, "numba", None)
         monkeypatch.delitem(sys.modules, "rl_layout.loops", raising=False)
-    compiled._imported.cache_clear()
-    try:
-        batch = environments(3, 1_000, [40, 13, 90], [EndKind.TERMINATED, EndKind.TRUNCATED])
-        rows = batch.numel()
-        assert (compiled.compiled("rl_layout.loops", rows) is None) == missing
-        lengths = Segments.of(batch).lengths
-        done = batch[keys.NEXT_DONE][..., 0].clone()
-        done[:, -1] = True
-        ends = done.flatten().nonzero()[:, 0]
-        assert lengths.equal(torch.diff(ends, prepend=torch.tensor([-1])))
-    finally:
-        compiled._imported.cache_clear()
+    assert run(np.empty(3_000, bool)) != missing
+    assert segments_are_right()
+
+
+@pytest.mark.usefixtures("afresh")
+def test_what_cannot_be_kept_on_the_disk_is_not_compiled_again_and_again(monkeypatch):
+    calls = []
+
+    def no_room(*_):
+        calls.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loops, "mark_cuts", no_room)
+    assert segments_are_right()
+    assert segments_are_right()
+    assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("afresh")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside a thread, on purpose
+def test_a_child_forked_while_a_thread_compiles_can_compile():
+    assert run(np.empty(3_000, bool))
+    held, go_on = threading.Event(), threading.Event()
+
+    def compile_for_long():
+        with global_compiler_lock:
+            held.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=compile_for_long)
+    thread.start()
+    held.wait(60)
+    threading.Timer(0.3, go_on.set).start()  # forking waits for it
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # ends it where it waits for good
+        global_compiler_lock.acquire()
+        os._exit(0)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_few_rows_are_not_worth_a_loop():
-    assert compiled.compiled("rl_layout.loops", compiled.LEAST_ROWS - 1) is None
+    assert not run(np.empty(compiled.LEAST_ROWS - 1, bool))

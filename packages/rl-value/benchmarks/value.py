@@ -25,7 +25,6 @@ from tensordict.nn import (
 from torch import Tensor, nn
 
 from rl_layout import Segments
-from rl_layout.compiled import LEAST_ROWS, compiled
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
 from rl_value.losses.closed_form import Recipe, losses_of_choice, terms_of
@@ -396,7 +395,7 @@ def main() -> None:
         torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    loops = "numpy alone" if compiled("rl_value.returns.loops", LEAST_ROWS) is None else "numba"
+    loops = "numpy alone" if given.without_numba else "numba"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {loops}")
     scan()
     module()

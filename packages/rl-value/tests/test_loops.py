@@ -77,3 +77,11 @@ def test_it_is_of_no_matter_whether_numba_is_installed(shape, dim, request):
     for found, wanted in zip(gae(*given, **settings), expected, strict=True):
         assert not found.equal(torch.zeros_like(found))
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_with_no_decay_nothing_is_carried():
+    one, no = torch.ones(4_000, 1), torch.zeros(4_000, 1, dtype=torch.bool)
+    reward = one.clone()
+    reward[-1] = torch.nan
+    found = gae(reward, one, one, no, no, gamma=0.5, lmbda=0)[0]
+    assert found.isnan().sum() == 1

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_layout.compiled import compiled
+from rl_layout.compiled import run_compiled
 from rl_layout.markers import FIELDS, Markers
 from rl_layout.views import array_of
 
@@ -109,22 +109,21 @@ def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
 
 def _cut_on_cpu(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[np.bool_]:
     """The same on the CPU, every marker read once."""
-    loops = compiled("rl_layout.loops", shape.numel())
-    if loops is None:
-        cut = _cut_in_pieces(have, shape.numel())
-    else:
-        cut = np.empty(shape.numel(), bool)
-        loops.mark_cuts(*map(have.get, FIELDS), cut)
+    size = shape.numel()
+    cut = np.empty(size, bool)
+    if not run_compiled("rl_layout.loops", "mark_cuts", size, *map(have.get, FIELDS), cut):
+        _cut_in_pieces(have, cut)
     cut.reshape(-1, shape[-1])[:, -1] = True
     return cut
 
 
-def _cut_in_pieces(have: dict[str, NDArray[Any]], size: int) -> NDArray[np.bool_]:
-    """The cuts inside the batch by numpy: what lies between two operations stays in the cache."""
+def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
+    """Write the cuts, by numpy: what lies between two operations stays in the cache."""
+    size = len(cut)
     flags = [have[name] for name in ENDS if name in have]
     steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
     alike = [have[name] for name in ("traj_ids", "mask") if name in have]
-    cut, step = np.empty(size, bool), have.get("traj_step")
+    step = have.get("traj_step")
     differs, sums = np.empty(min(PIECE, size), bool), np.empty(min(PIECE, size), np.int64)
     for first in range(0, size, PIECE):
         here = slice(first, min(first + PIECE, size))
@@ -144,7 +143,6 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], size: int) -> NDArray[np.bool_
         if step is not None:
             expected = np.add(step[first:stop], 1, out=sums[: stop - first])
             inner |= np.not_equal(step[after], expected, out=other)
-    return cut
 
 
 def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 LEAST_ROWS = 2_048
 """Loops over fewer rows take no longer in numpy."""
 
 
-def compiled(name: str, rows: int) -> ModuleType | None:
-    """Import a module of compiled loops, if it is of use.
+def is_of_use(module: str, rows: int) -> bool:
+    """Tell whether loops that numba compiles can be run, and are faster.
 
     Args:
-        name: of the module, which imports numba.
-        rows: how many there are to loop over.
+        module: that holds them, and imports numba.
+        rows: how many they run over.
 
     Returns:
-        The module; None for few rows, or where numba is not installed or does not fit.
+        False for few rows, where numba is not installed or does not fit, or where what it compiles
+        cannot be kept on the disk.
 
     Example:
-        >>> compiled("rl_layout.loops", 100) is None
-        True
+        >>> is_of_use("rl_layout.loops", 100)
+        False
     """
-    return _imported(name) if rows >= LEAST_ROWS else None
+    return rows >= LEAST_ROWS and module not in _unkept and _imported(module) is not None
+
+
+def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
+    """Run a loop that numba compiles, if it is of use.
+
+    Args:
+        module: that holds it, and imports numba.
+        name: of the loop.
+        rows: how many it runs over.
+        arrays: what it is called with; it writes to some of them.
+
+    Returns:
+        False where nothing was done.
+
+    Example:
+        >>> run_compiled("rl_layout.loops", "mark_cuts", 100)
+        False
+    """
+    if not is_of_use(module, rows):
+        return False
+    try:
+        getattr(_imported(module), name)(*arrays)
+    except OSError:  # it is compiled, but would be anew at each call
+        _unkept.add(module)
+        return False
+    return True
+
+
+_unkept: set[str] = set()
 
 
 @lru_cache(maxsize=8)
-def _imported(name: str) -> ModuleType | None:
+def _imported(module: str) -> ModuleType | None:
     try:
-        return import_module(name)
+        loops = import_module(module)
+        _guard_forks()
     except (ImportError, RuntimeError):
         # numba is not there, does not know this numpy, or has no folder for what it compiled
         return None
+    return loops
+
+
+@lru_cache(maxsize=1)
+def _guard_forks() -> None:
+    """Let no process be forked while a thread compiles: its child would wait for that thread."""
+    from numba.core.compiler_lock import global_compiler_lock as lock
+
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )

@@ -261,6 +261,7 @@ class ReplayBuffer(Keeping):
     @property
     def write_count(self) -> int:
         """Rows ever written, overwritten ones among them."""
+        self._storage.look()
         return self._storage.ring.written
 
     def wait_until(self, rows: int, timeout: float | None = None) -> None:

@@ -212,10 +212,10 @@ def meanwhile(buffer: TensorDictReplayBuffer, act: Any) -> None:
     storage = buffer.storage
     make = storage._files
 
-    def files(lanes: int) -> Any:
+    def files(lanes: int, mark: str) -> Any:
         del storage._files
         act()
-        return make(lanes)
+        return make(lanes, mark)
 
     storage._files = files
 
@@ -355,3 +355,98 @@ def test_rows_with_other_keys_are_loaded_in_place_of_others(kind: str, tmp_path:
     again = handed(buffer)
     again.extend(rows("b", 2))
     assert len(buffer) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lossless", [False, True])
+def test_whatever_there_is_no_room_for_the_former_keys_go_on(
+    kind: str, lossless: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    take, calls, failed = os.posix_fallocate, 0, 0
+    more = trajectories([4])
+    more["more"] = torch.zeros(4)
+    for fails in range(1, 8):
+        options = {"scratch_dir": tmp_path / str(fails)} if "file" in kind else {}
+        buffer = shared(KINDS[kind](lossless=lossless, **options))
+        buffer.extend(trajectories([5]))
+        buffer.empty()
+        calls = 0
+
+        def short(*room: int, at: int = fails) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            take(*room)
+
+        monkeypatch.setattr(os, "posix_fallocate", short)
+        try:
+            buffer.extend(more)
+        except OSError:
+            failed += 1
+        monkeypatch.undo()
+        buffer.empty()
+        buffer.extend(trajectories([7]))
+        again = handed(buffer)
+        assert (again[:]["observation"] == trajectories([7])["observation"]).all()
+        if options:
+            path = tmp_path / str(fails) / "rows.slab"
+            assert path.stat().st_size > 1_000
+            assert not [name for name in os.listdir(path.parent) if not name.endswith(".slab")]
+    assert failed >= (3 if lossless else 1)
+
+
+def test_a_shared_file_has_its_name_also_behind_a_failed_first_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_space(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    storage = LazyMemmapStorage(24, scratch_dir=tmp_path)
+    buffer = TensorDictReplayBuffer(storage=storage, shared=True)
+    assert os.listdir(tmp_path) == ["rows.slab"]
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(OSError, match="No space"):
+        buffer.extend(rows("a", 3))
+    monkeypatch.undo()
+    buffer.extend(rows("a", 3))
+    assert [os.stat(tmp_path / name).st_size > 1_000 for name in os.listdir(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize("kind", ["file, two lanes", "file, one lane"])
+def test_the_files_of_who_leaves_first_keep_their_names(kind: str, tmp_path: Path) -> None:
+    buffer = shared(KINDS[kind](scratch_dir=tmp_path))
+    buffer.extend(rows("a", 4))
+    other = handed(buffer)
+    assert len(other) == 4
+    buffer.empty()
+    meanwhile(buffer, lambda: other.extend(rows("c", 3)))
+    with pytest.raises(RuntimeError, match=HAND_OVER):
+        buffer.extend(rows("b", 5))
+    assert os.listdir(tmp_path) == ["rows.slab"]
+    made = os.fstat(other.storage._sharing.files.rows._file.fileno())
+    assert os.stat(tmp_path / "rows.slab").st_ino == made.st_ino
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_keys_in_another_order_are_the_same_rows(kind: str) -> None:
+    storage = KINDS[kind]()
+    buffer = ReplayBuffer(storage=storage, shared=storage.lanes is not None)
+    buffer.extend({"a": torch.zeros(3), "b": torch.ones(3)})
+    other = handed(buffer)
+    assert len(other) == 3
+    buffer.empty()
+    buffer.extend({"b": torch.ones(2), "a": torch.zeros(2)})
+    assert other[:]["b"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_count_of_writes_does_not_stand_still_silently(kind: str) -> None:
+    buffer = shared(KINDS[kind]())
+    buffer.extend(rows("a", 3))
+    other = handed(buffer)
+    assert other.write_count == 3
+    buffer.empty()
+    buffer.extend(rows("b", 3))
+    with pytest.raises(RuntimeError, match=HAND_OVER):
+        assert other.write_count

@@ -115,7 +115,7 @@ class UpdateGate:
         if self._words[LEFT] == _FOR_GOOD:
             raise RuntimeError(
                 "another process emptied this buffer and stores rows with other keys since: hand "
-                "the buffer over again."
+                "the buffer over again, from a process that has those, or make another one."
             )
 
     def _settle(self) -> None:

@@ -44,9 +44,6 @@ class MarkedStorage(Storage):
     rows_device: torch.device
     on_host: bool
 
-    def look(self) -> None:
-        """Take over the rows that another process made, if one did."""
-
     def read_keys(self, positions: torch.Tensor, keys: list[NestedKey]) -> TensorDict:
         """Copy some leaves of rows out.
 

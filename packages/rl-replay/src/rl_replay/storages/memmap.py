@@ -80,55 +80,41 @@ class LazyMemmapStorage(LazyTensorStorage):
         if self._sharing is not None and self._sharing.slab is not None:
             self._sharing.slab.flush()
 
-    def _files(self, lanes: int) -> SharedFiles:
-        folder = self.scratch_dir
-        if folder is None:
+    def _files(self, lanes: int, mark: str = "") -> SharedFiles:
+        if self.scratch_dir is None:
             name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
             files = SharedFiles.on_disk(name, None, lanes)
             name.unlink()  # the open file lives on without its name
             return files
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in self._names():
-            if self._sharing is not None and name.exists():  # its own, good until it is left
-                name.replace(_aside(name))
-            elif self.existsok:
-                name.unlink(missing_ok=True)
-        rows, side = self._names()
+        self.scratch_dir.mkdir(parents=True, exist_ok=True)
+        if not mark and (self.existsok or self._sharing is not None):  # the latter are its own
+            self._drop("")
+        rows, side = self._names(mark)
         return SharedFiles.on_disk(rows, side if self.lossless else None, lanes)
 
-    def _names(self) -> list[Path]:
+    def _names(self, mark: str) -> list[Path]:
         folder = self.scratch_dir
-        return [] if folder is None else [folder / ROWS_FILE, folder / SIDE_FILE]
+        return [] if folder is None else [folder / (n + mark) for n in (ROWS_FILE, SIDE_FILE)]
+
+    def _name(self, mark: str) -> None:
+        for name, made in zip(self._names(""), self._names(mark), strict=True):
+            if made.exists():
+                made.replace(name)
+
+    def _drop(self, mark: str) -> None:
+        for name in self._names(mark):
+            name.unlink(missing_ok=True)
 
     def _take_new(
-        self,
-        structure: Structure,
-        schema: RowSchema,
-        columns: torch.Size,
-        *,
-        replacing: bool = False,
+        self, structure: Structure, schema: RowSchema, columns: torch.Size, *, instead: bool = False
     ) -> None:
         if self._lost:
             self._share(self.lanes or 1)
             self._lost = False
         try:
-            super()._take_new(structure, schema, columns, replacing=replacing)
-        except (OSError, RuntimeError, ValueError) as error:
-            self._put_back(no_room=isinstance(error, OSError))
+            super()._take_new(structure, schema, columns, instead=instead)
+        except OSError:
+            if self.store is None and self.takes_turns and self.scratch_dir is not None:
+                self._drop("")  # leave no empty file behind that nobody waits for
+                self._lost = True
             raise
-        for name in self._names():
-            _aside(name).unlink(missing_ok=True)
-
-    def _put_back(self, *, no_room: bool) -> None:
-        """Name the files again that were to be left; leave no empty ones that nobody waits for."""
-        self._lost = no_room and self.store is None and self.takes_turns and bool(self._names())
-        for name in self._names():
-            if _aside(name).exists():
-                _aside(name).replace(name)
-            elif self._lost:
-                name.unlink(missing_ok=True)
-
-
-def _aside(name: Path) -> Path:
-    """Where a file is while others are made in its place."""
-    return name.with_suffix(".left")

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_layout.keys import NestedKey, as_tuple
 from rl_replay.compact import STEADY, CompactRows
 from rl_replay.compact_layout import CompactLayout
 from rl_replay.links import Found, Links
-from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.row_store import RowStore
 from rl_replay.sharing import Sharing
 from rl_replay.sharing.files import MISSES, REACH, SharedFiles
 from rl_replay.sharing.loading import loaded
-from rl_replay.side_table import SideTable
+from rl_replay.sharing.shared_rows import SharedRows
 from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.tensors import TensorStorage
-from rl_replay.structure import Structure
+from rl_replay.structure import Batch, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
 from rl_slabs.schema import leaves_of
@@ -108,8 +108,16 @@ class SharableStorage(TensorStorage):
     def _stand_over(self, sharing: Sharing) -> None:
         self._sharing, self.ring = sharing, sharing.ring
 
-    def _files(self, lanes: int) -> SharedFiles:
+    def _files(self, lanes: int, mark: str = "") -> SharedFiles:
+        """Files to come; under a mark, beside those that are in use until they are left."""
+        del mark
         return SharedFiles.in_memory(lanes)
+
+    def _name(self, mark: str) -> None:
+        """Give files that were made under a mark the names of those that are left."""
+
+    def _drop(self, mark: str) -> None:
+        """Remove files that were made under a mark and are not used after all."""
 
     def capacity_for(self, columns: torch.Size) -> int:
         """Rows that the storage holds where they have such columns: as many in every lane."""
@@ -134,7 +142,8 @@ class SharableStorage(TensorStorage):
             return
         sharing.require_current()
         if self.store is None:
-            self._attach(sharing)
+            rows = SharedRows.of(sharing, self._layout if self.lossless else None)
+            self._attach(sharing, rows, rows.over(sharing))
         epoch = sharing.epoch
         if epoch != self._seen or self._open:
             self._seen, self._open = epoch, not len(self.ring.window())
@@ -344,7 +353,7 @@ class SharableStorage(TensorStorage):
         ring.require_free()
         wanted = contents.structure, contents.schema, contents.columns
         if self.store is None or (self.structure, self._came(), self.columns) != wanted:
-            self._take_new(*wanted, replacing=True)
+            self._take_new(*wanted, instead=True)
         store = self._made()[0]
         self._open = False
         with loaded(self._sharing, store, contents):
@@ -381,55 +390,50 @@ class SharableStorage(TensorStorage):
         self._holds, self._process, self._open = 0, os.getpid(), True
         self._stand_over(self._over(files))
 
+    def _make(self, data: Any, element: torch.Size | None) -> Batch:
+        """Rows such as were stored before go where these were, as others know them."""
+        known = self.structure
+        if self._sharing is not None and known and (element or torch.Size()) == known.element:
+            with suppress(KeyError, TypeError, ValueError):
+                batch = known.take_apart(data, self.arrangement)
+                same = self._schema(batch.cells) == self._came()
+                if same and self.arrangement.columns(batch.shape) == self.columns:
+                    self._open = False
+                    return batch
+        return super()._make(data, element)
+
     def _take_new(
-        self,
-        structure: Structure,
-        schema: RowSchema,
-        columns: torch.Size,
-        *,
-        replacing: bool = False,
+        self, structure: Structure, schema: RowSchema, columns: torch.Size, *, instead: bool = False
     ) -> None:
         former = self._sharing
         if former is None:
             super()._take_new(structure, schema, columns)
             return
         layout = self._layout(schema) if self.lossless else None  # refuses before anything changes
-        about = {
-            "structure": structure.to_plain(),
-            "columns": list(columns),
-            "schema": schema.to_dict() if self.lossless else None,
-            "ids": [list(as_tuple(key)) for key in self.ids],
-            "ends": [list(as_tuple(key)) for key in self.ends],
-        }
+        rows = SharedRows(structure, schema, columns, self.ids, self.ends, layout)
         capacity = self.capacity_for(columns)
-        stored = schema if layout is None else layout.stored
-        spare = 0 if layout is None else capacity * layout.joins
-        came, sharing = None, former
-        if self.store is not None:
-            came = None if replacing else self._came()
-            former.require_no_rows(came, schema)
-            sharing = self._over(self._files(former.ring.lanes))
-        sharing.make(stored, capacity, json.dumps(about), spare=spare)
-        if sharing is not former:
+        if self.store is None:
+            self._attach(former, rows, rows.make(former, capacity))
+            return
+        came = None if instead else self._came()
+        former.require_no_rows(came, schema)
+        mark = f".{uuid4().hex}"
+        try:
+            sharing = self._over(self._files(former.ring.lanes, mark))
+            store = rows.make(sharing, capacity)  # all memory, before anybody is sent away
             with former.gate.left():
                 former.require_no_rows(came, schema)
                 sharing.begin_behind(former)
-            self._stand_over(sharing)
-        self._attach(sharing)
+                self._name(mark)
+        except BaseException:
+            self._drop(mark)
+            raise
+        self._stand_over(sharing)
+        self._attach(sharing, rows, store)
 
-    def _attach(self, sharing: Sharing) -> None:
-        """Stand over rows that this or another process made."""
-        slab = sharing.slab
-        assert slab is not None  # it was opened
-        about = json.loads(slab.about)
-        self.columns = torch.Size(about["columns"])
-        self.ids, self.ends = ([as_key(tuple(k)) for k in about[n]] for n in ("ids", "ends"))
-        store: RowStore = PlainRows(slab.rows)
-        if self.lossless:
-            layout = self._layout(RowSchema.from_dict(about["schema"]))
-            side = SideTable.beside(slab, layout.side, sharing.files.side)
-            store = CompactRows(layout, slab.rows, side, back=sharing.back)
-        self._take(Structure.from_plain(about["structure"]), store, sharing.back)
+    def _attach(self, sharing: Sharing, rows: SharedRows, store: RowStore) -> None:
+        self.columns, self.ids, self.ends = rows.columns, rows.ids, rows.ends
+        self._take(rows.structure, store, sharing.back)
 
     def _layout(self, schema: RowSchema) -> CompactLayout:
         return CompactLayout(schema, None if self.lossless is True else self.lossless or ())

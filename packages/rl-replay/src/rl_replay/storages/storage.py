@@ -107,6 +107,9 @@ class Storage(ABC):
     def __len__(self) -> int:
         return len(self.ring.window())
 
+    def look(self) -> None:  # noqa: B027 - most storages have no other process to look for
+        """Take over the rows that another process made, if one did."""
+
     @abstractmethod
     def extend(self, data: Any) -> Span:
         """Write several elements.

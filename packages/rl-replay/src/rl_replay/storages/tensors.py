@@ -293,9 +293,8 @@ class TensorStorage(MarkedStorage):
         self._choose_device(batch.cells)
         capacity = self.capacity_for(columns)
         self._require_room(batch.extent.count, capacity // len(self.ring.window().first))
-        old = self.store  # other processes know rows by structure and columns, too
-        kept = not self.common or (self.structure, self.columns) == (structure, columns)
-        if kept and old is not None and _schema_of(old) == schema and len(old) == capacity:
+        old = None if self.common else self.store  # others know what lies there as it was
+        if old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:
             self._take_new(structure, schema, columns)
@@ -376,6 +375,7 @@ class TensorStorage(MarkedStorage):
                 store.write(span.rows, span.numbers, leaves, found.back)
             except (KeyError, TypeError, ValueError, OSError):
                 self.ring.cancel()  # all of these come before the first byte is written
+                self._open = not len(self.ring.window())
                 raise
             links.write(span, found)
             self._before_publish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_layout.compiled import compiled
+from rl_layout.compiled import is_of_use, run_compiled
 from rl_value.returns.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
 from rl_value.returns.linear_scan import linear_scan
 from rl_value.returns.powers import Flags, Floats
@@ -17,6 +17,8 @@ from rl_value.returns.steps import (
     time_of,
     zeroed,
 )
+
+LOOPS = "rl_value.returns.loops"
 
 
 def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
@@ -88,12 +90,13 @@ def _in_pieces(
     rewards, values, ahead, ended = rows_of(dim, *arrays, flag)
 
     target, targets = empty_rows(reward, dim)
-    loops = compiled("rl_value.returns.loops", reward.numel())
-    if loops is not None:
-        cut, decay = cuts_of((done, terminated), reward.shape, dim), gamma * lmbda
+    size, decay = reward.numel(), gamma * lmbda
+    if decay and is_of_use(LOOPS, size):  # with no decay not even what is not finite is carried
         advantage, advantages = empty_rows(reward, dim)
-        loops.gae_rows(rewards, values, ahead, ended, cut, gamma, decay, advantages, targets)
-        return advantage, target
+        cut = cuts_of((done, terminated), reward.shape, dim)
+        given = (rewards, values, ahead, ended, cut, gamma, decay, advantages, targets)
+        if run_compiled(LOOPS, "gae_rows", size, *given):
+            return advantage, target
 
     def fill(here: slice, _: Flags, delta: Floats) -> None:
         np.multiply(ahead[here], gamma, out=delta)
