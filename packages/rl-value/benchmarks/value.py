@@ -25,9 +25,11 @@ from tensordict.nn import (
 from torch import Tensor, nn
 
 from rl_layout import Segments
+from rl_layout.compiled import LEAST_ROWS, is_of_use
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
 from rl_value.losses.closed_form import Recipe, losses_of_choice, terms_of
+from rl_value.returns.gae import LOOPS
 
 warnings.filterwarnings("ignore")
 GAMMA, LMBDA = 0.99, 0.95
@@ -395,7 +397,7 @@ def main() -> None:
         torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    loops = "numpy alone" if given.without_numba else "numba"
+    loops = "numba" if is_of_use(LOOPS, LEAST_ROWS) else "numpy alone"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {loops}")
     scan()
     module()

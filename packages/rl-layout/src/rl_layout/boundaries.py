@@ -146,7 +146,7 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> Non
 
 
 def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The runs by numpy alone: on a few thousand rows calls of torch take most of the time."""
+    """The runs without torch: on a few thousand rows calls of torch take most of the time."""
     have = arrays_of(markers)
     cut, mask = _cut_on_cpu(have, markers.batch_shape), have.get("mask")
     if mask is None:

@@ -42,6 +42,15 @@ def shared(storage: Any, **options: Any) -> TensorDictReplayBuffer:
     return TensorDictReplayBuffer(storage=storage, shared=storage.lanes is not None, **options)
 
 
+def both(kind: str, count: int, **options: Any) -> tuple[TensorDictReplayBuffer, ...]:
+    """Two handles of a buffer that holds some rows, which both have seen."""
+    buffer = shared(KINDS[kind](**options))
+    buffer.extend(rows("a", count))
+    other = handed(buffer)
+    assert len(other) == count
+    return buffer, other
+
+
 def handed(buffer: TensorDictReplayBuffer) -> TensorDictReplayBuffer:
     return pickle.loads(pickle.dumps(buffer))
 
@@ -79,10 +88,7 @@ def test_whoever_is_given_it_empty_may_bring_them_as_well(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_did_not_empty_it_may_bring_them_as_well(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 10))
-    other = handed(buffer)
-    assert len(other) == 10
+    buffer, other = both(kind, 10)
     buffer.empty()
     epoch = other.storage.epoch
     other.extend(rows("b", 5))
@@ -94,9 +100,7 @@ def test_whoever_did_not_empty_it_may_bring_them_as_well(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_others_wrote_since_stay(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 10))
-    other = handed(buffer)
+    buffer, other = both(kind, 10)
     buffer.empty()
     other.extend(rows("a", 3))
     assert buffer.storage.state_dict()["rows"]["a"].tolist() == [1, 2, 3]
@@ -119,9 +123,7 @@ def test_handles_that_were_handed_over_before_the_first_row_hear_it_too(kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_in_the_middle_of_a_span_is_told_and_delays_nobody(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 4))
-    other = handed(buffer)
+    buffer, other = both(kind, 4)
     other.extend(rows("a", 12))
     buffer.empty()
     ring = _begun(other)
@@ -136,9 +138,7 @@ def test_a_writer_in_the_middle_of_a_span_is_told_and_delays_nobody(kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_that_looked_before_is_refused_when_it_reserves(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 4))
-    other = handed(buffer)
+    buffer, other = both(kind, 4)
     other.extend(rows("a", 2))
     buffer.empty()
     ring = _begun(other)
@@ -158,10 +158,7 @@ def _begun(buffer: TensorDictReplayBuffer) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_published_while_it_is_left_are_kept(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 4))
-    other = handed(buffer)
-    assert len(other) == 4
+    buffer, other = both(kind, 4)
     buffer.empty()
     meanwhile(buffer, lambda: other.extend(rows("a", 3)))  # behind the first look
     with pytest.raises(ValueError, match=r"3 rows with the leaves \['a'\] .* \['b'\] instead"):
@@ -196,10 +193,7 @@ def test_other_columns_and_other_structures_are_other_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_one_leaves_it(kind: str) -> None:
-    buffer = shared(KINDS[kind]())
-    buffer.extend(rows("a", 4))
-    other = handed(buffer)
-    assert len(other) == 4
+    buffer, other = both(kind, 4)
     buffer.empty()
     meanwhile(buffer, lambda: other.extend(rows("c", 3)))
     with pytest.raises(RuntimeError, match=HAND_OVER):
@@ -415,10 +409,7 @@ def test_a_shared_file_has_its_name_also_behind_a_failed_first_write(
 
 @pytest.mark.parametrize("kind", ["file, two lanes", "file, one lane"])
 def test_the_files_of_who_leaves_first_keep_their_names(kind: str, tmp_path: Path) -> None:
-    buffer = shared(KINDS[kind](scratch_dir=tmp_path))
-    buffer.extend(rows("a", 4))
-    other = handed(buffer)
-    assert len(other) == 4
+    buffer, other = both(kind, 4, scratch_dir=tmp_path)
     buffer.empty()
     meanwhile(buffer, lambda: other.extend(rows("c", 3)))
     with pytest.raises(RuntimeError, match=HAND_OVER):

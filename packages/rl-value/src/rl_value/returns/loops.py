@@ -77,7 +77,10 @@ def scan_chain(y, cut, factor, last):
 
 @njit(nogil=True, cache=True)
 def scan_chains(y, cut, factor, last, powers):
-    """The same for a whole tile, chains side by side; the powers are those of the factor."""
+    """The same for a whole tile, chains side by side; the powers are those of the factor.
+
+    The chains are written out: eight y's in an array would go through memory at every step.
+    """
     chain = np.uintp(CHAIN)
     none = y.dtype.type(0)
     y0 = y1 = y2 = y3 = y4 = y5 = y6 = none
