@@ -432,6 +432,22 @@ def test_the_same_keys_in_another_order_are_the_same_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_the_column_that_cuts_them_are_emptied_like_others(kind: str) -> None:
+    sampler = SliceSampler(slice_len=2, num_slices=1, traj_key="episode")
+    buffer = shared(KINDS[kind](), sampler=sampler)
+    cut = rows("a", 2).set("episode", torch.zeros(2, dtype=torch.int64))
+    buffer.extend(cut)
+    buffer.empty()
+    buffer.extend(rows("a", 3))
+    with pytest.raises(KeyError, match="episode"):
+        buffer.sample(2)
+    buffer.empty()
+    assert len(buffer) == 0
+    buffer.extend(cut)
+    assert len(buffer.sample(2)) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_count_of_writes_does_not_stand_still_silently(kind: str) -> None:
     buffer = shared(KINDS[kind]())
     buffer.extend(rows("a", 3))

@@ -307,14 +307,15 @@ class SharableStorage(TensorStorage):
             ValueError: Rows of a shared storage with several lanes are linked already.
         """
         self.look()
+        if (ids, ends) == (self.ids, self.ends):
+            return
         if self.takes_turns or self.links is None:
             with self.still():
                 super().mark(ids, ends)
         elif (found := self.links.keys.with_explicit(ids, ends)) != self.links.keys:
             raise ValueError(
-                f"a shared buffer found trajectories by {list(self.links.keys.columns)} when its "
-                f"first rows came, and {list(found.columns)} are wanted now: name them when it is "
-                "made."
+                f"a shared buffer found trajectories by {list(self.links.keys.columns)} from its "
+                f"first rows on, not by {list(found.columns)}: name them when it is made."
             )
 
     def empty(self) -> None:
