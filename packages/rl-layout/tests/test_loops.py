@@ -98,22 +98,25 @@ def test_what_cannot_be_kept_on_the_disk_is_not_compiled_again_and_again(monkeyp
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside a thread, on purpose
 def test_a_child_forked_while_a_thread_compiles_can_compile():
     assert run(np.empty(3_000, bool))
-    held, go_on = threading.Event(), threading.Event()
+    held, forked = threading.Event(), threading.Event()
+    here, waiting = threading.get_ident(), type(global_compiler_lock).acquire.__code__
 
     def compile_for_long():
         with global_compiler_lock:
             held.set()
-            go_on.wait(60)
+            while not forked.wait(0.01):
+                if sys._current_frames()[here].f_code is waiting:
+                    return  # forking waits for this thread
 
     thread = threading.Thread(target=compile_for_long)
     thread.start()
     held.wait(60)
-    threading.Timer(0.3, go_on.set).start()  # forking waits for it
     child = os.fork()
     if not child:
         signal.alarm(10)  # ends it where it waits for good
         global_compiler_lock.acquire()
         os._exit(0)
+    forked.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
