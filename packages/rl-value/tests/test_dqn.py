@@ -368,7 +368,7 @@ def test_what_a_distribution_cannot_have_is_refused():
 
 @pytest.mark.parametrize("support", [[0.0, 1.0, 5.0], [2.0, 1.0, 0.0], [1.0, 1.0], [1.0]])
 def test_a_support_that_is_not_even_is_refused(support):
-    with pytest.raises(ValueError, match=r"support: expected returns .*, evenly spaced"):
+    with pytest.raises(ValueError, match=r"support: expected returns .*, floats evenly spaced"):
         distributional(support=torch.tensor(support))
 
 

@@ -498,7 +498,7 @@ def test_averages_are_over_the_steps_that_count():
     assert found[0] == found[6] == 0
     reward = batch["next", "reward"][1:]
     scaled = batch.clone()
-    scaled["next", "reward"][1:] = (reward - reward.mean()) / reward.std()
+    scaled["next", "reward"][1:] = (reward - reward[:-1].mean()) / reward[:-1].std()
     expected = GAE(**settings)(scaled)["advantage"]
     found = GAE(average_rewards=True, **settings)(batch.clone())["advantage"]
     torch.testing.assert_close(found, expected)

@@ -623,7 +623,7 @@ def test_a_loss_without_actor_is_refused():
         (
             lambda b: b.set("value_target", torch.zeros(9)),
             ValueError,
-            "expected values and targets of one shape",
+            r"'value_target': expected \[9, 1\], as the critic gives values, got \[9\]",
         ),
     ],
 )

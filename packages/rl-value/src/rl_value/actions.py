@@ -62,7 +62,7 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
         if taken.requires_grad:
             msg = f"{key!r} requires gradients: a stored action is a constant. Call .detach()."
             raise RuntimeError(msg)
-        value = _log_prob(head, taken)
+        value = _log_prob(head, taken, key)
         if value.numel() > taken.numel():  # each action was compared with every distribution
             expected = [*head.batch_shape, *head.event_shape]
             msg = f"{key!r}: expected {expected}, as the actor gives it, got {list(taken.shape)}. "
@@ -155,6 +155,9 @@ def divergence(
     Returns:
         ``[*B, T]``, or with the dimensions of a group; of several heads their sum.
 
+    Raises:
+        ValueError: parameters of one head have different shapes.
+
     Example:
         >>> from tensordict import TensorDict
         >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
@@ -164,6 +167,11 @@ def divergence(
     ours = heads(now, "action")
     found = []
     for key, head in heads(before, "action").items():
+        was, now_is = (getattr(one, "param_shape", one.batch_shape) for one in (head, ours[key]))
+        if was != now_is:
+            msg = f"{key!r}: expected the parameters that acted in the shape of the actor's, "
+            msg += f"{list(now_is)}, got {list(was)}."
+            raise ValueError(msg)
         try:
             found.append(kl_divergence(head, ours[key]))
         except NotImplementedError:
@@ -172,11 +180,40 @@ def divergence(
     return _total(found, batch)
 
 
-def _log_prob(head: Distribution, taken: Tensor) -> Tensor:
+def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
+    """Take what stands for the action of each step.
+
+    Args:
+        values: ``[*B, T, K]``.
+        index: numbers of the actions, int64 ``[*B, T, 1]``.
+        key: of the action, for the message.
+
+    Returns:
+        ``[*B, T, 1]``.
+
+    Raises:
+        IndexError: an action is none of the K.
+
+    Example:
+        >>> of_action(torch.tensor([[1.0, 2.0]]), torch.tensor([[1]]), "action")
+        tensor([[2.]])
+    """
+    try:
+        return values.gather(-1, index)
+    except RuntimeError as error:
+        if index.ndim != values.ndim or not index.numel() or not index.is_cpu:
+            raise
+        msg = f"{key!r}: expected numbers from 0 to {values.shape[-1] - 1}, got some from "
+        msg += f"{int(index.min())} to {int(index.max())}."
+        raise IndexError(msg) from error
+
+
+def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:
     """Log-probability of actions; of a plain choice read where it lies, without further checks."""
     if type(head) is not Categorical or taken.shape != head.batch_shape:
         return head.log_prob(taken)
-    return head.logits.gather(-1, taken.long().unsqueeze(-1)).squeeze(-1)  # normalised already
+    index = taken.long().unsqueeze(-1)
+    return of_action(head.logits, index, key).squeeze(-1)  # the logits are normalised already
 
 
 def _entropy(head: Distribution) -> Tensor:

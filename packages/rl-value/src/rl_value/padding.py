@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -13,14 +15,20 @@ from rl_layout.markers import flat_marker
 from rl_layout.tensordict_fast import find
 
 
-def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> TensorDictBase:
-    """The batch as networks may read it: what floats is 0 on padding, which may hold anything.
+def readable(
+    batch: TensorDictBase,
+    *networks: TensorDictModuleBase | None,
+    more: Iterable[NestedKey] = (),
+) -> TensorDictBase:
+    """The batch as networks and distributions may read it: on padding what a real step holds.
 
-    Left as it is, a NaN there would be no part of any loss and yet of the gradients, as 0 · NaN.
+    Padding may hold anything. Left as it is, a NaN there would be no part of any loss and yet of
+    the gradients, as 0 · NaN, and an action that is none would be refused.
 
     Args:
         batch: a TED tensordict ``[*B, T]``; it is not changed.
         networks: whose inputs count.
+        more: other keys that are read, where they are there.
 
     Returns:
         The batch itself where it has no mask.
@@ -36,19 +44,32 @@ def readable(batch: TensorDictBase, *networks: TensorDictModuleBase | None) -> T
         >>> batch["collector", "mask"] = torch.tensor([True, False])
         >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
         >>> readable(batch, net)["observation"].tolist()
-        [[7.0, 0.0], [0.0, 0.0]]
+        [[7.0, 0.0], [7.0, 0.0]]
     """
     mask = find(batch, keys.MASK)
-    if mask is None:
+    if mask is None or not mask.numel():
         return batch
     real, seen = step_flag(batch, keys.MASK, mask), batch.copy()
+    flat = real.reshape(-1)
+    some, is_there = flat.to(torch.uint8).argmax().reshape(1), flat.any()
+
+    def filled(leaf: Tensor) -> Tensor:
+        one = leaf.flatten(0, real.ndim - 1).index_select(0, some)[0]
+        one = torch.where(is_there, one, torch.zeros_like(one))
+        return torch.where(real.view(*real.shape, *(1,) * (leaf.ndim - real.ndim)), leaf, one)
+
     read = [key for network in networks if network is not None for key in network.in_keys]
-    for key in dict.fromkeys(map(as_tuple, read)):
+    for key in dict.fromkeys(map(as_tuple, (*read, *more))):
         leaf = find(batch, key)
-        if leaf is not None and leaf.is_floating_point():
-            alike = real.view(*real.shape, *(1,) * (leaf.ndim - real.ndim))
-            seen.set(key, torch.where(alike, leaf, 0))
+        if leaf is not None and not _marks(key):
+            group = isinstance(leaf, TensorDictBase)
+            seen.set(key, leaf.apply(filled) if group else filled(leaf))
     return seen
+
+
+def _marks(key: tuple[str, ...]) -> bool:
+    """Whether an entry says what is a step and what is not."""
+    return key[0] == keys.COLLECTOR or key[-1] == keys.IS_INIT
 
 
 def step_flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:

@@ -262,6 +262,12 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         given = None
         if next_value is not None:
             given = next_value if last else next_value.transpose(dim, len(batch.batch_size) - 1)
+            if given.shape[: batch.ndim] != batch.batch_size:
+                shape = [*tensordict.batch_size, 1]
+                msg = (
+                    f"next_value: expected {shape}, one of each step, got {list(next_value.shape)}."
+                )
+                raise ValueError(msg)
             given = steps.segments.gather(given)
         found = self._values(steps, params, target_params, given)
         return self._cut(steps, found), unplace
@@ -298,7 +304,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
             if now is not None:  # stored values also follow each other
                 behind = steps.successor_values(now, found.following)
                 found = replace(found, now=now, following=behind)
-            return found if given is None else replace(found, following=given)
+            return found if following is None else replace(found, following=following)
         return Unrolled(now, following, steps.missing, None, None)
 
     def _cut(self, steps: Steps, found: Unrolled) -> Valued:
@@ -315,7 +321,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
             cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
         reward = _full(steps.reward)
         if self.average_rewards:
-            reward = standardised(reward, None)
+            reward = standardised(reward, left_out)
         gamma = steps.per_step(self.gamma)
         value, following = _full(found.now), _full(found.following)
         return Valued(steps, reward, value, following, cut, left_out, gamma, found)

@@ -241,6 +241,10 @@ class Reader:
 
 
 def _check_alike(key: NestedKey, root: Tensor, after: Tensor | None) -> None:
+    given: object = root
+    if not isinstance(given, Tensor):
+        msg = f"{key!r}: expected a tensor, got {type(given).__name__}. Name its leaves in in_keys."
+        raise TypeError(msg)
     if after is not None and after.shape != root.shape:
         msg = (
             f"{next_key(key)!r}: expected the shape at the root, {list(root.shape)}, "

@@ -115,8 +115,10 @@ class VTrace(ValueEstimator):
         """Compute log π - log μ of each step's action, in the shape of the reward."""
         batch: TensorDictBase = valued.steps.batch
         entry = self.entries["sample_log_prob"]
+        actor = self.actor_network
+        batch = readable(batch, actor, more=[*actor.out_keys, self.action_key])
         with set_recurrent_mode(True):
-            dist = Acting(self.actor_network, readable(batch, self.actor_network)).dist
+            dist = Acting(actor, batch).dist
         now = log_probability(dist, batch, self.action_key)
         stored = stored_log_probability(dist, batch, self.action_key, entry)
         if now.shape != stored.shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from rl_layout import set_recurrent_mode
-from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
 from rl_value.actions import entropies, log_probability
@@ -79,7 +80,7 @@ class ActorCriticLoss(LossModule):
         entropy_bonus: bool = True,
         samples_mc_entropy: int = 1,
         entropy_coeff: EntropyCoefficient | None = None,
-        critic_coeff: float | None = 1.0,
+        critic_coeff: float | Tensor | None = 1.0,
         loss_critic_type: str = "smooth_l1",
         clip_value: float | None = None,
         log_explained_variance: bool = True,
@@ -106,18 +107,15 @@ class ActorCriticLoss(LossModule):
             known = ", ".join(DISTANCES)
             msg = f"loss_critic_type: expected one of {known}, got {loss_critic_type!r}."
             raise ValueError(msg)
-        if clip_value is not None and not clip_value >= 0:
-            msg = f"clip_value: expected how far a value may move, 0 or more, got {clip_value}."
-            raise ValueError(msg)
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None
         self.target_critic_network = late
         self.entropy_bonus = entropy_bonus
         self.samples_mc_entropy = samples_mc_entropy
-        self.entropy_coeff = 0.01 if entropy_coeff is None else entropy_coeff
+        self.entropy_coeff = 0.01 if entropy_coeff is None else _coefficients(entropy_coeff)
         self.critic_coeff = None if critic_network is None else critic_coeff
         self.loss_critic_type = loss_critic_type
-        self.clip_value = clip_value
+        self.clip_value = _bound(clip_value)
         self.log_explained_variance = log_explained_variance
         self.separate_losses = separate_losses
 
@@ -179,23 +177,35 @@ class ActorCriticLoss(LossModule):
         advantage = self._advantage(tensordict)
         counted = self.counted(tensordict)
         with set_recurrent_mode(True):
-            seen = self._seen(tensordict, self.actor_network, self.critic_network)
+            networks = self.actor_network, self.critic_network
+            seen = self._seen(tensordict, *networks, more=self._stored())
             acting = Acting(self.actor_network, seen)
             value = None if self.critic_coeff is None else self._value(seen)
-            found = self._by_equations(tensordict, acting, advantage, counted)
+            found = self._by_equations(seen, acting, advantage, counted)
             if found is None:
-                found = self._by_autograd(tensordict, acting.dist, advantage, counted)
+                found = self._by_autograd(seen, acting.dist, advantage, counted)
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
             return scalars(found)
+
+    def _stored(self) -> list[NestedKey]:
+        """What may have been stored when the actor acted."""
+        return [*self.actor_network.out_keys, self.entries["action"]]
 
     def _advantage(self, batch: TensorDictBase) -> Tensor:
         """The advantage of each step; where it is missing the value estimator writes it."""
         wanted = [self.entries["advantage"]]
         if self.critic_coeff is not None:
             wanted.append(self.entries["value_target"])
-        if any(find(batch, as_tuple(key)) is None for key in wanted):
+        there = {key: find(batch, as_tuple(key)) for key in wanted}
+        if any(value is None for value in there.values()):
+            if not batch.numel():
+                msg = f"expected at least one step, got a batch of {list(batch.batch_size)}."
+                raise ValueError(msg)
             self._estimate(batch)
+            for key, value in there.items():
+                if value is not None:
+                    batch.set(key, value)
         return _constant(batch, self.entries["advantage"])
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
@@ -266,7 +276,7 @@ class ActorCriticLoss(LossModule):
 
     def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> Gain:
         """The same by equations."""
-        return Gain(log_prob * advantage, advantage, {})
+        return Gain(log_prob * advantage, advantage.copy(), {})  # the batch may change
 
     def _scaled(self, advantage: Tensor, counted: Tensor | None) -> Tensor:
         """Advantages as the objective takes them."""
@@ -306,6 +316,7 @@ class ActorCriticLoss(LossModule):
     ) -> dict[str, Tensor]:
         """``loss_critic`` and what is reported beside it, by equations where it has them."""
         target = _constant(batch, self.entries["value_target"])
+        self._check_like(value, "value_target", target)
         found = self._critic_by_equations(value, target, counted)
         return self._critic_by_autograd(batch, value, target, counted) if found is None else found
 
@@ -316,6 +327,8 @@ class ActorCriticLoss(LossModule):
         weight = self.critic_coeff
         assert weight is not None  # there are values
         if self.clip_value is not None or self.reduction == "none" or not is_eager():
+            return None
+        if not isinstance(weight, int | float):
             return None
         values, targets = array_of(value, value.dtype), array_of(target, value.dtype)
         if values is None or targets is None or values.shape != targets.shape:
@@ -357,10 +370,12 @@ class ActorCriticLoss(LossModule):
         else:
             found = distance(value, target, self.loss_critic_type)
             stored = _constant(batch, self.entries["value"])
-            near = value - kept(stored, counted)
-            near = kept(stored, counted) + near.clamp(-self.clip_value, self.clip_value)
+            self._check_like(value, "value", stored)
+            stored = kept(stored, counted)
+            moved = value - stored
+            near = stored + moved.clamp(-self.clip_value, self.clip_value)
             clipped = distance(near, target, self.loss_critic_type)
-            share = (near != value).to(value.dtype)
+            share = (moved.detach().abs() > self.clip_value).to(value.dtype)
             reported["value_clip_fraction"] = reduce(share, counted).detach()
             loss = self._reduce(torch.max(found, clipped), counted)
         if self.log_explained_variance:
@@ -368,6 +383,14 @@ class ActorCriticLoss(LossModule):
             reported["explained_variance"] = spread
         weighted = loss if self.critic_coeff == 1 else self.critic_coeff * loss
         return {"loss_critic": weighted, **reported}
+
+    def _check_like(self, value: Tensor, name: str, stored: Tensor) -> None:
+        if stored.shape != value.shape:
+            msg = (
+                f"{self.entries[name]!r}: expected {list(value.shape)}, as the critic gives "
+                f"values, got {list(stored.shape)}. Both end in a dimension of size 1."
+            )
+            raise ValueError(msg)
 
     def _value(self, batch: TensorDictBase) -> Tensor:
         critic = self.critic_network
@@ -393,6 +416,29 @@ def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
 def _numbers(reported: dict[str, float], dtype: torch.dtype) -> dict[str, Tensor]:
     """Statistics as tensors."""
     return {name: torch.scalar_tensor(value, dtype=dtype) for name, value in reported.items()}
+
+
+def _bound(given: Any) -> float | None:
+    """How far a value may move."""
+    if isinstance(given, bool):
+        msg = f"clip_value={given} is for ClipPPOLoss, which has an ε: pass a number."
+        raise TypeError(msg)
+    if given is not None and not given >= 0:
+        msg = f"clip_value: expected how far a value may move, 0 or more, got {given}."
+        raise ValueError(msg)
+    bound: float | None = given
+    return bound
+
+
+def _coefficients(given: Any) -> EntropyCoefficient:
+    """A coefficient, or one for each head."""
+    if isinstance(given, Mapping):
+        return {as_key(as_tuple(key)): by for key, by in given.items()}
+    if not isinstance(given, Real | Tensor):
+        msg = f"entropy_coeff: expected a number, or one for each head, got {given!r}."
+        raise TypeError(msg)
+    number: float | Tensor = given  # type: ignore[assignment]
+    return number
 
 
 def _sum(values: list[Tensor]) -> Tensor:

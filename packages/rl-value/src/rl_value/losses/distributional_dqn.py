@@ -10,7 +10,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import set_recurrent_mode
-from rl_layout.keys import require
+from rl_layout.keys import NestedKey, require
+from rl_value.actions import of_action
 from rl_value.estimators.next_values import Unrolled
 from rl_value.estimators.steps import Steps
 from rl_value.losses.dqn import DQNLoss, action_index
@@ -70,8 +71,8 @@ class DistributionalDQNLoss(DQNLoss):
         found = getattr(value_network, "support", None) if support is None else support
         if not isinstance(found, Tensor) or not _is_even(found):
             msg = (
-                "support: expected returns [atoms], evenly spaced from the least on, two at least. "
-                "Pass support=torch.linspace()."
+                "support: expected returns [atoms], floats evenly spaced from the least on, two at "
+                "least. Pass support=torch.linspace()."
             )
             raise ValueError(msg)
         self.register_buffer("support", found)
@@ -105,13 +106,15 @@ class DistributionalDQNLoss(DQNLoss):
         target, _ = self._targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
-            out = self.value_network(self._seen(tensordict, self.value_network).copy())
+            seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
+            out = self.value_network(seen.copy())
         log_probs = require(out, self.entries["action_value"])
         self._check_shape(log_probs, tensordict.batch_size)
-        action = require(tensordict, self.entries["action"])
+        action = require(seen, self.entries["action"])
         index = action_index(action, log_probs[..., 0, :], self.action_space)
-        chosen = _of_action(log_probs, index)
-        error = -(target * kept(chosen, counted)).sum(-1, keepdim=True)
+        chosen = _of_action(log_probs, index, self.entries["action"])
+        held = chosen.masked_fill(target == 0, 0)  # where nothing should be, -inf is right
+        error = -(target * kept(held, counted)).sum(-1, keepdim=True)
         error = kept(error, counted)
         tensordict.set(self.entries["priority"], error.detach())
         weight = self._weight(tensordict)
@@ -134,10 +137,12 @@ class DistributionalDQNLoss(DQNLoss):
         if self.double_dqn:
             chooser = self._unroll(self.value_network, steps, key).following.exp()
         best = (chooser * self.support[:, None]).sum(-2).argmax(-1, keepdim=True)
-        ahead = _of_action(probs, best).masked_fill(steps.terminated, 1 / len(self.support))
+        ahead = _of_action(probs, best, self.entries["action"])
+        ahead = ahead.masked_fill(steps.terminated, 1 / len(self.support))
         gamma = steps.per_step(self.gamma)
         alive = (~steps.terminated).to(ahead.dtype)
-        moved = steps.reward + gamma * alive * self.support.to(ahead.dtype)  # [M, atoms]
+        moved = steps.reward + gamma * alive * self.support  # [M, atoms]
+        moved = moved.to(ahead.dtype)
         target = project(moved, ahead, self.support.to(ahead.dtype))
         if found.missing is not None:  # steps without a next state teach nothing
             target = target.masked_fill(found.missing, 0)
@@ -156,7 +161,7 @@ class DistributionalDQNLoss(DQNLoss):
 
 def _is_even(support: Tensor) -> bool:
     """Whether numbers grow by equal steps."""
-    if support.ndim != 1 or len(support) < 2:
+    if support.ndim != 1 or len(support) < 2 or not support.is_floating_point():
         return False
     step = support.diff()
     return bool((step > 0).all()) and torch.allclose(step, step.mean(), rtol=1e-3)
@@ -188,7 +193,7 @@ def project(moved: Tensor, weights: Tensor, support: Tensor) -> Tensor:
     return found.scatter_add_(-1, below.long() + 1, weights * share)
 
 
-def _of_action(values: Tensor, index: Tensor) -> Tensor:
+def _of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
     """Values ``[*B, atoms, n]`` of one action each, ``[*B, atoms]``."""
     wide = index.unsqueeze(-2).expand(*values.shape[:-1], 1)
-    return values.gather(-1, wide).squeeze(-1)
+    return of_action(values, wide, key).squeeze(-1)

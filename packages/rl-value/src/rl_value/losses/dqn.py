@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
+from rl_value.actions import of_action
 from rl_value.direct_call import check_network
 from rl_value.estimators.next_values import Unrolled, unroll_steps
 from rl_value.estimators.steps import Steps, check_writable, time_dimension, under_next
@@ -162,10 +163,11 @@ class DQNLoss(LossModule):
         target, unknown = self._targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
-            out = self.value_network(self._seen(tensordict, self.value_network).copy())
+            seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
+            out = self.value_network(seen.copy())
         values = require(out, self.entries["action_value"])
-        index = action_index(require(tensordict, self.entries["action"]), values, self.action_space)
-        chosen = values.gather(-1, index)
+        index = action_index(require(seen, self.entries["action"]), values, self.action_space)
+        chosen = of_action(values, index, self.entries["action"])
         if unknown is not None:
             target = torch.where(unknown, chosen.detach(), target)
         chosen, target = kept(chosen, counted), kept(target, counted)

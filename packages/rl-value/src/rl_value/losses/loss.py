@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from copy import deepcopy
 from enum import Enum
 from typing import Any
@@ -194,10 +195,13 @@ class LossModule(TensorDictModuleBase):  # type: ignore[misc]
         return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
 
     def _seen(
-        self, batch: TensorDictBase, *networks: TensorDictModuleBase | None
+        self,
+        batch: TensorDictBase,
+        *networks: TensorDictModuleBase | None,
+        more: Iterable[NestedKey] = (),
     ) -> TensorDictBase:
-        """The batch as networks read it."""
-        return readable(batch, *networks) if self.loss_mask_key == "auto" else batch
+        """The batch as networks and distributions read it."""
+        return readable(batch, *networks, more=more) if self.loss_mask_key == "auto" else batch
 
     def _reduce(self, values: Tensor, counted: Tensor | None) -> Tensor:
         return reduce(values, counted, self.reduction)

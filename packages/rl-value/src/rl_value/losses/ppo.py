@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,10 @@ class KLPENPPOLoss(PPOLoss):
         """Give β its first value again."""
         self.beta.fill_(self._first_beta)
 
+    def _stored(self) -> list[NestedKey]:
+        """Parameters of the distribution that acted, besides."""
+        return [*super()._stored(), *self.actor_network[-1].in_keys]
+
     def _by_equations(self, *given: Any) -> None:
         """Not at all: the divergence is one of distributions."""
 
@@ -283,9 +288,10 @@ class KLPENPPOLoss(PPOLoss):
         return found
 
 
-def _epsilons(given: float | tuple[float, float]) -> tuple[float, float]:
+def _epsilons(given: Any) -> tuple[float, float]:
     pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
-    if len(pair) != 2 or min(pair) < 0 or pair[0] >= 1:
+    numbers = len(pair) == 2 and all(isinstance(epsilon, Real) for epsilon in pair)
+    if not numbers or not (pair[0] >= 0 and pair[1] >= 0 and pair[0] < 1):
         msg = f"clip_epsilon: expected a number in [0, 1), or one below and one above: got {given}."
         raise ValueError(msg)
     return pair[0], pair[1]

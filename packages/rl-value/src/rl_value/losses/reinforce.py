@@ -64,8 +64,9 @@ class ReinforceLoss(ActorCriticLoss):
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """Names of the losses."""
-        return ["loss_actor"] if self.critic_coeff is None else ["loss_actor", "loss_value"]
+        """Names of the losses and of what is reported beside them."""
+        beside = ["loss_value" if name == "loss_critic" else name for name in self._beside()]
+        return ["loss_actor", *beside]
 
     @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

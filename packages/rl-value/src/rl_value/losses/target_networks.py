@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import torch
@@ -74,11 +75,12 @@ class SoftUpdate(TargetUpdate):
         if eps is not None and tau is not None:
             msg = f"eps={eps} and tau={tau} say the same in two ways: pass one of them."
             raise ValueError(msg)
-        share = 0.999 if eps is None else eps
-        self.tau = 1 - share if tau is None else tau
-        if not 0 <= self.tau <= 1:
-            msg = f"expected eps and tau in [0, 1]: got tau={self.tau}."
+        given: Any = tau if eps is None else eps
+        given = 0.999 if given is None else given
+        if not isinstance(given, Real | Tensor) or not 0 <= given <= 1:  # type: ignore[operator]
+            msg = f"expected eps and tau in [0, 1]: got {given!r}."
             raise ValueError(msg)
+        self.tau: float = 1 - given if tau is None else given  # type: ignore[assignment]
         super().__init__(loss)
 
     @torch.no_grad()

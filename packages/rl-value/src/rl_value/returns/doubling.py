@@ -29,12 +29,17 @@ def doubling_scan(a: Tensor, b: Tensor) -> Tensor:
     seen = 1
     while seen < len(b):
         reach = goes_on[:-seen]
-        more = torch.where(reach, a[:-seen] * b[seen:], 0)
+        more = torch.where(reach & _counts(a[:-seen], b[seen:]), a[:-seen] * b[seen:], 0)
         b = torch.cat([b[:-seen] + more, b[-seen:]])
         a = torch.cat([a[:-seen] * a[seen:], a[-seen:]])
         goes_on = torch.cat([reach & goes_on[seen:], torch.zeros_like(goes_on[-seen:])])
         seen *= 2
     return b.clone() if seen == 1 else b
+
+
+def _counts(a: Tensor, b: Tensor) -> Tensor:
+    """Where a product is no 0: of weights above 1 it may leave the range in front of zeros."""
+    return (b != 0) | ~a.isinf()
 
 
 def jumping_scan(a: Tensor, b: Tensor, successor: Tensor) -> Tensor:

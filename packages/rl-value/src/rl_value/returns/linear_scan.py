@@ -109,7 +109,7 @@ def _scan_around(a: Tensor, b: Tensor) -> Tensor:
     exact = doubling_scan(a, b)
     lost = ~exact.isfinite()
     found = blocked_scan(a.masked_fill(lost, 0), b.masked_fill(lost, 0))
-    return torch.where(lost, exact, found)
+    return torch.where(lost | ~found.isfinite(), exact, found)
 
 
 def _scan_on_cuda(a: Tensor, b: Tensor) -> Tensor:

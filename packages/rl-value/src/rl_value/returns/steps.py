@@ -116,7 +116,7 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
     if isinstance(value, Tensor) and (torch.compiler.is_compiling() or not value.numel()):
         return
     low, high = (
-        (float(value.min()), float(value.max())) if isinstance(value, Tensor) else (value, value)
+        tuple(map(float, value.detach().aminmax())) if isinstance(value, Tensor) else (value, value)
     )
     if not (low >= 0 and high <= 1):
         got = f"{value}" if low == high else f"values from {low} to {high}"
@@ -198,6 +198,8 @@ def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: 
         >>> decay_of(0.5, 0.5, cut, torch.ones(2, 1)).flatten()
         tensor([0.2500, 0.0000])
     """
+    if isinstance(gamma, Tensor) and isinstance(lmbda, Tensor):
+        gamma = gamma.to(reward.dtype)  # so is the product
     factor = gamma * lmbda
     if isinstance(factor, Tensor):
         wide = factor.to(reward.dtype).expand(reward.shape)

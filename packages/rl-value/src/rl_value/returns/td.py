@@ -136,7 +136,8 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
     cut = cut_behind(done | terminated, time_dim)
     ahead = zeroed(next_value, terminated)
     kept = decay_of(1.0, lmbda, cut, reward)  # λ, and 0 where nothing follows
-    term = reward + gamma * (ahead - kept * ahead)
+    ahead = (ahead - kept * ahead).masked_fill(kept == 1, 0)  # λ = 1 reads no value on the way
+    term = reward + gamma * ahead
     return linear_scan(decay_of(gamma, lmbda, cut, reward), term, time_dim=time_dim)
 
 
@@ -154,7 +155,7 @@ def _in_pieces(
 
     def fill(here: slice, cut: Flags, term: Floats) -> None:
         np.multiply(ahead[here], gamma, out=term)
-        np.copyto(term, term * (1 - lmbda), where=~cut)
+        np.copyto(term, term * (1 - lmbda) if lmbda < 1 else 0, where=~cut)
         np.copyto(term, 0, where=ended[here])
         np.add(term, rewards[here], out=term)
 
