@@ -366,7 +366,9 @@ def test_what_a_distribution_cannot_have_is_refused():
         DistributionalDQNLoss(network(), gamma=2, action_space="one_hot")
 
 
-@pytest.mark.parametrize("support", [[0.0, 1.0, 5.0], [2.0, 1.0, 0.0], [1.0, 1.0], [1.0]])
+@pytest.mark.parametrize(
+    "support", [[0.0, 1.0, 5.0], [2.0, 1.0, 0.0], [1.0, 1.0], [1.0], [0, 1, 2]]
+)
 def test_a_support_that_is_not_even_is_refused(support):
     with pytest.raises(ValueError, match=r"support: expected returns .*, floats evenly spaced"):
         distributional(support=torch.tensor(support))
@@ -467,6 +469,8 @@ def test_updates_refuse_what_they_cannot_do():
         SoftUpdate(loss, eps=0.9, tau=0.1)
     with pytest.raises(ValueError, match="expected eps and tau in"):
         SoftUpdate(loss, tau=1.5)
+    with pytest.raises(ValueError, match=r"expected eps and tau in .* got 'slow'"):
+        SoftUpdate(loss, tau="slow")
     with pytest.raises(ValueError, match="expected at least 1"):
         HardUpdate(loss, value_network_update_interval=0)
     with pytest.raises(TypeError, match="expected an integer"):
@@ -490,3 +494,40 @@ def test_target_parameters_are_saved_and_do_not_learn():
     assert learning == ["value_network.module.weight", "value_network.module.bias"]
     shared = loss.target_value_network_params["module", "weight"]
     assert shared.data_ptr() == loss.target_value_network.module.weight.data_ptr()
+
+
+@pytest.mark.parametrize("action", [-1, 3])
+def test_an_action_that_the_network_does_not_value_is_refused(action):
+    batch = prepared(trajectories([3, 4], KINDS[:2]))
+    batch["action"][2] = action
+    for loss in (DQNLoss(network(), action_space="categorical"), distributional()):
+        loss.action_space = "categorical"
+        with pytest.raises(IndexError, match="'action': expected numbers from 0 to 2, got some"):
+            loss(batch)
+
+
+def test_what_cannot_be_and_should_not_be_costs_nothing():
+    batch = prepared(trajectories([1, 1], EndKind.TERMINATED))
+    batch["action"].zero_()
+    batch["next", "reward"].fill_(1.0)  # the middle atom, and no other
+    certain = torch.tensor([-torch.inf, 0.0, -torch.inf]).double()[:, None]
+    weight = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    net = TensorDictModule(
+        lambda x: certain.expand(len(x), 3, 1) * weight, ["observation"], ["action_value"]
+    )
+    loss = DistributionalDQNLoss(
+        net, gamma=0.9, action_space="categorical", support=torch.tensor([0.0, 1.0, 2.0])
+    )
+    found = loss(batch)["loss"]
+    found.backward()
+    assert found == 0
+
+
+def test_rewards_of_double_precision_are_taken_by_distributions_of_single():
+    batch = prepared(trajectories([3, 4], KINDS[:2]))
+    loss = distributional()
+    wanted = loss(batch)["loss"]
+    for key in ("observation", ("next", "observation")):
+        batch[key] = batch[key].float()
+    single = loss.float()
+    torch.testing.assert_close(single(batch)["loss"], wanted.float())

@@ -826,3 +826,40 @@ def test_values_of_half_precision_are_widened(dtype):
     torch.testing.assert_close(
         found, GAE(gamma=GAMMA, lmbda=LMBDA, value_network=wide)(batch)["advantage"]
     )
+
+
+def test_a_stored_value_of_the_next_state_is_used_where_the_network_gives_the_other():
+    batch = prepared(trajectories([4, 3], EndKind.CUT))
+    stored = torch.randn(7, 1, dtype=torch.float64)
+    batch["next", "state_value"] = stored
+    found = TD0Estimator(gamma=0.9, value_network=critic(), skip_existing=True)(batch)
+    torch.testing.assert_close(found["next", "state_value"], stored)
+    torch.testing.assert_close(found["value_target"], batch["next", "reward"] + 0.9 * stored)
+
+
+@pytest.mark.parametrize("flag", [keys.NEXT_MISSING, keys.HISTORY_MISSING])
+def test_rewards_of_steps_left_out_are_not_in_their_mean(flag):
+    batch = prepared(trajectories([5], EndKind.CUT))
+    batch[flag] = torch.tensor([0, 1, 0, 0, 0]).bool()
+    made = TD0Estimator(gamma=0.0, value_network=critic(), average_rewards=True)
+    few = made(batch.clone())["value_target"]
+    batch["next", "reward"][1] = 1e6
+    torch.testing.assert_close(made(batch)["value_target"], few)
+    rest = batch["next", "reward"][[0, 2, 3, 4]]
+    torch.testing.assert_close(few[[0, 2, 3, 4]], (rest - rest.mean()) / rest.std())
+
+
+def test_next_values_of_another_number_of_steps_are_refused():
+    batch = prepared(trajectories([4, 3], EndKind.CUT))
+    with pytest.raises(ValueError, match=r"next_value: expected \[7, 1\].* got \[6, 1\]"):
+        GAE(gamma=0.9, lmbda=0.9, value_network=critic()).value_estimate(
+            batch, next_value=torch.zeros(6, 1)
+        )
+
+
+def test_a_group_of_entries_is_no_input():
+    batch = prepared(trajectories([4, 3], EndKind.CUT))
+    batch["both"] = TensorDict({"x": torch.ones(7, 2)}, [7])
+    net = TensorDictModule(lambda both: both["x"][:, :1], ["both"], ["state_value"])
+    with pytest.raises(TypeError, match=r"'both': expected a tensor.*Name its leaves in in_keys"):
+        GAE(gamma=0.9, lmbda=0.9, value_network=net)(batch)

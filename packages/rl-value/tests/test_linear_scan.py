@@ -201,3 +201,8 @@ def test_cuda_equals_the_cpu():
 def test_flat_rows_need_no_dimension_of_columns():
     weight = torch.tensor([0.5, 0.0, 0.5])
     assert scan_rows(weight, torch.ones(3)).tolist() == [1.5, 1.0, 1.0]
+
+
+def test_what_is_no_number_meets_a_zero():
+    found = doubling_scan(torch.tensor([torch.nan, 0.5]), torch.tensor([1.0, 0.0]))
+    assert found.isnan().tolist() == [True, False]

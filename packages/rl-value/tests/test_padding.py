@@ -123,6 +123,22 @@ def test_losses_of_actors(name, loss_class, reduction, monkeypatch):
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("loss_class", [A2CLoss, KLPENPPOLoss])
+def test_actions_and_parameters_of_other_names(loss_class):
+    network = actor(Normals)
+    network.select_out_keys("action")
+    loss, results = loss_class(network, critic(), entropy_bonus=False), []
+    loss.set_keys(action="acted")
+    batch = stored(Normals).rename_key_("action", "acted")
+    for given in (batch, padded(batch, acted=NAN, scale=0.0)):
+        loss.zero_grad()
+        loss(given)["loss_objective"].backward()
+        results.append(slopes(network))
+        if loss_class is KLPENPPOLoss:
+            loss.reset()
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("name", PADDING)
 def test_they_are_the_same_compiled(name, monkeypatch):
     kind, held = PADDING[name]

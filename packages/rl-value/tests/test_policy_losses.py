@@ -13,7 +13,7 @@ from tensordict.nn import (
 )
 from torch import distributions as d
 
-from rl_layout import keys, recurrent_mode
+from rl_layout import keys, recurrent_mode, set_recurrent_mode
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import (
     GAE,
@@ -593,6 +593,10 @@ def test_parameters_may_be_swapped_functionally():
         ({"clip_epsilon": (0.1, 0.2, 0.3)}, ValueError, "clip_epsilon: expected"),
         ({"clip_epsilon": 1.0}, ValueError, "clip_epsilon: expected"),
         ({"clip_epsilon": -0.1}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": math.nan}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": None}, ValueError, "clip_epsilon: expected"),
+        ({"clip_value": -1}, ValueError, "clip_value: expected"),
+        ({"entropy_coeff": "much"}, TypeError, "entropy_coeff: expected a number.*'much'"),
     ],
 )
 def test_wrong_settings_are_refused(settings, error, message):
@@ -637,3 +641,92 @@ def test_an_action_that_requires_gradients_is_refused():
     batch["action"] = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
     with pytest.raises(RuntimeError, match="a stored action is a constant"):
         A2CLoss(continuous(), critic())(batch)
+
+
+def test_a_bound_that_only_clipping_has_is_refused():
+    with pytest.raises(TypeError, match="clip_value=True is for ClipPPOLoss"):
+        PPOLoss(discrete(), critic(), clip_value=True)
+
+
+@pytest.mark.parametrize("loss_class", [PPOLoss, A2CLoss, ReinforceLoss])
+@pytest.mark.parametrize("given", ["advantage", "value_target"])
+def test_what_is_stored_is_not_estimated_anew(loss_class, given):
+    batch = flat_batch()
+    stored = batch[given].clone()
+    batch.exclude("advantage" if given == "value_target" else "value_target", inplace=True)
+    whole = GAE(gamma=0.99, lmbda=0.95, value_network=(net := critic()))(
+        batch.exclude("advantage", "value_target")
+    )
+    loss_class(discrete(), net)(batch)
+    torch.testing.assert_close(batch[given], stored)
+    other = "advantage" if given == "value_target" else "value_target"
+    torch.testing.assert_close(batch[other], whole[other])
+
+
+@pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss])
+def test_a_batch_of_no_step_is_refused(loss_class):
+    for batch in (flat_batch()[:0], flat_batch()[:0].exclude("advantage")):
+        with pytest.raises(ValueError, match=r"at least one step"):
+            loss_class(discrete(), critic())(batch)
+
+
+def test_values_that_move_less_than_the_bound_are_not_clipped():
+    batch, net = prepared(trajectories([400])).float(), critic().float()
+    with set_recurrent_mode(True):
+        batch["state_value"] = net(batch.copy())["state_value"].detach() + 1.5
+    for bound, share in ((2.0, 0.0), (1.0, 1.0)):
+        loss = ClipPPOLoss(discrete().float(), net, clip_value=bound)
+        assert loss(batch)["value_clip_fraction"] == share
+
+
+def test_parameters_that_acted_have_the_shape_of_the_actors():
+    batch = flat_batch()
+    for shape in ((9, 1, 3), (9, 4)):
+        batch["logits"] = torch.randn(*shape, dtype=torch.float64)
+        with pytest.raises(ValueError, match=r"'action': expected the parameters .* \[9, 3\], got"):
+            KLPENPPOLoss(discrete(), critic())(batch)
+
+
+@pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss])
+def test_a_batch_that_changes_before_the_gradient_does_not_change_it(loss_class):
+    batch, slopes = flat_batch(), []
+    loss = loss_class(discrete(), critic())
+    for change in (False, True):
+        loss.zero_grad()
+        total = sum(value for key, value in loss(batch).items() if key.startswith("loss_"))
+        if change:
+            for key in ("action", "advantage", "sample_log_prob", "value_target"):
+                batch[key].zero_()
+        total.backward()
+        slopes.append([parameter.grad.clone() for parameter in loss.parameters()])
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_coefficient_may_be_a_tensor():
+    batch, net, act = flat_batch(), critic(), discrete()
+    wanted = ClipPPOLoss(act, net, critic_coeff=2.0)(batch)["loss_critic"]
+    learnt = torch.tensor(2.0, requires_grad=True)
+    found = ClipPPOLoss(act, net, critic_coeff=learnt)(batch)["loss_critic"]
+    torch.testing.assert_close(found, wanted)
+    found.backward()
+    torch.testing.assert_close(learnt.grad, wanted.detach().float() / 2)
+
+
+def test_stored_values_have_the_shape_of_the_critics():
+    batch = flat_batch()
+    batch["state_value"] = torch.zeros(9, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"'state_value': expected \[9, 1\].*got \[9\]"):
+        ClipPPOLoss(discrete(), critic(), clip_value=True)(batch)
+
+
+def test_what_a_loss_reports_is_among_its_keys():
+    batch = flat_batch()
+    batch["state_value"] = batch["value_target"]
+    loss = ReinforceLoss(discrete(), critic(), clip_value=0.1, log_explained_variance=True)
+    assert set(loss(batch).keys()) == set(loss.out_keys)
+
+
+def test_a_key_of_one_part_may_be_a_tuple():
+    loss = PPOLoss(discrete(), critic(), entropy_coeff={("action",): 0.5})
+    found = loss(flat_batch())
+    torch.testing.assert_close(found["loss_entropy"], -0.5 * found["entropy"])

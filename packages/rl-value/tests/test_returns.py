@@ -285,3 +285,40 @@ def test_no_bit_of_another_trajectory_changes(dtype, poison, place, share):
     assert found[place + 1 :].equal(clean[place + 1 :])
     assert first <= place <= last
     assert poison == 1e38 or not found[first : place + 1].isfinite().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bound", [1.5, 2.0, 10.0])
+def test_weights_above_one_leave_the_range_in_front_of_zeros(dtype, bound):
+    reward = torch.zeros(5_000, 1, dtype=dtype)
+    reward[0] = 1
+    zero, no = torch.zeros_like(reward), torch.zeros(5_000, 1, dtype=torch.bool)
+    ratio = torch.full_like(reward, 20.0).log()
+    _, target = vtrace(reward, zero, zero, ratio, no, no, gamma=0.99, c_thresh=bound)
+    torch.testing.assert_close(target, reward)
+    ratio[7] = torch.nan
+    _, target = vtrace(reward, zero, zero, ratio, no, no, gamma=0.99, c_thresh=bound)
+    assert target[:8].isnan().all()
+    assert not target[8:].any()
+
+
+@pytest.mark.parametrize("gamma", [0.5, torch.full((3, 1), 0.5)])
+def test_returns_of_whole_trajectories_read_no_value_on_the_way(gamma):
+    one, no = torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.bool)
+    ahead = torch.tensor([[torch.nan], [torch.inf], [1.0]])
+    found = td1(one, ahead, no, no, gamma=gamma)
+    assert found.flatten().tolist() == [1.875, 1.75, 1.5]
+
+
+def test_factors_are_multiplied_in_the_precision_of_the_rewards():
+    s = Steps(*torch.randn(4, 40, 1, dtype=torch.float64), *torch.zeros(2, 40, 1).bool())
+    gamma, lmbda = torch.full((40, 1), 0.99), torch.full((40, 1), 0.95)
+    found = gae(*s.plain, gamma=gamma, lmbda=lmbda)[0]
+    wide = gae(*s.plain, gamma=gamma.double(), lmbda=lmbda.double())[0]
+    torch.testing.assert_close(found, wide, rtol=1e-14, atol=1e-14)
+
+
+def test_a_learnt_discount_warns_of_nothing():
+    gamma = torch.tensor(0.9, dtype=torch.float64, requires_grad=True)
+    td0(REWARD, NEXT, *(TERMINATED,), gamma=gamma).sum().backward()
+    assert gamma.grad.isfinite()

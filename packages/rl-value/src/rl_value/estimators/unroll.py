@@ -243,7 +243,9 @@ class Reader:
 def _check_alike(key: NestedKey, root: Tensor, after: Tensor | None) -> None:
     given: object = root
     if not isinstance(given, Tensor):
-        msg = f"{key!r}: expected a tensor, got {type(given).__name__}. Name its leaves in in_keys."
+        name = as_key(as_tuple(key))
+        got = type(given).__name__
+        msg = f"{name!r}: expected a tensor, got {got}. Name its leaves in in_keys."
         raise TypeError(msg)
     if after is not None and after.shape != root.shape:
         msg = (

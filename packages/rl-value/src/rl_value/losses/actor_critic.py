@@ -197,11 +197,11 @@ class ActorCriticLoss(LossModule):
         wanted = [self.entries["advantage"]]
         if self.critic_coeff is not None:
             wanted.append(self.entries["value_target"])
+        if not batch.batch_size.numel():
+            msg = f"expected at least one step, got a batch of {list(batch.batch_size)}."
+            raise ValueError(msg)
         there = {key: find(batch, as_tuple(key)) for key in wanted}
         if any(value is None for value in there.values()):
-            if not batch.numel():
-                msg = f"expected at least one step, got a batch of {list(batch.batch_size)}."
-                raise ValueError(msg)
             self._estimate(batch)
             for key, value in there.items():
                 if value is not None:
