@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector, SyncDataCollector
@@ -53,6 +53,17 @@ def sampled(root):
     choice = torch.multinomial(logits.softmax(-1), 1)
     root["action"] = torch.zeros(logits.shape, dtype=torch.bool).scatter(-1, choice, True)
     return root
+
+
+def weighted():
+    """A policy with weights, which draws its actions."""
+    layer = TensorDictModule(nn.Linear(4, 2), ["observation"], ["logits"])
+    draw = TensorDictModule(
+        lambda logits: nn.functional.one_hot(logits.softmax(-1).multinomial(1)[..., 0], 2) > 0,
+        ["logits"],
+        ["action"],
+    )
+    return TensorDictSequential(layer, draw)
 
 
 def collected(env, policy=None, *, seed=0, **options):
@@ -182,6 +193,23 @@ def test_whole_trajectories_are_handed_out_by_number():
     rows = torch.cat(batches)
     keys = rows["collector", "traj_ids"] * 1000 + rows["collector", "traj_step"]
     assert len(keys.unique()) == len(keys)
+
+
+def test_what_is_unfinished_behind_the_last_frame_comes_last_as_truncations():
+    env = SerialEnv(2, [lambda: CountingEnv(3), lambda: CountingEnv(50)])
+    options = {"frames_per_batch": 8, "total_frames": 24, "trajs_per_batch": 2}
+    collector = Collector(env, **options)
+    batches = list(collector)
+    rows = torch.cat(batches)
+    assert len(rows) == 24
+    assert [len(Segments.of(batch)) for batch in batches] == [2, 2, 1]
+    assert rows["observation"][-12:].flatten().tolist() == list(range(12))
+    assert rows["next", "truncated"].flatten().tolist() == [False] * 23 + [True]
+    following = collector.rollout()  # the environment goes on, under a new id
+    assert following["observation"][1].flatten().tolist() == [12, 13, 14, 15]
+    assert following["is_init"][1, 0]
+    assert following["collector", "traj_step"][1].tolist() == [0, 1, 2, 3]
+    assert following["collector", "traj_ids"][1, 0] not in rows["collector", "traj_ids"]
 
 
 def test_a_buffer_gets_whole_trajectories_and_the_rest_as_truncations():
@@ -324,6 +352,26 @@ def test_a_saved_collector_goes_on_bit_for_bit(trajs_per_batch):
         assert (other.next() == batch).all()
     assert other.frames == collector.frames
     assert other.stats()["episodes"] == collector.stats()["episodes"]
+
+
+@pytest.mark.parametrize("part", ["env", "policy", "batches", "random"])
+def test_a_state_that_does_not_fit_changes_nothing(part):
+    options = {"frames_per_batch": 6}
+    torch.manual_seed(3)
+    saved = Collector(cart_poles(), weighted(), **options)
+    saved.next()
+    state = saved.state_dict()
+    state[part] = dict(list(state[part].items())[1:]) if isinstance(state[part], dict) else None
+    collector = Collector(cart_poles(), weighted(), **options)
+    collector.set_seed(0)
+    collector.next()
+    before = collector.state_dict()
+    expected = collector.next()
+    collector.load_state_dict(before)
+    with pytest.raises((KeyError, RuntimeError, ValueError, TypeError)):
+        collector.load_state_dict(state)
+    assert (collector.next() == expected).all()
+    assert collector.frames == 12
 
 
 def test_a_saved_collector_can_be_written_without_code(tmp_path):

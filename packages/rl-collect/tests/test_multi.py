@@ -1,5 +1,6 @@
 """Collectors over processes: together, one by one, stopped early, killed, saved and refused."""
 
+import copy
 import functools
 import multiprocessing
 import os
@@ -252,6 +253,24 @@ def test_saved_workers_go_on_bit_for_bit():
         for batch in expected:
             assert (other.next() == batch).all()
         assert other.frames == 72
+
+
+def test_a_state_that_does_not_fit_a_worker_changes_none():
+    options = {"frames_per_batch": 24, **FORK}
+    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as collector:
+        collector.set_seed(1)
+        collector.next()
+        state = collector.state_dict()
+        other = copy.deepcopy(state)
+        collector.next()
+        other["workers"][1]["env"]["state"] = {}
+        before = collector.state_dict()
+        expected = collector.next()
+        collector.load_state_dict(before)
+        with pytest.raises(ValueError, match="the state is of another environment"):
+            collector.load_state_dict(other)
+        assert (collector.next() == expected).all()
+        assert collector.frames == 72
 
 
 def test_versions_go_on_after_a_load():

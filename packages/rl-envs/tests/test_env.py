@@ -26,6 +26,13 @@ class ThreeMethods(EnvBase):
         """Nothing is random."""
 
 
+class Saving(ThreeMethods):
+    """Saves, and cannot load."""
+
+    def _get_state(self):
+        return {}
+
+
 def test_three_methods_are_enough():
     env = ThreeMethods()
     batch = env.rollout(4)
@@ -218,8 +225,9 @@ def test_a_saved_state_goes_on_as_the_original():
 def test_who_cannot_save_says_so():
     with pytest.raises(NotImplementedError, match=r"ThreeMethods cannot save.*_get_state"):
         ThreeMethods().state_dict()
-    with pytest.raises(NotImplementedError, match="ThreeMethods cannot load"):
-        ThreeMethods().load_state_dict({"state": {}, "is_started": True})
+    for env in (ThreeMethods(), Saving()):
+        with pytest.raises(NotImplementedError, match=r"cannot save and load.*_set_state"):
+            env.load_state_dict({"state": {}, "is_started": True})
 
 
 def test_an_unlocked_environment_steps_any_batch():

@@ -391,7 +391,7 @@ def test_a_native_vector_cannot_be_batched_or_saved():
     for inner in (env, TransformedEnv(env)):
         with pytest.raises(ValueError, match="cannot be batched"):
             SerialEnv(1, lambda inner=inner: inner)
-    with pytest.raises(NotImplementedError, match="GymVectorEnv cannot save its state"):
+    with pytest.raises(NotImplementedError, match="GymVectorEnv cannot save and load its state"):
         TransformedEnv(env).state_dict()
 
 

@@ -130,6 +130,13 @@ class Batches:
         if self._settings.trajs_per_batch is not None:
             self._finished.push(self._whole.cut())
 
+    def finish(self) -> None:
+        """Let them wait as truncations; the environments go on, and begin new trajectories."""
+        unfinished = self._whole.lengths > 0
+        if bool(unfinished.any()):
+            self.cut_unfinished()
+            self._begin_anew(unfinished.reshape(self._env.batch_size))
+
     def reset(self) -> None:
         """Reset every environment before the next step; what follows are new trajectories."""
         self.cut_unfinished()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -58,8 +59,9 @@ class Collector(Collecting):
         auto_register_policy_transforms: give the environment what recurrent parts need.
         replay_buffer: anything with `extend`; where batches go.
         extend_buffer: write batch by batch; otherwise step by step, by `add`.
-        trajs_per_batch: hand out so many whole trajectories at a time, end to end; with a
-            buffer, each `extend` holds the whole trajectories that a batch completed.
+        trajs_per_batch: hand out so many whole trajectories at a time, end to end, and behind
+            the last frame what is unfinished, as truncations; with a buffer, each `extend` holds
+            the whole trajectories that a batch completed.
         max_unfinished_frames: with `trajs_per_batch`, most steps to hold; at that bound the longest
             pieces are written as truncations.
         exploration_type: how a probabilistic policy acts.
@@ -215,6 +217,8 @@ class Collector(Collecting):
         else:
             while self._batches.waiting < wanted and self._has_frames_left():
                 self._batches.play_whole()
+            if not self._has_frames_left():
+                self._batches.finish()
             found = self._batches.pop(wanted)
         return None if found is None else self._hand_out(found)
 
@@ -368,8 +372,16 @@ class Collector(Collecting):
 
         Raises:
             NotImplementedError: the environment cannot load a state.
-            ValueError: it is of other environments.
+            ValueError: it is of other environments. The collector stays what it was then.
         """
+        before = deepcopy(self.state_dict())
+        try:
+            self._load(state)
+        except BaseException:
+            self._load(before)
+            raise
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         self._batches.load_state_dict(state["batches"])
         self.env.load_state_dict(state["env"])
         if isinstance(self._given, nn.Module):

@@ -270,7 +270,8 @@ class MultiCollector(Collecting):
             state: what `state_dict` of a collector of as many workers returned.
 
         Raises:
-            ValueError: it is of another number of workers.
+            ValueError: it is of another number of workers, or of other environments. The collector
+                stays what it was then.
             NotImplementedError: an environment cannot load a state.
         """
         self._require_sync()
@@ -279,11 +280,15 @@ class MultiCollector(Collecting):
         if len(saved) != len(self._crew):
             msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."
             raise ValueError(msg)
+        before = self._crew.call_all("state_dict")
+        try:
+            self._load_workers(saved)
+        except BaseException:
+            self._load_workers(before)
+            raise
         self._turns.left()
         self._crew.frames = self._shown = state["frames"]
         self._ready, self._is_drained = [], False
-        for index, one in enumerate(saved):
-            self._crew.call(index, "load_state_dict", one)
         if self._board is not None:
             weights, old = saved[0]["policy"], self._board
             if isinstance(self.policy, nn.Module):
@@ -292,6 +297,10 @@ class MultiCollector(Collecting):
             self._crew.attach(self._board, self._turns.stop)
             old.close()
         self._crew.refresh()
+
+    def _load_workers(self, states: list[Any]) -> None:
+        for index, one in enumerate(states):
+            self._crew.call(index, "load_state_dict", one)
 
     # the end
 

@@ -90,14 +90,13 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
 
     def _get_state(self) -> dict[str, Any]:
         msg = (
-            f"{type(self).__name__} cannot save its state: give it _get_state, which returns a "
-            f"dictionary of tensors and numbers, and _set_state, which takes one."
+            f"{type(self).__name__} cannot save and load its state: give it _get_state, which "
+            f"returns a dictionary of tensors and numbers, and _set_state, which takes one."
         )
         raise NotImplementedError(msg)
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        msg = f"{type(self).__name__} cannot load a state: give it _get_state and _set_state."
-        raise NotImplementedError(msg)
+        EnvBase._get_state(self)  # says what is missing
 
     def _close(self) -> None:
         """Release what the environment holds. Called once."""
@@ -411,14 +410,15 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
 
         Raises:
             KeyError: it is no state of an environment.
+            ValueError: it is of another environment. This one stays where it was then.
             NotImplementedError: this environment cannot load a state.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
             >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
         """
-        guards.check_state(self, state_dict)
-        self._set_state(state_dict["state"])
+        with guards.loading(self, state_dict):
+            self._set_state(state_dict["state"])
         self._is_started = bool(state_dict["is_started"])
 
     # life

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,27 +87,42 @@ def check_step(env: EnvBase, root: TensorDictBase) -> None:
     check_batch(env, root)
 
 
-def check_state(env: EnvBase, state: Mapping[str, Any]) -> None:
-    """Refuse what no environment has saved.
+@contextmanager
+def loading(env: EnvBase, state: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse what no environment like this one has saved, and undo what fails in the middle.
 
     Args:
         env: any environment.
-        state: what it was given.
+        state: what it is given.
 
     Raises:
         KeyError: an entry is missing.
+        ValueError: the state holds not what this environment saves.
         RuntimeError: the environment is closed.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
         >>> env = CountingEnv()
-        >>> check_state(env, env.state_dict())
+        >>> with loading(env, env.state_dict()):
+        ...     pass
     """
     check_open(env)
     missing = [name for name in ("is_started", "state") if name not in state]
     if missing:
         msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."
         raise KeyError(msg)
+    before, names = deepcopy(env._get_state()), list(state["state"])
+    if not before.keys() <= set(names):
+        msg = (
+            f"the state is of another environment: it holds {names}, and {env!r} has "
+            f"{list(before)}. Make the same environment, with the same transforms."
+        )
+        raise ValueError(msg)
+    try:
+        yield
+    except BaseException:
+        env._set_state(before)
+        raise
 
 
 def check_start(env: EnvBase, root: TensorDictBase | None) -> None:

@@ -153,7 +153,11 @@ class SerialEnv(EnvBase):
         return {"envs": [env.state_dict() for env in self.envs]}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        for env, inner in zip(self.envs, state["envs"], strict=True):
+        states = list(state["envs"])
+        if len(states) != len(self.envs):
+            msg = f"expected the state of {len(self.envs)} environments: got {len(states)}."
+            raise ValueError(msg)
+        for env, inner in zip(self.envs, states, strict=True):
             env.load_state_dict(inner)
 
     def _close(self) -> None:

@@ -284,9 +284,13 @@ class TransformedEnv(EnvBase):
         return {
             "base": self._inner.state_dict(),
             "transforms": dict(self._outer.state_dict()),
+            "names": self._names,
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
+        if state["names"] != self._names:
+            msg = f"the state is of the transforms {state['names']}: expected {self._names}."
+            raise ValueError(msg)
         self._inner.load_state_dict(state["base"])
         self._outer.load_state_dict(state["transforms"])
 
@@ -294,8 +298,11 @@ class TransformedEnv(EnvBase):
         self._inner.close()
 
     def __repr__(self) -> str:
-        names = ", ".join(type(one).__name__ for one in self.transforms)
-        return f"TransformedEnv({self.base_env!r}, [{names}])"
+        return f"TransformedEnv({self.base_env!r}, [{', '.join(self._names)}])"
+
+    @property
+    def _names(self) -> list[str]:
+        return [type(one).__name__ for one in self.transforms]
 
 
 def _check_env(thing: Any) -> None:

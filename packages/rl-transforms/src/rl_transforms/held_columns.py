@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -70,22 +70,22 @@ class HeldColumns:
             found = block if found is None else found.followed_by(block)
         return found
 
-    def state(self) -> list[dict[str, Any]]:
-        """What is held back as plain dictionaries, one for each producer."""
-        return [
-            {
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What is held back as plain dictionaries, one for each producer, by its place."""
+        return {
+            str(place): {
                 "producer": list(who),
                 "rows": block.batch().to_dict(),
                 "shape": list(block.shape),
             }
-            for who, block in self.blocks.items()
-        ]
+            for place, (who, block) in enumerate(self.blocks.items())
+        }
 
-    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Hold back what `state` returned."""
         self.blocks = {
             tuple(one["producer"]): FlatRows.of(TensorDict(one["rows"], batch_size=one["shape"]))
-            for one in state
+            for one in state.values()
         }
 
     def _checked(self, fresh: FlatRows) -> FlatRows:

@@ -53,7 +53,8 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
             batch; steps that do not fit are False in ``"shifted_valid"``, with zeros.
         differentiable: let gradients through.
         skip_existing: use stored values where there are any.
-        average_rewards: standardise the rewards of all real steps first.
+        average_rewards: standardise the rewards of the steps that count first; those left out,
+            as without their next observation, are in no mean.
         time_dim: dimension of time; by default the one named so, or the last of the batch.
         missing_next: ``"root"`` puts a step's own observation in the place of a missing next
             one, and counts it in `num_substituted`; ``"skip"`` leaves the step out.
