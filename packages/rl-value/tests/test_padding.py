@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 from tensordict.nn import (
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
@@ -200,7 +200,8 @@ def test_numbers_that_an_embedding_does_not_have():
 
 def test_marks_of_padding_stay_what_they_are():
     batch = padded(stored(d.Categorical))
-    net = TensorDictModule(lambda *_: None, [keys.IS_INIT, keys.MASK, "group"], ["out"])
+    net = TensorDictModule(lambda *_: None, [keys.IS_INIT, keys.MASK, "group", "name"], ["out"])
+    batch["name"] = NonTensorData("room", batch_size=[9])
     batch["group"] = TensorDict({"x": torch.arange(9.0)}, [9])
     seen = readable(batch, net)
     for key in (keys.IS_INIT, keys.MASK):

@@ -61,9 +61,12 @@ def readable(
     read = [key for network in networks if network is not None for key in network.in_keys]
     for key in dict.fromkeys(map(as_tuple, (*read, *more))):
         leaf = find(batch, key)
-        if leaf is not None and not _marks(key):
-            group = isinstance(leaf, TensorDictBase)
-            seen.set(key, leaf.apply(filled) if group else filled(leaf))
+        if _marks(key):
+            continue
+        if isinstance(leaf, Tensor):
+            seen.set(key, filled(leaf))
+        elif isinstance(leaf, TensorDictBase):
+            seen.set(key, leaf.apply(filled))
     return seen
 
 
