@@ -177,3 +177,25 @@ def test_one_column_of_numbers_keeps_its_dimension():
     made = explore.step(torch.full((7, 1), 9))[0]
     assert made.shape == (7, 1)
     assert int(made.max()) < 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [1_000, 10_000_000, 50_000_000])
+def test_the_amount_falls_by_each_frame_however_many_there_are(dtype, steps):
+    module = EGreedyModule(Categorical(4), eps_end=0.25, annealing_num_steps=steps).to(dtype)
+    for _ in range(500):
+        module.step(1)
+    module.step(steps // 2 - 500)
+    assert module.eps == torch.tensor(0.625, dtype=dtype)
+    other = EGreedyModule(Categorical(4), eps_end=0.25, annealing_num_steps=steps).to(dtype)
+    other.load_state_dict(module.state_dict())
+    other.step(steps - steps // 2 - 1)
+    other.step(1)
+    assert other.eps == 0.25
+
+
+def test_a_mask_of_another_width_is_refused():
+    for count in (1, 6):
+        module = EGreedyModule(Categorical(4), action_mask_key="mask")
+        with pytest.raises(ValueError, match=r"expected a mask of 4 choices.*got \(5, \d\)"):
+            module.step(torch.zeros(5, dtype=torch.int64), torch.ones(5, count, dtype=torch.bool))

@@ -160,3 +160,18 @@ def test_safe_keeps_to_the_choices_that_the_spec_allows(spec, action, worth):
 def test_safe_needs_a_spec():
     with pytest.raises(ValueError, match="pass spec"):
         QValueActor(nn.Identity(), action_space="one_hot", safe=True)
+
+
+@pytest.mark.parametrize(("space", "groups"), [("one_hot", None), ("multi_categorical", (2, 2))])
+def test_a_row_that_allows_nothing_is_refused(space, groups):
+    mask = torch.tensor([[True, True, False, True], [False] * 4])
+    with pytest.raises(ValueError, match="must allow a choice in every row: 1 of 2 are empty"):
+        GreedyChoice(space, groups=groups)(VALUES, mask)
+
+
+def test_what_is_allowed_is_chosen_also_where_it_is_worth_minus_infinity():
+    values = torch.tensor([[3.0, -torch.inf, 9.0, -torch.inf]])
+    mask = torch.tensor([[False, True, False, True]])
+    assert GreedyChoice("categorical")(values, mask)[0].tolist() == [1]
+    made = GreedyChoice("multi_categorical", groups=(2, 2))(values, mask)
+    assert made[0].tolist() == [[1, 1]]

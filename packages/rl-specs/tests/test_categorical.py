@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_specs import Categorical, CategoricalBox, OneHot
+from rl_specs import Categorical, CategoricalBox, Composite, MultiCategorical, OneHot
 from rl_specs.categorical import hot, pick
 
 MASK = torch.tensor([True, False, True])
@@ -105,3 +105,19 @@ def test_hot_and_pick_are_inverse():
     vectors = hot(index, 4, torch.float32)
     assert torch.equal(vectors.argmax(-1), index)
     assert torch.equal(pick(vectors, index), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype"),
+    [
+        (Categorical(300), torch.uint8),
+        (Categorical(3), torch.bool),
+        (MultiCategorical([300, 4]), torch.uint8),
+        (Composite(a=Categorical(300)), torch.int8),
+        (Categorical(4_100), torch.float16),
+    ],
+)
+def test_a_dtype_that_cannot_hold_every_choice_is_refused_of_casts_too(spec, dtype):
+    with pytest.raises(ValueError, match=r"cannot hold .* choices"):
+        spec.to(dtype)
+    assert spec.to(torch.int16).rand() is not None

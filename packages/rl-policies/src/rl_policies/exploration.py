@@ -112,6 +112,12 @@ class EGreedyModule(ExplorationModule):
                 f"{int((~mask.bool().any(-1)).sum())} empty rows"
             )
             raise ValueError(msg)
-        mask = mask.expand(*rows, mask.shape[-1])
+        leaf = self._form.leaf
+        assert isinstance(leaf, OneHot | Categorical)  # others are refused when this is made
+        count = leaf.n
+        if mask.shape[-1] != count:
+            msg = f"expected a mask of {count} choices, as the spec has: got {tuple(mask.shape)}."
+            raise ValueError(msg)
+        mask = mask.expand(*rows, count)
         drawn = OneHotCategorical(probs=mask.float()).sample()
-        return drawn if isinstance(self._form.leaf, OneHot) else drawn.argmax(-1)
+        return drawn if isinstance(leaf, OneHot) else drawn.argmax(-1)

@@ -71,14 +71,16 @@ class GreedyChoice(nn.Module):
 
         Raises:
             TypeError: the mask is not bool.
+            ValueError: it allows no choice in a row.
         """
         scores = values
         if mask is not None:
             if mask.dtype != torch.bool:
                 msg = f"the mask must be bool, True where a choice is allowed: got {mask.dtype}"
                 raise TypeError(msg)
+            mask = mask.expand(values.shape)
             scores = values.masked_fill(~mask, -torch.inf)
-        index = self._best(scores)
+        index = self._best(scores, mask)
         places = index if self.groups is None else index + self._firsts(index)
         chosen = values.gather(-1, places)
         if self.groups is not None:
@@ -90,18 +92,34 @@ class GreedyChoice(nn.Module):
         action = torch.zeros(values.shape, dtype=self.dtype, device=values.device)
         return action.scatter_(-1, places, 1), chosen
 
-    def _best(self, scores: Tensor) -> Tensor:
-        """The best choice of each group `[*B, K]`."""
+    def _best(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """The best choice of each group `[*B, K]`, among those that are allowed."""
         if self.groups is None:
-            return scores.argmax(-1, keepdim=True)
-        best = [part.argmax(-1) for part in scores.split(self.groups, -1)]
-        return torch.stack(best, -1)
+            return _best_of(scores, mask)
+        sizes = self.groups
+        masks = [None] * len(sizes) if mask is None else mask.split(sizes, -1)
+        parts = zip(scores.split(sizes, -1), masks, strict=True)
+        return torch.cat([_best_of(part, allowed) for part, allowed in parts], -1)
 
     def _firsts(self, like: Tensor) -> Tensor:
         """Where each group begins `[K]`."""
         assert self.groups is not None
         sizes = torch.tensor((0, *self.groups[:-1]), device=like.device)
         return sizes.cumsum(0)
+
+
+def _best_of(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The best choice `[*B, 1]`; an allowed one also where all that are allowed are -inf."""
+    best = scores.argmax(-1, keepdim=True)
+    if mask is None:
+        return best
+    first = mask.to(torch.uint8).argmax(-1, keepdim=True)
+    best = torch.where(mask.gather(-1, best), best, first)
+    if not torch.compiler.is_compiling() and not bool(mask.gather(-1, best).all()):
+        empty = int((~mask.any(-1)).sum())
+        msg = f"the mask must allow a choice in every row: {empty} of {best.numel()} are empty."
+        raise ValueError(msg)
+    return best
 
 
 class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]

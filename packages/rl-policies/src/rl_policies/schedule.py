@@ -19,11 +19,11 @@ from rl_specs import TensorSpec
 class ExplorationModule(TensorStep):
     """Changes the actions of a policy, by an amount that falls in a line.
 
-        amount ← max(end, amount - frames (init - end) / annealing_num_steps)
+        amount = max(end, init - frames (init - end) / annealing_num_steps)
 
     It acts where the interaction type is RANDOM, as collectors set it, and by
-    `default_interaction_type` where none is set. What it writes are new tensors. The amount is a
-    buffer, and so part of `state_dict`. Subclasses write `_explored`.
+    `default_interaction_type` where none is set. What it writes are new tensors. The amount and
+    the number of frames are buffers, and so part of `state_dict`. Subclasses write `_explored`.
 
     Args:
         spec: spec of the action, or a `Composite` that holds it.
@@ -51,6 +51,7 @@ class ExplorationModule(TensorStep):
     """
 
     annealing_num_steps: Tensor
+    frames: Tensor
 
     def __init__(  # noqa: PLR0913 - what three modules hand on
         self,
@@ -87,6 +88,7 @@ class ExplorationModule(TensorStep):
         self.register_buffer(
             "annealing_num_steps", torch.tensor(annealing_num_steps, device=device)
         )
+        self.register_buffer("frames", torch.tensor(0, device=device))
 
     # the schedule's own verb is `step` in the field, so it takes both
     @overload  # type: ignore[override]
@@ -120,9 +122,12 @@ class ExplorationModule(TensorStep):
         if action < 0:
             msg = f"frames must not be negative: got {action}"
             raise ValueError(msg)
-        amount, end = getattr(self, self._amount), getattr(self, f"{self._amount}_end")
-        slope = (getattr(self, f"{self._amount}_init") - end) / self.annealing_num_steps
-        amount.copy_(torch.maximum(end, amount - action * slope))
+        self.frames += (
+            action  # the amount itself may have too few digits to fall by a frame's share
+        )
+        left = (1 - self.frames.double() / self.annealing_num_steps).clamp(min=0)
+        init, end = (getattr(self, f"{self._amount}_{at}").double() for at in ("init", "end"))
+        getattr(self, self._amount).copy_(end + (init - end) * left)
         return None
 
     @dispatch(auto_batch_size=False)  # type: ignore[untyped-decorator]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -50,6 +50,14 @@ class Categorical(Masked):
         super().__init__(shape, CategoricalBox(n), as_device(device), dtype, "discrete")
         self._provisional_n: int | None = None
         self.update_mask(mask)
+
+    def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
+        if dtype != self._dtype:
+            self._check_room(dtype)
+        return super()._moved(dtype, device)
+
+    def _check_room(self, dtype: torch.dtype) -> None:
+        check_room(self._space.n, dtype)
 
     @property
     def n(self) -> int:
@@ -213,6 +221,8 @@ def check_room(n: int, dtype: torch.dtype) -> None:
         >>> check_room(256, torch.uint8)
     """
     largest = limits(dtype)[1]
+    if dtype.is_floating_point:  # above it not every whole number is one
+        largest = min(largest, int(2 / torch.finfo(dtype).eps))
     if n - 1 > largest:
         msg = f"{dtype} cannot hold {n} choices: its largest value is {largest}. Pass torch.int64."
         raise ValueError(msg)

@@ -102,6 +102,10 @@ class MultiCategorical(Categorical):
     def _choices(self) -> int:
         return sum(self._columns)
 
+    def _check_room(self, dtype: torch.dtype) -> None:
+        for count in self.nvec.unique().tolist():
+            check_room(count, dtype)
+
     def set_provisional_n(self, n: int) -> None:
         """Refuse: the numbers of choices are all known."""
         self._cannot("set the number of choices of", "its nvec is known")

@@ -57,10 +57,12 @@ class BoundedLocScale(LocScale):
         # as numbers they cost nothing
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
         if not self._plain:
-            check_bounds(low, high, validate_args)
+            check_bounds(low, high, validate_args, finite=self._needs_finite)
         self.low: Tensor | float = low if self._plain else placed(low, self.loc)
         self.high: Tensor | float = high if self._plain else placed(high, self.loc)
         self._prepare()
+
+    _needs_finite = False
 
     def _prepare(self) -> None:
         """Compute what a distribution asks for more than once."""
@@ -77,16 +79,17 @@ class BoundedLocScale(LocScale):
         return value.clamp(low.to(value), high.to(value))
 
 
-def check_bounds(low: Any, high: Any, wait: bool = True) -> None:
+def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False) -> None:
     """Refuse bounds that leave nothing between them.
 
     Args:
         low: lower bound, a number or a tensor.
         high: upper bound.
         wait: look into tensors too, which waits for the device.
+        finite: refuse infinite ones.
 
     Raises:
-        ValueError: a lower bound is not below the upper one.
+        ValueError: a lower bound is not below the upper one, or one is infinite.
 
     Example:
         >>> check_bounds(0.0, 1.0)
@@ -94,6 +97,9 @@ def check_bounds(low: Any, high: Any, wait: bool = True) -> None:
     numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
     if not (low < high if numbers else not wait or bool((low < high).all())):
         msg = f"low must be below high: got {low} and {high}"
+        raise ValueError(msg)
+    if finite and (numbers or wait) and not bool(torch.as_tensor(high - low).isfinite().all()):
+        msg = f"expected finite bounds, got {low} and {high}: TruncatedNormal takes infinite ones."
         raise ValueError(msg)
 
 

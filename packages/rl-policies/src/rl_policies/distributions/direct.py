@@ -61,7 +61,7 @@ def direct_draw(
         low, high = said.get("low", -1.0), said.get("high", 1.0)
         if not isinstance(low, Tensor) and (low, high) == (-1, 1):
             return draw_tanh_normal
-        check_bounds(low, high)
+        check_bounds(low, high, finite=True)
         return partial(draw_bounded, low=low, high=high)
     return None
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Categorical
+from torch.distributions.kl import register_kl
 
-from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.one_hot import OneHotCategorical, divergence_of_choices
 
 
 class MaskedCategorical(Categorical):
@@ -123,3 +124,8 @@ class MaskedOneHotCategorical(OneHotCategorical):
         validate_args: bool = False,
     ) -> None:
         super().__init__(logits, probs, mask=mask, dtype=dtype, validate_args=validate_args)
+
+
+@register_kl(MaskedCategorical, Categorical)  # type: ignore[untyped-decorator]
+def _kl(p: MaskedCategorical, q: Categorical) -> Tensor:
+    return divergence_of_choices(p, q)

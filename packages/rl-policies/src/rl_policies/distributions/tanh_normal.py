@@ -49,6 +49,8 @@ class TanhNormal(BoundedLocScale):
         (tensor([2., 2.]), True)
     """
 
+    _needs_finite = True
+
     def _prepare(self) -> None:
         self._drawn: Drawn | None = None
 

@@ -11,6 +11,10 @@ from torch.special import log_ndtr, ndtri
 from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 
+FAR = 1e15  # scales, in place of infinity: nothing that is drawn lies there
+DEEP = -300.0  # log Φ, below which its inverse is found from the logarithm
+ROUNDS = 6  # of Newton's method; it doubles the digits, of which there are two at first
+
 
 class TruncatedNormal(BoundedLocScale):
     """Vectors with independent entries, normal and held between bounds by conditioning.
@@ -42,7 +46,7 @@ class TruncatedNormal(BoundedLocScale):
 
     def _prepare(self) -> None:
         loc64, scale64 = self.loc.double(), self.scale.double()
-        first, last = (self.low - loc64) / scale64, (self.high - loc64) / scale64
+        first, last = _in_scales(self.low, loc64, scale64), _in_scales(self.high, loc64, scale64)
         # both bounds on the side where Φ is small: there differences keep their digits
         self._turned = first + last > 0
         self._from = torch.where(self._turned, -last, first)
@@ -94,7 +98,7 @@ class TruncatedNormal(BoundedLocScale):
         """
         shape = self._extended_shape(sample_shape)
         share = torch.rand(shape, dtype=torch.float64, device=self.loc.device)
-        z = ndtri(self._log_from.exp() + share * self._log_mass.exp())
+        z = _quantile(torch.logaddexp(self._log_from, share.log() + self._log_mass))
         z = torch.maximum(torch.minimum(z, self._to), self._from)
         z = torch.where(self._turned, -z, z)
         return self._held(self.loc + (self.scale * z).to(self.loc.dtype))
@@ -112,7 +116,9 @@ class TruncatedNormal(BoundedLocScale):
             ValueError: the value does not end in the shape of the event.
         """
         self._check_event(value)
-        found = -self._surprise(value) - HALF_LOG_2PI - self._log_mass.to(value.dtype)
+        z = (value.double() - self.loc.double()) / self.scale.double()
+        surprise = 0.5 * z.square() + self.scale.double().log()
+        found = (-surprise - HALF_LOG_2PI - self._log_mass).to(value.dtype)
         outside = (value < self.low) | (value > self.high)
         return self._sum_event(found.masked_fill(outside, -torch.inf))
 
@@ -124,3 +130,36 @@ class TruncatedNormal(BoundedLocScale):
         )
         each = self.scale.log() + self._log_mass + HALF_LOG_2PI + 0.5 + (first - last) / 2
         return self._sum_event(each.to(self.loc.dtype))
+
+
+def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
+    """A bound in units of scale from loc; a finite number for an infinite one.
+
+    An infinite one would make gradients NaN.
+    """
+    at = torch.as_tensor(bound, dtype=loc.dtype, device=loc.device)
+    far = at.isinf()
+    made: Tensor = torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
+    return made
+
+
+def _quantile(log_share: Tensor) -> Tensor:
+    """The z of Φ(z) by its logarithm, also where Φ(z) itself is too small for a number."""
+    deep = log_share < DEEP
+    plain = ndtri(log_share.masked_fill(deep, -1.0).exp())
+    if not torch.compiler.is_compiling() and deep.is_cpu and not bool(deep.any()):
+        return plain
+    wanted = log_share.masked_fill(~deep, DEEP)
+    with torch.no_grad():
+        z = -(-2 * wanted).sqrt()
+        for _ in range(ROUNDS):  # Newton's, of a concave function, from one side
+            z = z - (log_ndtr(z) - wanted) / _hazard(z)
+    z = z - (log_ndtr(z) - wanted) / _hazard(z)  # once more with the gradient
+    made: Tensor = torch.where(deep, z, plain)
+    return made
+
+
+def _hazard(z: Tensor) -> Tensor:
+    """φ(z) / Φ(z), the slope of log Φ; far out it is -z, and both logarithms have lost digits."""
+    near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - log_ndtr(z))
+    return torch.where(z < -1e5, -z, near)
