@@ -77,3 +77,27 @@ def test_markers_that_others_may_write_to_are_read_each_time():
     with torch.inference_mode():
         made = batch.clone()
     assert Segments.of(made) is not Segments.of(made)
+
+
+def test_markers_that_numpy_came_to_know_are_read_afresh():
+    batch = trajectories([3, 4, 2])
+    batch["is_init"] = batch["is_init"].clone()
+    assert Segments.of(batch) is Segments.of(batch)
+    batch["is_init"].numpy()[1] = True
+    assert Segments.of(batch).lengths.tolist() == [1, 2, 4, 2]
+    shared = trajectories([3, 4, 2])
+    assert Segments.of(shared).lengths.tolist() == [3, 4, 2]
+    shared.share_memory_()
+    assert Segments.of(shared) is not Segments.of(shared)
+
+
+def test_what_inference_made_serves_there_alone():
+    batch = trajectories([3, 4, 2])
+    batch["collector", "mask"] = torch.arange(9) != 5
+    with torch.inference_mode():
+        inside = Segments.of(batch)
+        assert inside is Segments.of(batch)
+        inside.gather(torch.ones(9))
+    values = torch.ones(9, requires_grad=True)
+    Segments.of(batch).gather(values).sum().backward()
+    assert values.grad.sum() == 8

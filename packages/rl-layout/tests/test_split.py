@@ -174,3 +174,11 @@ def test_other_leaves_keep_their_trailing_shape_and_dtype():
     padded = split_trajectories(batch)
     assert padded["pixels"].shape == (2, 2, 5, 7)
     assert padded["pixels"].dtype == torch.uint8
+
+
+def test_a_mask_belongs_to_whoever_split():
+    batch = trajectories([2, 3])
+    split_trajectories(batch)["collector", "mask"][:, 0] = False
+    again = split_trajectories(batch)
+    assert again["collector", "mask"].tolist() == [[True, True, False], [True, True, True]]
+    assert len(join_trajectories(again)) == 5

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_layout import EndKind, Flat2TED, Nested2TED, TED2Flat, TED2Nested, keys
+from rl_layout import EndKind, Flat2TED, Nested2TED, Segments, TED2Flat, TED2Nested, keys
 from rl_layout.ted import bits
 from rl_layout.testing import batches, environments, trajectories
 
@@ -121,3 +121,12 @@ def test_a_leaf_that_is_no_tensor_is_named():
     batch.set_non_tensor("note", "hello")
     with pytest.raises(TypeError, match=r"\('note',\): expected a tensor"):
         TED2Flat()(batch)
+
+
+@pytest.mark.parametrize("codec", [TED2Flat, TED2Nested])
+def test_lengths_belong_to_whoever_compacted(codec):
+    batch = trajectories([2, 3])
+    made = codec()(batch)
+    if "lengths" in made:
+        made["lengths"] += 1
+    assert Segments.of(batch).lengths.tolist() == [2, 3]

@@ -8,6 +8,8 @@ from torch.testing import assert_close
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad, scan
+from rl_recurrent.functional import lstm
+from rl_recurrent.network import Network
 from rl_recurrent.settings import Settings
 from rl_recurrent.weights import RowWeights
 
@@ -216,3 +218,12 @@ def test_cuda_at_full_size(layer, cell, size):
             found = case.run(backend, torch.float32, "cuda", **options)
         for wanted, got in zip(exact, found, strict=True):
             assert (wanted - got).norm() < 5e-5 * wanted.norm() + 1e-6, backend
+
+
+def test_states_are_those_of_the_ends_however_large_the_inputs_are():
+    torch.manual_seed(0)
+    network = Network.of(torch.nn.LSTM(2, 3))
+    segments = Segments.from_lengths(torch.tensor([20, 20, 19]))
+    x = torch.randn(59, 2) * 1e7
+    ends = [lstm(x, segments, None, network, Settings(name))[1] for name in ("pack", "pad")]
+    assert_close(*ends)

@@ -46,3 +46,13 @@ def test_a_row_without_time_is_refused_in_recurrent_mode():
         require_sequence(GRID[0, 0])
     require_sequence(GRID)
     assert GRID.names[-1] == keys.TIME
+
+
+def test_padded_environments_side_by_side_are_no_sequence():
+    row = trajectories([1, 1, 1, 1]).exclude("next")
+    row.names = None
+    row[keys.TRAJ_IDS] = torch.tensor([7, -1, -1, 8])
+    refuse_sequence(row)
+    row[keys.TRAJ_IDS] = torch.tensor([7, 7, -1, 8])
+    with pytest.raises(ValueError, match="sequential mode expects one step"):
+        refuse_sequence(row)

@@ -17,7 +17,7 @@ from rl_layout.testing import batches
 from rl_recurrent import GRUModule, LSTMModule, Network, Settings
 from rl_recurrent.functional import unroll
 from rl_recurrent.markers import recurrent_segments
-from rl_recurrent.static import unroll_static
+from rl_recurrent.static import start_flags, unroll_static
 
 NETWORKS = [
     (nn.LSTM, {"num_layers": 2}),
@@ -223,3 +223,79 @@ def test_static_shapes_never_wait_for_the_device(make):
             module(batch.clone())["y"].sum().backward()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def rows_of(kind, **options):
+    """A module, and a batch with padding behind the first environment's third step."""
+    module = kind(2, 5, in_key="observation", out_key="features", **options)
+    batch = environments(2, 6, [3, 4], [EndKind.TERMINATED])
+    for key in module.state_keys:
+        batch[key] = torch.zeros(2, 6, 1, 5)
+    batch[keys.MASK] = torch.ones(2, 6, dtype=torch.bool)
+    batch[keys.MASK][0, 3:] = False
+    return module, batch
+
+
+@pytest.mark.parametrize("kind", [LSTMModule, GRUModule])
+@pytest.mark.parametrize("narrow", [None, torch.bfloat16])
+def test_padding_may_hold_anything(kind, narrow):
+    fixed, batch = rows_of(kind, recurrent_backend="scan", max_length=6)
+    fixed.to(narrow)
+    plain = kind(2, 5, in_key="observation", out_key="features", recurrent_backend="pack")
+    plain.to(narrow).load_state_dict(fixed.state_dict())
+    results = []
+    for module in (plain, fixed):
+        given = batch.clone()
+        for key in ("observation", *module.state_keys):
+            given[key][0, 3:] = torch.nan
+            given[key] = given[key].to(narrow or torch.float32)
+        with set_recurrent_mode(True):
+            module(given)
+        given["features"].float().square().sum().backward()
+        grads = [parameter.grad for parameter in module.parameters()]
+        results.append([given["features"], *grads])
+    assert_close(*results)
+
+
+@pytest.mark.parametrize("kind", [LSTMModule, GRUModule])
+def test_narrow_networks_are_computed_in_single_precision(kind):
+    torch.manual_seed(0)
+    module = kind(4, 64, in_key="x", out_key="f", recurrent_backend="scan", max_length=40)
+    module.to(torch.bfloat16)
+    plain = kind(4, 64, in_key="x", out_key="f", recurrent_backend="scan").to(torch.bfloat16)
+    plain.load_state_dict(module.state_dict())
+    batch = trajectories([40, 40])
+    batch["x"] = torch.randn(80, 4, dtype=torch.bfloat16)
+    for key in module.state_keys:
+        batch[key] = torch.zeros(80, 1, 64, dtype=torch.bfloat16)
+    found = []
+    for one in (plain, module):
+        with set_recurrent_mode(True), torch.no_grad():
+            found.append(one(batch.clone())["f"])
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", [LSTMModule, GRUModule])
+@pytest.mark.parametrize("backend", ["scan", "fixed", "pack"])
+def test_autocast_changes_neither_mode(kind, backend):
+    chosen = {"recurrent_backend": "scan", "max_length": 6} if backend == "fixed" else {}
+    chosen = chosen or {"recurrent_backend": backend}
+    module, batch = rows_of(kind, **chosen)
+    row = batch[:, 0].exclude("next", keys.MASK)
+    results = []
+    for cast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            step = module(row.clone())
+            with set_recurrent_mode(True):
+                whole = module(batch.clone())
+        results.append([step["features"], whole["features"]])
+        results[-1] += [step["next", key] for key in module.state_keys]
+    assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_lost_start_behind_padding_is_reported():
+    _, batch = rows_of(GRUModule)
+    batch["is_init"][1, 0] = False  # its step is 0, and what lies before it is padding
+    assert batch[keys.TRAJ_STEP][1, 0] == 0
+    with pytest.raises(RuntimeError, match="is_init is False"):
+        start_flags(batch)

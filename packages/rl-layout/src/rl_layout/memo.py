@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import ref
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -37,7 +38,8 @@ class Memo(Generic[Made]):
     The marker tensors are held weakly. An in-place write moves their version counter and so
     drops the entry. Tensors that others may write to unseen (memory shared with numpy, with a
     mapped file or another process, subclasses) and tensors without a counter (made in inference
-    mode) are never kept. A write through ``.data`` or DLPack is not seen.
+    mode) are never kept, nor used any more once they have become such. What is made in inference
+    mode serves there alone. A write through ``.data`` or DLPack is not seen.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -64,8 +66,9 @@ class Memo(Generic[Made]):
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)
-        stamp = (shape, [None if t is None or t.is_inference() else t._version for t in found])
-        if kept is not None and kept[0] == stamp:
+        versions = [None if t is None or t.is_inference() else t._version for t in found]
+        stamp = (shape, versions, torch.is_inference_mode_enabled())
+        if kept is not None and kept[0] == stamp and all(map(_is_torchs_own, tensors)):
             alive = [None if weak is None else weak() for weak in kept[1]]
             if all(now is then for now, then in zip(found, alive, strict=True)):
                 made: Made = kept[2]

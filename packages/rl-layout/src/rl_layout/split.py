@@ -216,7 +216,7 @@ def _fill(key: tuple[str, ...], numbered: set[tuple[str, ...]]) -> int:
 def _with_mask(
     padded: Leaves, segments: Segments, prefix: NestedKey | None, device: torch.device | None
 ) -> TensorDict:
-    padded[_mask_key(prefix)] = segments.pad_mask
+    padded[_mask_key(prefix)] = segments.pad_mask.clone()  # the caller may change it
     return build(nest(padded), segments.pad_mask.shape, [None, keys.TIME], device)
 
 

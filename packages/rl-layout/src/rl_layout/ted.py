@@ -115,7 +115,7 @@ class TED2Flat:
             {
                 "shared": build(nest(once), torch.Size([rows + len(segments)])),
                 "steps": build(nest(steps), torch.Size([rows])),
-                "lengths": segments.lengths,
+                "lengths": segments.lengths.clone(),  # the caller may change them
                 "batch_shape": torch.tensor(segments.batch_shape),
                 self.shift_key: torch.tensor(self.shift),
                 self.is_full_key: torch.tensor(self.is_full),

@@ -239,9 +239,6 @@ def _in_float(run: Run, x: Tensor, states: States) -> tuple[Tensor, States]:
     kernels = run.settings.backend == "triton" and x.is_cuda
     if x.dtype not in (torch.float16, *([] if kernels else [torch.bfloat16])):
         return run.rows(x, states)
-    network = run.network
-    layers = tuple(layer.float() for layer in network.layers)
-    wide = Network(network.cell, layers, network.bidirectional, network.dropout)
-    again = Run(wide, run.segments, run.settings, run.every_state)
+    again = Run(run.network.float(), run.segments, run.settings, run.every_state)
     out, after = again.rows(x.float(), tuple(state.float() for state in states))
     return out.to(x.dtype), tuple(state.to(x.dtype) for state in after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -55,6 +55,10 @@ class Network:
         layers = tuple(_layer(module, weights) for weights in module.all_weights)
         cell: Cell = "lstm" if module.mode == "LSTM" else "gru"
         return cls(cell, layers, module.bidirectional, dropout)
+
+    def float(self) -> Network:
+        """The same in single precision; gradients reach the parameters as they are."""
+        return replace(self, layers=tuple(layer.float() for layer in self.layers))
 
     @property
     def hidden_size(self) -> int:

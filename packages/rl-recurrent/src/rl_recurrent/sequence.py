@@ -62,5 +62,6 @@ def _is_sequence(tensordict: TensorDictBase) -> bool:
         return True
     ids = tensordict.get(keys.TRAJ_IDS, None)
     if ids is not None:
-        return bool((ids[..., 1:] == ids[..., :-1]).any())
+        same = ids[..., 1:] == ids[..., :-1]
+        return bool((same & (ids[..., 1:] != keys.PADDING_ID)).any())
     return tensordict.batch_dims > 1 and tensordict.get(keys.NEXT_DONE, None) is not None

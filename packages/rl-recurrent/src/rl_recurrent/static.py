@@ -80,17 +80,25 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     """
     shape = batch.batch_size
     starts, real = start_flags(batch)
-    run = StaticRun(network, starts, *_window(shape, settings.max_length))
-    rows = x.reshape(starts.shape[0], -1)
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    wide = network.float() if narrow else network
+    run = StaticRun(wide, starts, *_window(shape, settings.max_length))
+    padding = ~real[:, None]
+    # padding may hold anything, and 0 times it may be no number
+    rows = x.reshape(starts.shape[0], -1).masked_fill(padding, 0)
     given = tuple(state.flatten(0, len(shape) - 1) for state in states)
-    if burn_in:
-        burnt = _burnt(batch, starts, burn_in)
-        out, after = run.behind_burn_in(rows, given, burnt)
-    else:
-        out, after = run.rows(rows, given, every_state=every_state)
+    given = tuple(state.masked_fill(padding[..., None], 0) for state in given)
+    if narrow:
+        rows, given = rows.float(), tuple(state.float() for state in given)
+    with torch.autocast(x.device.type, enabled=False):
+        if burn_in:
+            burnt = _burnt(batch, starts, burn_in)
+            out, after = run.behind_burn_in(rows, given, burnt)
+        else:
+            out, after = run.rows(rows, given, every_state=every_state)
     shown = real if every_state else real & run.lasts
-    after = tuple(state * shown[:, None, None] for state in after)
-    out = out * real[:, None]
+    after = tuple((state * shown[:, None, None]).to(x.dtype) for state in after)
+    out = (out * real[:, None]).to(x.dtype)
     return out.view(*shape, -1), tuple(each.view(*shape, *each.shape[1:]) for each in after)
 
 
@@ -219,10 +227,10 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
     seam = numbers % batch.batch_size[-1] == 0
     ended = _behind(_ended(batch, is_init))
     found = is_init | seam | ended
-    lost = ended & ~seam
-    ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
     mask = find(batch, keys.MASK)
     real = torch.ones_like(is_init) if mask is None else mask.flatten()
+    lost = ended & ~seam & _behind(real)
+    ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
     if ids is not None:
         other = ids.flatten() != ids.flatten().roll(1)
         found = found | other
@@ -231,7 +239,7 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         jumps = step.flatten() != step.flatten().roll(1) + 1
         found = found | jumps
         lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
-    lost = lost & ~is_init & real & (_behind(real) | (numbers == 0))
+    lost = lost & ~is_init & real
     torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
     return found | ~real | ~_behind(real), real
 

@@ -35,6 +35,8 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
         >>> torch.equal(h[:, 0], out)
         True
     """
+    if torch.is_autocast_enabled(x.device.type):  # sequences are not cast either
+        return _uncast(module, x, states)
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
         return step_network(x, states, Network.of(module))
     # a module's own lookup takes microseconds
@@ -47,6 +49,16 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
         return h, (h.unsqueeze(1),)
     h, c = torch.lstm_cell(x, (states[0][:, 0], states[1][:, 0]), *weights)
     return h, (h.unsqueeze(1), c.unsqueeze(1))
+
+
+def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """Step in the precision of the network; what comes out has that of what goes in."""
+    weight: Tensor = module.weight_hh_l0  # type: ignore[assignment]
+    given = tuple(state.to(weight.dtype) for state in states)
+    with torch.autocast(x.device.type, enabled=False):
+        out, after = step_module(module, x.to(weight.dtype), given)
+    pairs = zip(after, states, strict=True)
+    return out.to(x.dtype), tuple(new.to(state.dtype) for new, state in pairs)
 
 
 def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:

@@ -13,6 +13,7 @@ from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 
 FAR = 1e15  # scales, in place of infinity: nothing that is drawn lies there
 DEEP = -300.0  # log Φ, below which its inverse is found from the logarithm
+FAR_TAIL = -1e5  # below it φ / Φ is -z, and the difference of their logarithms has lost its digits
 ROUNDS = 6  # of Newton's method; it doubles the digits, of which there are two at first
 
 
@@ -68,12 +69,13 @@ class TruncatedNormal(BoundedLocScale):
     @property
     def mean(self) -> Tensor:
         """The expectation, loc + scale (φ(a) - φ(b)) / Z, floats `[*B, *E]`."""
+        far = self._to < FAR_TAIL
         first, last = (
-            torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
+            torch.exp((-0.5 * end.square() - HALF_LOG_2PI - self._log_mass).masked_fill(far, 0))
             for end in (self._from, self._to)
         )
-        shift = torch.where(self._turned, last - first, first - last)
-        return self._held(self.loc + (self.scale * shift).to(self.loc.dtype))
+        z = torch.where(far, self._to + 1 / self._to, first - last)
+        return self._at(torch.where(self._turned, -z, z))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors without gradient, from the generator of torch.
@@ -101,7 +103,11 @@ class TruncatedNormal(BoundedLocScale):
         z = _quantile(torch.logaddexp(self._log_from, share.log() + self._log_mass))
         z = torch.maximum(torch.minimum(z, self._to), self._from)
         z = torch.where(self._turned, -z, z)
-        return self._held(self.loc + (self.scale * z).to(self.loc.dtype))
+        return self._at(z)
+
+    def _at(self, z: Tensor) -> Tensor:
+        """What lies z scales from loc; in double precision, since far out the two nearly cancel."""
+        return self._held((self.loc.double() + self.scale.double() * z).to(self.loc.dtype))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of vectors, -inf outside of the bounds.
@@ -146,7 +152,7 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
 def _quantile(log_share: Tensor) -> Tensor:
     """The z of Φ(z) by its logarithm, also where Φ(z) itself is too small for a number."""
     deep = log_share < DEEP
-    plain = ndtri(log_share.masked_fill(deep, -1.0).exp())
+    plain: Tensor = ndtri(log_share.masked_fill(deep, -1.0).exp())
     if not torch.compiler.is_compiling() and deep.is_cpu and not bool(deep.any()):
         return plain
     wanted = log_share.masked_fill(~deep, DEEP)
@@ -160,6 +166,7 @@ def _quantile(log_share: Tensor) -> Tensor:
 
 
 def _hazard(z: Tensor) -> Tensor:
-    """φ(z) / Φ(z), the slope of log Φ; far out it is -z, and both logarithms have lost digits."""
+    """φ(z) / Φ(z), the slope of log Φ."""
     near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - log_ndtr(z))
-    return torch.where(z < -1e5, -z, near)
+    made: Tensor = torch.where(z < FAR_TAIL, -z, near)
+    return made

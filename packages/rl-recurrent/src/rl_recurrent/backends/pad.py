@@ -70,6 +70,7 @@ def lstm_layer(
         if block.padding is None:
             made, h, c = _dense(torch.lstm, inputs, state, plain)
         else:
+            inputs = inputs.masked_fill(block.padding, 0)  # however large: the gates stay shut
             more = torch.cat([inputs, block.padding.to(x.dtype)], -1)
             made, h, c = _dense(torch.lstm, more, state, held)
         hidden.append(made)
