@@ -406,7 +406,8 @@ def ppo() -> None:
     )
     print(
         f"  their kernels alone{kernels:22.0f} us   the peer takes {peer / kernels:.2f} times "
-        "that: no autograd, no memory to take"
+        f"that, {peer / (kernels + bare - floor):.2f} times with the equations: no autograd, no "
+        "memory to take"
     )
     print(
         f"  the first of a block{first[0]:21.0f} us   torchrl {first[1]:10.0f} us   "
