@@ -13,7 +13,7 @@ from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 
 FAR = 1e15  # scales, in place of infinity: nothing that is drawn lies there
 DEEP = -300.0  # log Φ, below which its inverse is found from the logarithm
-FAR_TAIL = -1e5  # below it φ / Φ is -z, and the difference of their logarithms has lost its digits
+FAR_TAIL = -1e5  # below it φ / Φ is -z; the difference of their logarithms, torch's slope, is lost
 ROUNDS = 6  # of Newton's method; it doubles the digits, of which there are two at first
 
 
@@ -52,7 +52,7 @@ class TruncatedNormal(BoundedLocScale):
         self._turned = first + last > 0
         self._from = torch.where(self._turned, -last, first)
         self._to = torch.where(self._turned, -first, last)
-        below, up_to = log_ndtr(self._from), log_ndtr(self._to)
+        below, up_to = _log_share(self._from), _log_share(self._to)
         self._log_from = below
         self._log_mass = up_to + torch.log(-torch.expm1(below - up_to))
 
@@ -159,14 +159,23 @@ def _quantile(log_share: Tensor) -> Tensor:
     with torch.no_grad():
         z = -(-2 * wanted).sqrt()
         for _ in range(ROUNDS):  # Newton's, of a concave function, from one side
-            z = z - (log_ndtr(z) - wanted) / _hazard(z)
-    z = z - (log_ndtr(z) - wanted) / _hazard(z)  # once more with the gradient
+            z = z - (_log_share(z) - wanted) / _hazard(z)
+    z = z - (_log_share(z) - wanted) / _hazard(z)  # once more with the gradient
     made: Tensor = torch.where(deep, z, plain)
+    return made
+
+
+def _log_share(z: Tensor) -> Tensor:
+    """The logarithm of Φ(z), far out by its expansion, whose slope keeps its digits."""
+    far = z < FAR_TAIL
+    out = z.masked_fill(~far, FAR_TAIL)
+    tail = -0.5 * out.square() - HALF_LOG_2PI - (-out).log()
+    made: Tensor = torch.where(far, tail, log_ndtr(z.masked_fill(far, 0)))
     return made
 
 
 def _hazard(z: Tensor) -> Tensor:
     """φ(z) / Φ(z), the slope of log Φ."""
-    near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - log_ndtr(z))
+    near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - _log_share(z))
     made: Tensor = torch.where(z < FAR_TAIL, -z, near)
     return made
