@@ -46,8 +46,8 @@ class TruncatedNormal(BoundedLocScale):
     """
 
     def _prepare(self) -> None:
-        loc64, scale64 = self.loc.double(), self.scale.double()
-        first, last = _in_scales(self.low, loc64, scale64), _in_scales(self.high, loc64, scale64)
+        self._wide = loc, scale = self.loc.double(), self.scale.double()
+        first, last = _in_scales(self.low, loc, scale), _in_scales(self.high, loc, scale)
         # both bounds on the side where Φ is small: there differences keep their digits
         self._turned = first + last > 0
         self._from = torch.where(self._turned, -last, first)
@@ -107,7 +107,8 @@ class TruncatedNormal(BoundedLocScale):
 
     def _at(self, z: Tensor) -> Tensor:
         """What lies z scales from loc; in double precision, since far out the two nearly cancel."""
-        return self._held((self.loc.double() + self.scale.double() * z).to(self.loc.dtype))
+        loc, scale = self._wide
+        return self._held(torch.addcmul(loc, scale, z).to(self.loc.dtype))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of vectors, -inf outside of the bounds.
@@ -122,9 +123,10 @@ class TruncatedNormal(BoundedLocScale):
             ValueError: the value does not end in the shape of the event.
         """
         self._check_event(value)
-        z = (value.double() - self.loc.double()) / self.scale.double()
-        surprise = 0.5 * z.square() + self.scale.double().log()
-        found = (-surprise - HALF_LOG_2PI - self._log_mass).to(value.dtype)
+        loc, scale = self._wide
+        z = (value - loc) / scale
+        surprise = torch.addcmul(scale.log() + self._log_mass, z, z, value=0.5)
+        found = torch.rsub(surprise, -HALF_LOG_2PI).to(value.dtype)
         outside = (value < self.low) | (value > self.high)
         return self._sum_event(found.masked_fill(outside, -torch.inf))
 
@@ -145,6 +147,8 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
     """
     at = torch.as_tensor(bound, dtype=loc.dtype, device=loc.device)
     far = at.isinf()
+    if _is_nowhere(far):
+        return (at - loc) / scale
     made: Tensor = torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
     return made
 
@@ -152,8 +156,9 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
 def _quantile(log_share: Tensor) -> Tensor:
     """The z of Φ(z) by its logarithm, also where Φ(z) itself is too small for a number."""
     deep = log_share < DEEP
-    plain: Tensor = ndtri(log_share.masked_fill(deep, -1.0).exp())
-    if not torch.compiler.is_compiling() and deep.is_cpu and not bool(deep.any()):
+    is_shallow = _is_nowhere(deep)
+    plain: Tensor = ndtri((log_share if is_shallow else log_share.masked_fill(deep, -1.0)).exp())
+    if is_shallow:
         return plain
     wanted = log_share.masked_fill(~deep, DEEP)
     with torch.no_grad():
@@ -165,12 +170,20 @@ def _quantile(log_share: Tensor) -> Tensor:
     return made
 
 
+def _is_nowhere(flag: Tensor) -> bool:
+    """Whether a flag is set nowhere, where that is known without waiting."""
+    return not torch.compiler.is_compiling() and flag.is_cpu and not bool(flag.any())
+
+
 def _log_share(z: Tensor) -> Tensor:
     """The logarithm of Φ(z), far out by its expansion, whose slope keeps its digits."""
     far = z < FAR_TAIL
+    near: Tensor = log_ndtr(z.masked_fill(far, 0))
+    if _is_nowhere(far):
+        return near
     out = z.masked_fill(~far, FAR_TAIL)
     tail = -0.5 * out.square() - HALF_LOG_2PI - (-out).log()
-    made: Tensor = torch.where(far, tail, log_ndtr(z.masked_fill(far, 0)))
+    made: Tensor = torch.where(far, tail, near)
     return made
 
 
