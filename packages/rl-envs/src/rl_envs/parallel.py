@@ -19,7 +19,7 @@ from rl_envs.env import EnvBase
 from rl_envs.env_servant import EnvServant, EnvTraits
 from rl_envs.exchange import RESET, Exchange, schema_of
 from rl_envs.portable import Portable
-from rl_envs.serial import Makers, one_each
+from rl_envs.serial import Makers, one_each, states_of
 from rl_envs.start_methods import StartMethod
 from rl_envs.whole_number import check_whole
 from rl_envs.workers import WorkerPool
@@ -301,10 +301,7 @@ class ParallelEnv(EnvBase):
         return {"envs": list(chain(*self.pool.call_all("get_states")))}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        states = list(state["envs"])
-        if len(states) != self.num_workers:
-            msg = f"expected the state of {self.num_workers} environments: got {len(states)}."
-            raise ValueError(msg)
+        states = states_of(state, self.num_workers)
         self.pool.call_all("set_states", [(states[share],) for share in self._shares])
 
     def _close(self) -> None:

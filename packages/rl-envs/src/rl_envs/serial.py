@@ -153,10 +153,7 @@ class SerialEnv(EnvBase):
         return {"envs": [env.state_dict() for env in self.envs]}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        states = list(state["envs"])
-        if len(states) != len(self.envs):
-            msg = f"expected the state of {len(self.envs)} environments: got {len(states)}."
-            raise ValueError(msg)
+        states = states_of(state, len(self.envs))
         for env, inner in zip(self.envs, states, strict=True):
             env.load_state_dict(inner)
 
@@ -257,3 +254,24 @@ def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
         if one != other:
             msg = f"worker {number} differs from worker 0 in {name}: {other} against {one}."
             raise ValueError(msg)
+
+
+def states_of(state: Mapping[str, Any], count: int) -> list[Any]:
+    """List the states of environments that were saved together.
+
+    Args:
+        state: holds them under ``"envs"``.
+        count: how many there must be.
+
+    Raises:
+        ValueError: there are more or fewer.
+
+    Example:
+        >>> states_of({"envs": (1, 2)}, 2)
+        [1, 2]
+    """
+    states = list(state["envs"])
+    if len(states) != count:
+        msg = f"expected the state of {count} environments: got {len(states)}."
+        raise ValueError(msg)
+    return states
