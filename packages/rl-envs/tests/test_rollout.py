@@ -3,9 +3,10 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from rl_envs import GymEnv, RandomPolicy
+from rl_envs import GymEnv, Pendulums, RandomPolicy, SerialEnv, TransformedEnv
 from rl_envs.rollout import Request, truncate
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
+from rl_transforms import StepCounter
 
 ENDINGS = [(2, "terminated"), (3, "truncated")]
 
@@ -151,3 +152,55 @@ def test_a_policy_acts_on_its_own_device():
     assert found == ["meta", "meta"]
     assert batch["action"].device.type == "cpu"
     assert batch["observation"].flatten().tolist() == [0, 1]
+
+
+def over(env, num_steps=9):
+    """The root behind a rollout, as `step_mdp` makes it: its done flags are set."""
+    return env._advance(env.rollout(num_steps)[..., -1])
+
+
+EPISODES_OF_TWO = {
+    "through tensordicts": lambda: EpisodeStepEnv([(2, "terminated")], (3,)),
+    "in place": lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter(2)),
+    "in place, batched": lambda: SerialEnv(
+        2, lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter(2))
+    ),
+    "on tensors": lambda: Pendulums(3, max_steps=2),
+    "in groups": lambda: GroupsEnv({"first": 2, "second": 5}),
+}
+
+
+@pytest.mark.parametrize("through", [True, False])
+@pytest.mark.parametrize("make", EPISODES_OF_TWO.values(), ids=EPISODES_OF_TWO)
+def test_rows_of_a_root_that_are_done_are_reset_before_a_rollout(make, through):
+    env = make()
+    root = over(env, 2)
+    kept = root.clone()
+    batch = env.rollout(3, auto_reset=False, tensordict=root, break_when_any_done=not through)
+    group = () if () in env.done_groups else ("first",)
+    first, after = (batch[(*part, *group, "done")][..., :2, 0] for part in ((), ("next",)))
+    assert not first.any()  # no step starts from a row that is over
+    assert after.reshape(-1, 2).tolist() == [[False, True]] * (after.numel() // 2)
+    assert (root == kept).all()
+
+
+def test_rows_of_a_root_that_go_on_are_not_reset():
+    env = EpisodeStepEnv([(9, "terminated")], (2,))
+    root = over(env, 1)
+    root["done"] = root["terminated"] = torch.tensor([[True], [False]])
+    batch = env.rollout(2, auto_reset=False, tensordict=root)
+    assert batch["observation"].tolist() == [[[2, 0], [2, 1]], [[1, 1], [1, 2]]]
+
+
+def test_a_root_without_done_flags_goes_on():
+    env = EpisodeStepEnv([(9, "terminated")])
+    root = over(env, 1).select("observation")
+    assert env.rollout(2, auto_reset=False, tensordict=root)["observation"].tolist() == [
+        [0, 1],
+        [0, 2],
+    ]
+
+
+def test_a_single_row_that_is_done_is_stepped_by_step_alone():
+    env = EpisodeStepEnv([(2, "terminated")])
+    assert env.step(env.rand_action(over(env)))["next", "observation"].tolist() == [0, 3]

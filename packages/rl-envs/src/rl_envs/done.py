@@ -159,7 +159,7 @@ def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
         groups: the prefixes of the groups.
 
     Returns:
-        The `done` leaf of each group that decides.
+        The `done` leaf of each group that decides and has one.
 
     Example:
         >>> from tensordict import TensorDict
@@ -168,4 +168,5 @@ def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
         {(): tensor([True])}
     """
     deciding = [()] if () in groups else groups
-    return {prefix: step.get((*prefix, keys.DONE)) for prefix in deciding}
+    flags = {prefix: step.get((*prefix, keys.DONE), None) for prefix in deciding}
+    return {prefix: flag for prefix, flag in flags.items() if flag is not None}

@@ -208,7 +208,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """Reset the rows of a root whose done flags are set.
 
         Args:
-            tensordict: a root `[*B]`, as `step_mdp` makes it.
+            tensordict: a root `[*B]`, as `step_mdp` makes it. One without done flags is not done.
 
         Returns:
             The root itself where nothing is seen to be done, otherwise a new one.
@@ -221,7 +221,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             True
         """
         over = ends(tensordict, self.done_groups)
-        if may_wait(self) and names_no_row(over):
+        if not over or (may_wait(self) and names_no_row(over)):
             return tensordict
         asked = tensordict.copy()
         for prefix, flag in over.items():
@@ -248,8 +248,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             max_steps: most steps to play, at least 1.
             policy: adds the action to a root; random actions where None.
             callback: called with the environment and each finished step.
-            auto_reset: reset the environment first. Otherwise go on from `tensordict`, or, where
-                an environment `resets_by_stepping`, from where the last rollout has ended.
+            auto_reset: reset the environment first. Otherwise go on from `tensordict`, whose rows
+                that are done are reset first, as `maybe_reset` does; or, where an environment
+                `resets_by_stepping`, from where the last rollout has ended.
             break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset
                 and the rollout goes on.
             break_when_all_done: stop as soon as every row has been done once; rows that were done
@@ -288,7 +289,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         if not auto_reset:
             guards.check_start(self, tensordict)
         with torch.no_grad():
-            root = self.reset(tensordict) if auto_reset and tensordict is not None else tensordict
+            root = tensordict
+            if root is not None:  # no step may be taken from a row that is over
+                root = self.reset(root) if auto_reset else self.maybe_reset(root)
             batch = self._played(request, root)
             return batch if out is None else rollout.written_to(out, batch)
 
