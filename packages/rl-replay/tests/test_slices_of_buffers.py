@@ -137,3 +137,49 @@ def test_plain_tensors_have_no_leaves_to_mark():
     sample, info = buffer.sample(4, return_info=True)
     assert torch.equal(sample, info["index"])
     assert (sample.diff()[::2] == 1).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["done", "dones", "terminated"])
+@pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_flags_that_nobody_reads_are_not_drawn_over(sampler, name, shared):
+    rows = TensorDict({"observation": torch.arange(10.0), name: torch.arange(10) % 5 == 4}, [10])
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(80), sampler=sampler(slice_len=4), batch_size=8, shared=shared
+    )
+    buffer.extend(rows)
+    with pytest.raises(KeyError, match=rf"end_key='{name}'"):
+        buffer.sample()
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(80),
+        sampler=sampler(slice_len=4, end_key=name),
+        batch_size=8,
+        shared=shared,
+    )
+    buffer.extend(rows)
+    ends = buffer.sample()[name].flatten()
+    assert ends.sum() <= 2  # the last row of a slice at most
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_flags_of_numbers_are_known_by_their_names(dtype):
+    rows = TensorDict({"dones": torch.zeros(10, 1, dtype=dtype)}, [10])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9 + 1), sampler=SliceSampler(slice_len=2))
+    buffer.extend(rows)
+    with pytest.raises(KeyError, match=r"end_key='dones'"):
+        buffer.sample(4)
+
+
+def test_rows_without_any_flag_are_drawn_as_they_came():
+    rows = TensorDict({"observation": torch.arange(10.0), "mask": torch.ones(10, 3).bool()}, [10])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SliceSampler(slice_len=2))
+    buffer.extend(rows)
+    assert (buffer.sample(8)["observation"].view(4, 2).diff() == 1).all()
+
+
+def test_boundaries_of_the_callers_ask_for_no_column():
+    rows = TensorDict({"done": torch.zeros(6).bool()}, [6])
+    sampler = SliceSampler(slice_len=2, trajectories=torch.tensor([0, 0, 0, 1, 1, 1]))
+    buffer = ReplayBuffer(storage=LazyTensorStorage(6), sampler=sampler)
+    buffer.extend(rows)
+    assert len(buffer.sample(4)) == 4

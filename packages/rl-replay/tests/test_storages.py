@@ -262,6 +262,46 @@ def test_whole_trajectories_may_be_elements() -> None:
     assert buffer[1].batch_size == (4,)
 
 
+@pytest.mark.parametrize("transform", [None, lambda rows: rows])
+def test_a_list_of_elements_is_stored_as_they_are_one_by_one(transform) -> None:
+    listed, added = (
+        ReplayBuffer(storage=LazyTensorStorage(5), transform=transform) for _ in range(2)
+    )
+    rows = trajectories([4, 4, 4, 4]).reshape(4, 4)
+    assert listed.extend([rows[0], rows[1]]).tolist() == [0, 1]
+    listed.extend([rows[2]])
+    listed.add(rows[3])
+    for row in rows:
+        added.add(row)
+    assert len(listed) == len(added) == 4
+    assert listed[:].batch_size == added[:].batch_size == (4, 4)
+    assert (listed[:] == added[:]).all()
+
+
+def test_a_list_of_several_rows_each_is_refused_as_one_of_them_is() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.extend(trajectories([3]))
+    for write in (lambda rows: buffer.extend([rows]), buffer.add):
+        with pytest.raises(ValueError, match=r"one element of 0 batch dimension\(s\), got"):
+            write(trajectories([2]))
+    assert len(buffer) == 3
+
+
+@pytest.mark.parametrize("form", ["tensordict", "tensor"])
+def test_a_list_of_steps_of_all_columns_grows_along_time(form) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
+    steps = [torch.arange(4) * 10 + step for step in range(3)]
+    if form == "tensordict":
+        steps = [TensorDict({"a": step}, [4]) for step in steps]
+    index = buffer.extend(steps[:2])
+    assert index[:3].tolist() == [[0, 0], [0, 1], [1, 0]]
+    buffer.add(steps[2])
+    rows = buffer[:]["a"] if form == "tensordict" else buffer[:]
+    assert rows.tolist() == [[c * 10 + step for step in range(3)] for c in range(4)]
+    with pytest.raises(ValueError, match=r"at least 1 batch dimension\(s\) here, got 0"):
+        buffer.extend([step[0] for step in steps])
+
+
 def test_tensors_of_the_caller_are_written_in_place() -> None:
     room = torch.zeros(10, 3, 4, dtype=torch.uint8)
     buffer = ReplayBuffer(storage=TensorStorage(room))

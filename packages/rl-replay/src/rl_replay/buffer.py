@@ -125,7 +125,7 @@ class ReplayBuffer(Keeping):
         with self._lock:
             self._writer.check(1)
             if self._transform.changes:
-                found = self._add_inverse(data)
+                found = self._add_inverse(self._as_several(data, self._dim_extend))
                 return int(found) if storage.ndim == len(found) == 1 else found
             span = storage.add(data)
             self._took_in()
@@ -138,7 +138,8 @@ class ReplayBuffer(Keeping):
 
         Args:
             data: Elements along the dimensions of the storage. A list is a list of elements, which
-                are alike, a tuple or dict is a tree whose leaves have these dimensions in front.
+                are alike and each of which is what `add` takes; a tuple or dict is a tree whose
+                leaves have these dimensions in front.
 
         Returns:
             Their indices, `[n]` or `[n, ndim]`, in the order of the data; none where a transform
@@ -157,9 +158,10 @@ class ReplayBuffer(Keeping):
             (tensor([0, 1, 2]), tensor([3, 0]))
         """
         with self._lock:
+            self._writer.check(1)
             if isinstance(data, list) and not isinstance(self._storage, ListStorage):
-                data = stacked(data)
-            return self._extend(data)
+                return self._add_inverse(stacked(data, self._dim_extend))
+            return self._extend_inverse(self._inverse(data))
 
     def __len__(self) -> int:
         return len(self._storage)
@@ -322,16 +324,15 @@ class ReplayBuffer(Keeping):
             return positions, storage.read_one(positions)
         return positions, storage.read(positions)
 
-    def _extend(self, data: Any) -> torch.Tensor:
-        return self._extend_inverse(self._inverse(data))
-
     def _extend_inverse(self, data: Any) -> torch.Tensor:
         storage = self._storage
         if data is None:
             shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
             return torch.empty(shape, dtype=torch.int64)
-        self._writer.check(1)
-        span = storage.extend(data)
+        return self._wrote(storage.extend(data))
+
+    def _wrote(self, span: Span) -> torch.Tensor:
+        storage = self._storage
         self._took_in()
         positions = _positions(span)
         if self._dim_extend:
@@ -339,16 +340,14 @@ class ReplayBuffer(Keeping):
             positions = grid.transpose(0, self._dim_extend).reshape(-1)
         return coordinates(storage, positions)
 
-    def _add_inverse(self, data: Any) -> torch.Tensor:
-        """Store what transforms make of one element: rows, if any, or whole trajectories."""
-        rows = self._as_several(data, self._dim_extend)
-        whole = is_tensor_collection(rows) and rows.batch_dims > self._storage.ndim
+    def _add_inverse(self, rows: Any) -> torch.Tensor:
+        """Store what transforms make of elements that are stacked: rows, or whole trajectories."""
+        storage = self._storage
+        whole = is_tensor_collection(rows) and rows.batch_dims > storage.ndim
         rows = self._inverse(rows)
-        if not whole or rows is None:
-            return self._extend_inverse(rows)
-        spans = [self._storage.add(row) for row in rows.unbind(0)]
-        self._took_in()
-        return torch.cat([_positions(span) for span in spans])
+        if whole and rows is not None and isinstance(storage, TensorStorage):
+            return self._wrote(storage.extend_elements(rows))
+        return self._extend_inverse(rows)
 
     def _as_several(self, data: Any, dim: int) -> Any:
         """One element as a batch of one."""

@@ -33,18 +33,20 @@ def stack(items: list[Any]) -> Any:
         return items
 
 
-def stacked(items: list[Any]) -> Any:
+def stacked(items: list[Any], dim: int = 0) -> Any:
     """Stack tensors, tensordicts, numbers and trees of them.
 
     Args:
         items: The elements.
+        dim: Where the new dimension goes.
 
     Returns:
-        One batch with a new first dimension.
+        One batch with a new dimension.
 
     Raises:
         TypeError: An element that is no tensor, or is of another kind than the first.
-        ValueError: Elements of several shapes or with several sets of keys, or none at all.
+        ValueError: Elements of several shapes or with several sets of keys, none at all, or such
+            as have too few dimensions.
 
     Example:
         >>> stacked([1, 2])
@@ -53,7 +55,7 @@ def stacked(items: list[Any]) -> Any:
     if not items:
         raise ValueError("there is nothing to store: got an empty list. Leave it out.")
     if is_tensor_collection(items[0]):
-        return _stacked_collections(items)
+        return _stacked_collections(items, dim)
     parts = [take_apart(item) for item in items]
     form, first = parts[0]
     for place, (other, found) in enumerate(parts):
@@ -66,11 +68,12 @@ def stacked(items: list[Any]) -> Any:
         for path, leaf in found.items():
             if leaf.shape != first[path].shape:
                 raise _another_shape(place, path, list(first[path].shape), list(leaf.shape))
-    leaves = {path: torch.stack([found[path] for _, found in parts]) for path in first}
+    _require_dims(min(leaf.ndim for leaf in first.values()), dim)
+    leaves = {path: torch.stack([found[path] for _, found in parts], dim) for path in first}
     return leaves[()] if form is None else put_together(form, leaves.__getitem__)
 
 
-def _stacked_collections(items: list[Any]) -> Any:
+def _stacked_collections(items: list[Any], dim: int) -> Any:
     for place, item in enumerate(items):
         if not is_tensor_collection(item):
             raise TypeError(
@@ -78,12 +81,21 @@ def _stacked_collections(items: list[Any]) -> Any:
                 f"element {place} is a {type(item).__name__}. Use ListStorage for objects of any "
                 "kind."
             )
+    _require_dims(min(item.batch_dims for item in items), dim)
     try:
-        return torch.stack(list(items))
+        return torch.stack(list(items), dim)
     except RuntimeError as error:  # keys or shapes differ, which tensordict finds
         raise ValueError(
             f"elements of a list must have the same keys and shapes: {error}"
         ) from error
+
+
+def _require_dims(found: int, dim: int) -> None:
+    if found < dim:
+        raise ValueError(
+            f"each element of a list is one step of all columns, with at least {dim} batch "
+            f"dimension(s) here, got {found}: pass a batch instead, or use a storage with ndim=1."
+        )
 
 
 def _another_shape(place: int, path: Path, first: list[int], found: list[int]) -> ValueError:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Self
+
+import torch
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, as_tuple
@@ -15,6 +18,11 @@ TRAJECTORY_KEYS: tuple[NestedKey, ...] = (keys.TRAJ_IDS, "episode")
 """Where ids are looked for, in this order."""
 
 END_KEYS: tuple[NestedKey, ...] = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+_END_NAMES = frozenset(
+    f"{name}{plural}"
+    for name in ("done", "terminated", "truncated", "terminal", "termination", "truncation")
+    for plural in ("", "s")
+)
 DONE_LIKE = frozenset({*keys.DONE_KEYS, keys.REWARD})
 
 
@@ -90,6 +98,11 @@ class MarkerKeys:
         return tuple((as_tuple(key), as_tuple(after)) for key, after in self.observations)
 
     @cached_property
+    def cuts(self) -> bool:
+        """Whether any column says where trajectories begin or end."""
+        return bool(self.ids or self.ends or self.step is not None or self.init is not None)
+
+    @cached_property
     def numbered(self) -> bool:
         """Whether ids and steps are both there, so that a row names the one it continues."""
         return bool(self.ids) and self.step is not None
@@ -106,6 +119,17 @@ class MarkerKeys:
             ids=tuple(dict.fromkeys((*self.ids, *map(_short, ids)))),
             ends=tuple(dict.fromkeys((*self.ends, *map(_short, ends)))),
         )
+
+
+def end_candidates(schema: RowSchema) -> list[NestedKey]:
+    """Leaves of one flag a row, and those named like one, that may say where trajectories end."""
+    return [
+        field.key
+        for field in schema.fields
+        if prod(field.shape) == 1
+        and field.path[-1] != "action"
+        and (field.dtype is torch.bool or field.path[-1].lower() in _END_NAMES)
+    ]
 
 
 def _short(key: NestedKey) -> NestedKey:

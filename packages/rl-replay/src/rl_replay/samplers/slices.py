@@ -28,7 +28,8 @@ class SliceSampler(TrajectorySampler):
     """Draws slices of consecutive rows, each of one trajectory, and lays them end to end.
 
     Where trajectories begin and end is read from every marker that is stored: ids under
-    `("collector", "traj_ids")` or else `"episode"`, steps, first-step flags and done flags.
+    `("collector", "traj_ids")` or else `"episode"`, steps, first-step flags and done flags under
+    `"next"`. Rows that have none of these, but another flag, want `end_key` or `traj_key`.
     What a sample marks is described at `mark_slices`.
 
     Args:

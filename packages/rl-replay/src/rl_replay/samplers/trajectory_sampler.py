@@ -116,8 +116,13 @@ class TrajectorySampler(Sampler):
         Raises:
             ValueError: No trajectory is long enough.
             TypeError: The storage has no markers.
+            KeyError: Nothing is known to mark boundaries, and some flag looks as if it did.
         """
-        index = storage.trajectories() if self._given is None else self._given.index(storage)
+        if self._given is None:
+            index = storage.trajectories()
+            storage.require_boundaries()
+        else:
+            index = self._given.index(storage)
         places = self.choose(index, count, length)
         return index.rows(*places), Slices(places.lengths)
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
 from rl_replay.links import Links
-from rl_replay.marker_keys import MarkerKeys
+from rl_replay.marker_keys import MarkerKeys, end_candidates
 from rl_replay.marks import Marks
 from rl_replay.row_store import RowStore
 from rl_replay.storages.storage import Storage
@@ -155,6 +155,23 @@ class MarkedStorage(Storage):
             self._index = TrajectoryIndex(self.ring.capacity)
         self._index.catch_up(self._linked().back, self.ring.window())
         return self._index
+
+    def require_boundaries(self) -> None:
+        """Refuse slices where flags are stored that are no known markers.
+
+        Raises:
+            KeyError: No column is known to mark boundaries, and others look as if they did.
+        """
+        if self.links is None or self.links.keys.cuts:
+            return
+        schema = self._made()[0].schema
+        if found := end_candidates(schema):
+            raise KeyError(
+                f"nothing is known to say where trajectories end among the leaves {list(schema)}, "
+                f"so slices would run over episode ends: name the flag, as in "
+                f"end_key={found[0]!r} (candidates: {found}), the ids with traj_key=, or store "
+                "the flags under ('next', 'done')."
+            )
 
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
         """What the index of trajectories holds; None where nobody has asked for them yet."""

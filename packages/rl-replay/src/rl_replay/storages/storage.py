@@ -200,6 +200,13 @@ class Storage(ABC):
         """
         raise self._without_keys("trajectories")
 
+    def require_boundaries(self) -> None:  # noqa: B027 - without leaves there is no flag to miss
+        """Refuse slices where flags are stored that are no known markers.
+
+        Raises:
+            KeyError: No column is known to mark boundaries, and others look as if they did.
+        """
+
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Let further columns cut trajectories.
 

@@ -150,18 +150,27 @@ class TensorStorage(MarkedStorage):
             return self._write_leaves(one, Extent(1, 1, 1))
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
-            self._require_one(data.batch_size)
-            rows = data.unsqueeze(dim)
-            if not self._open:
-                return self.extend(rows)
-            self.require_own()
-            return self._write(self._make(rows, data.batch_size if self.ndim == 1 else None))
+            return self.extend_elements(data.unsqueeze(dim))
         structure = Structure.of(data)
         parts = structure._leaves(data)
         if structure.form == "tensor":
             return self.extend(next(iter(parts.values())).unsqueeze(dim))
         flat = {path: leaf.unsqueeze(dim) for path, leaf in parts.items()}
         return self.extend(structure.put_together(build(nest(flat), torch.Size())))
+
+    def extend_elements(self, rows: Any) -> Span:
+        """Write tensordicts stacked along the dimension that grows, each as `add` writes it.
+
+        Raises:
+            ValueError: Each has more or fewer batch dimensions than one element.
+        """
+        dim, shape = self.arrangement.dim_extend, rows.batch_size
+        element = torch.Size([*shape[:dim], *shape[dim + 1 :]])
+        self._require_one(element)
+        if not self._open:
+            return self.extend(rows)
+        self.require_own()
+        return self._write(self._make(rows, element if self.ndim == 1 else None))
 
     def read(self, positions: torch.Tensor) -> Any:
         """Copy rows out.
