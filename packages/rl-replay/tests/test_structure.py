@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorClass, TensorDict
 
 from rl_replay.structure import Arrangement, Structure
-from rl_replay.trees import Branch, named_class, take_apart
+from rl_replay.trees import Branch, take_apart
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -77,11 +77,6 @@ def test_a_named_tuple_comes_back_as_one() -> None:
     _, found = there_and_back(Pair(torch.arange(2), torch.arange(2, 4)))
     assert isinstance(found, Pair)
     assert found.right.tolist() == [2, 3]
-
-
-def test_a_class_that_is_not_imported_is_named() -> None:
-    with pytest.raises(RuntimeError, match="nowhere_at_all, which is not imported"):
-        named_class("nowhere_at_all:Pair")
 
 
 def test_tensorclasses_come_back_as_themselves() -> None:

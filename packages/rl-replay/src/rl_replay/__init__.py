@@ -1,6 +1,7 @@
 """Replay buffers of flat trajectories: storages, samplers, writers."""
 
 from rl_replay.buffer import ReplayBuffer
+from rl_replay.containers import register_container
 from rl_replay.samplers import (
     RandomSampler,
     Sampler,
@@ -44,4 +45,5 @@ __all__ = [
     "TrajectoryIndex",
     "Writer",
     "mark_slices",
+    "register_container",
 ]

@@ -13,8 +13,9 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
+from rl_replay.containers import container, container_name
 from rl_replay.extent import Extent
-from rl_replay.trees import Branch, Path, class_name, named_class, put_together, take_apart
+from rl_replay.trees import Branch, Path, put_together, take_apart
 from rl_slabs.schema import leaves_of
 from rl_slabs.tensordict_fast import entries_of
 
@@ -137,7 +138,7 @@ class Structure:
             "tensorclass" if is_class else "tensordict",
             element or torch.Size(),
             groups,
-            class_name(type(data)) if is_class else None,
+            container_name(type(data)) if is_class else None,
         )
 
     @property
@@ -222,6 +223,23 @@ class Structure:
             Branch.from_plain(tree) if isinstance(tree, list) else tree,
         )
 
+    def class_names(self) -> set[str]:
+        """The names of the named tuples and tensorclasses that rows are."""
+        names = {kind for _, kind in self.groups.values() if kind is not None}
+        if isinstance(self.tree, Branch):
+            return names | self.tree.class_names()
+        return names if self.tree is None else names | {self.tree}
+
+    def require_classes(self) -> Self:
+        """This structure, if its rows can be put together here.
+
+        Raises:
+            ValueError: They are of a class that this process does not know.
+        """
+        for name in sorted(self.class_names()):
+            container(name)
+        return self
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Structure) and self.to_plain() == other.to_plain()
 
@@ -305,7 +323,7 @@ def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size
         if not is_tensor_collection(value) or not hasattr(value, "items"):
             continue
         own = value.batch_size[data.batch_dims :]
-        kind = None if isinstance(value, TensorDictBase) else class_name(type(value))
+        kind = None if isinstance(value, TensorDictBase) else container_name(type(value))
         if own or kind is not None:
             yield (name,), (own, kind)
         for path, (deeper, below) in _groups(value, batch_dims):
@@ -313,7 +331,7 @@ def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size
 
 
 def _with_class(cells: TensorDictBase, name: str) -> Any:
-    return named_class(name).from_tensordict(cells)
+    return container(name).from_tensordict(cells)
 
 
 def _without_sample_keys(data: TensorDictBase) -> TensorDictBase:

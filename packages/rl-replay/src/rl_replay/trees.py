@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+from rl_replay.containers import container, container_name
 
 Path = tuple[str, ...]
 
@@ -74,8 +75,17 @@ class Branch(NamedTuple):
             Branch(kind='list', names=('0',), below=(None,))
         """
         kind, names, below = plain
+        if not isinstance(kind, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"no form of a tree: expected strings, got {kind!r} and {names!r}.")
+        if len(names) != len(below):
+            raise ValueError(f"no form of a tree: {len(names)} names of {len(below)} parts.")
         branches = tuple(None if one is None else cls.from_plain(one) for one in below)
         return cls(kind, tuple(names), branches)
+
+    def class_names(self) -> set[str]:
+        """The names of all named tuples in the tree."""
+        mine = set() if self.kind in ("dict", "list", "tuple") else {self.kind}
+        return mine.union(*(below.class_names() for below in self.below if below is not None))
 
 
 def take_apart(tree: Any) -> tuple[Branch | None, dict[Path, torch.Tensor]]:
@@ -108,7 +118,7 @@ def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()
         path: The names that lead to this branch.
 
     Raises:
-        RuntimeError: A named tuple whose class is not imported.
+        ValueError: A named tuple of a class that this process does not know.
 
     Example:
         >>> branch, leaves = take_apart({"a": torch.zeros(2), "b": (torch.ones(1),)})
@@ -123,39 +133,7 @@ def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()
         return dict(zip(branch.names, parts, strict=True))
     if branch.kind == "list":
         return parts
-    return tuple(parts) if branch.kind == "tuple" else named_class(branch.kind)(*parts)
-
-
-def class_name(kind: type) -> str:
-    """The name under which `named_class` finds a class again.
-
-    Example:
-        >>> class_name(torch.nn.Linear)
-        'torch.nn.modules.linear:Linear'
-    """
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def named_class(name: str) -> Any:
-    """A class of a module that is imported already: a file that names it never runs code.
-
-    Raises:
-        RuntimeError: The module is not imported, or lacks the class.
-
-    Example:
-        >>> named_class("torch.nn.modules.linear:Linear")
-        <class 'torch.nn.modules.linear.Linear'>
-    """
-    module, _, names = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in names.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, type):
-        raise RuntimeError(
-            f"these rows are {names} of module {module}, which is not imported or lacks it: "
-            f"import {module} first."
-        )
-    return found
+    return tuple(parts) if branch.kind == "tuple" else container(branch.kind)(*parts)
 
 
 def _take_apart(tree: Any, path: Path, leaves: dict[Path, torch.Tensor]) -> Branch | None:
@@ -164,7 +142,7 @@ def _take_apart(tree: Any, path: Path, leaves: dict[Path, torch.Tensor]) -> Bran
     elif isinstance(tree, list | tuple):
         kind = "list" if isinstance(tree, list) else "tuple"
         if hasattr(tree, "_fields"):
-            kind = class_name(type(tree))
+            kind = container_name(type(tree))
         parts = {str(place): part for place, part in enumerate(tree)}
     else:
         leaves[path] = _as_leaf(tree, path)

@@ -97,7 +97,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
     first, counts = archive.part(f"{under}/first"), archive.part(f"{under}/counts")
     contents = Contents(
-        Structure.from_plain(archive.read(f"{under}/structure")),
+        Structure.from_plain(archive.read(f"{under}/structure")).require_classes(),
         schema,
         columns,
         Window(tuple(first), tuple(counts)),

@@ -46,7 +46,8 @@ class Contents:
             state: Made with `state`.
             schema: The leaves of its rows.
         """
-        structure, columns = Structure.from_plain(state["structure"]), torch.Size(state["columns"])
+        structure = Structure.from_plain(state["structure"]).require_classes()
+        columns = torch.Size(state["columns"])
         window = Window(tuple(state["first"]), tuple(state["counts"]))
         return cls(structure, schema, columns, window, state["index"], state["floor"])
 

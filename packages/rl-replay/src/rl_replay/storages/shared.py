@@ -17,6 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_layout.keys import NestedKey, as_tuple
 from rl_replay.compact import STEADY, CompactRows
 from rl_replay.compact_layout import CompactLayout
+from rl_replay.containers import portable, register_container
 from rl_replay.links import Found, Links
 from rl_replay.row_store import RowStore
 from rl_replay.sharing import Sharing
@@ -381,10 +382,13 @@ class SharableStorage(TensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         assert self._sharing is not None  # others are refused before
         state = {name: value for name, value in self.__dict__.items() if name not in _OWN}
-        return state | {"_files": self._sharing.files}
+        known = [] if self.structure is None else portable(self.structure.class_names())
+        return state | {"_files": self._sharing.files, "_known": known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         files = state.pop("_files")
+        for kind in state.pop("_known"):
+            register_container(kind)
         self.__dict__.update(state)
         self._index = self._plain = self._one_row = None
         self._watched = False
