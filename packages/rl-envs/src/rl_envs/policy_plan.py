@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from rl_layout import keys
+from rl_layout import keys, refuse_shared_states
 from rl_layout.tensordict_fast import build, nest
 
 Key: TypeAlias = tuple[str, ...]
@@ -114,6 +114,9 @@ class PolicyPlan:
     Args:
         policy: a tensordict module, or any callable on a tensordict.
 
+    Raises:
+        ValueError: two modules of the policy carry their recurrent states under one key.
+
     Example:
         >>> policy = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])
         >>> plan = PolicyPlan(policy)
@@ -124,6 +127,8 @@ class PolicyPlan:
     def __init__(self, policy: Callable[..., Any]) -> None:
         self.policy = policy
         self.entries = list(_entries(policy))
+        if _may_share_states(self.entries):
+            refuse_shared_states({"policy": policy})
         self._fallback = ""
         self._is_verified = False
 
@@ -276,6 +281,12 @@ def _entries(policy: Any) -> Iterator[Entry]:
         yield Entry(policy.module, _keys(policy.in_keys), _keys(policy.out_keys))
     else:
         yield Entry(policy, None, None)
+
+
+def _may_share_states(entries: list[Entry]) -> bool:
+    """Whether two calls write one entry of the next step, or some call can write anything."""
+    written = [key for one in entries for key in one.out_keys or () if key[0] == keys.NEXT]
+    return len(set(written)) < len(written) or any(one.out_keys is None for one in entries)
 
 
 def _is_stock(policy: Any, kind: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_envs.done import Prefix, ends
 from rl_envs.policy_plan import PolicyPlan
 from rl_envs.whole_number import check_whole
-from rl_layout import keys
+from rl_layout import keys, refuse_shared_states
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
@@ -72,6 +72,7 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     """
     policy = env.rand_action if request.policy is None else request.policy
     policy = policy.policy if isinstance(policy, PolicyPlan) else policy
+    refuse_shared_states({"policy": policy})
     groups, steps = env.done_groups, []
     ended: list[Tensor] = []
     # a policy writes to it, and it may be the caller's; roots that follow name no device

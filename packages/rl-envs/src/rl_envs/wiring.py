@@ -10,7 +10,7 @@ from torch import nn
 from rl_envs.env import EnvBase
 from rl_envs.env_specs import leaves_of
 from rl_envs.transformed import TransformedEnv
-from rl_layout import keys
+from rl_layout import keys, refuse_shared_states
 from rl_transforms import ExcludeTransform, InitTracker, SelectTransform, TensorDictPrimer
 
 
@@ -29,6 +29,10 @@ def wire_policy(env: EnvBase, policy: Any) -> EnvBase:
     Returns:
         The environment; a new `TransformedEnv` around it where something was missing.
 
+    Raises:
+        ValueError: two different modules carry their states under one key, or the environment
+            shows some of the states of a module and lacks others.
+
     Example:
         >>> from rl_specs import Unbounded
         >>> from rl_envs.testing import CountingEnv
@@ -42,6 +46,7 @@ def wire_policy(env: EnvBase, policy: Any) -> EnvBase:
     modules = list(recurrent_modules(policy))
     if not modules:
         return env
+    refuse_shared_states({"policy": policy})
     if not _shows(env, (keys.IS_INIT,)) or any(
         not _shows(env, key) for module in modules for key in _marks(module)
     ):

@@ -1,6 +1,7 @@
 """Flat trajectory batches: where they begin and end, and every view of them."""
 
 from rl_layout import keys
+from rl_layout.carried_states import refuse_shared_states
 from rl_layout.check import check_layout
 from rl_layout.draw import Bar, LayoutDrawing, draw_layout
 from rl_layout.end_kind import EndKind
@@ -41,6 +42,7 @@ __all__ = [
     "nest_trajectories",
     "pad_trajectories",
     "recurrent_mode",
+    "refuse_shared_states",
     "set_recurrent_mode",
     "split_trajectories",
     "step_mdp",

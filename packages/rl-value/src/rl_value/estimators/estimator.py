@@ -14,7 +14,7 @@ from tensordict.nn import TensorDictModuleBase
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor
 
-from rl_layout import keys
+from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import NestedKey, as_tuple, next_key
 from rl_layout.tensordict_fast import find, put
 from rl_value.direct_call import check_network
@@ -70,7 +70,8 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         legacy: keys that are set by `set_keys`.
 
     Raises:
-        ValueError: a setting lies outside its range, or contradicts another.
+        ValueError: a setting lies outside its range, or contradicts another; or two modules of the
+            network carry their recurrent states under one key.
         TypeError: a number is not an integer, an argument is unknown, or the network has no keys.
         RuntimeError: a key is given here.
     """
@@ -101,6 +102,7 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         _refuse_legacy(legacy)
         check_fraction("gamma", gamma)
         check_network("value_network", value_network)
+        refuse_shared_states({"value_network": value_network})
         self.gamma = gamma
         self.value_network = value_network
         self.differentiable = differentiable

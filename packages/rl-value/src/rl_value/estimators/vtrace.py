@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import set_recurrent_mode
+from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey
 from rl_value.acting import Acting
 from rl_value.actions import log_probability, stored_log_probability
@@ -38,7 +38,8 @@ class VTrace(ValueEstimator):
         settings: what `ValueEstimator` takes besides.
 
     Raises:
-        ValueError: a factor lies outside [0, 1], or the batch has n-step rows.
+        ValueError: a factor lies outside [0, 1], the batch has n-step rows, or two modules that
+            differ carry their recurrent states under one key.
         KeyError: the action or its stored log-probability is missing.
 
     Example:
@@ -75,6 +76,7 @@ class VTrace(ValueEstimator):
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
         check_network("actor_network", actor_network, "get_dist")
+        refuse_shared_states({"actor_network": actor_network, "value_network": value_network})
         self.actor_network = actor_network
         self.lmbda = lmbda
         self.rho_thresh = rho_thresh

@@ -14,7 +14,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from rl_layout import set_recurrent_mode
+from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
@@ -65,7 +65,8 @@ class ActorCriticLoss(LossModule):
     Raises:
         TypeError: no actor is given, a network is no tensordict module, or an argument belongs
             elsewhere.
-        ValueError: a setting is unknown or out of range.
+        ValueError: a setting is unknown or out of range; or two modules that differ carry their
+            recurrent states under one key.
     """
 
     objective = "loss_objective"
@@ -103,6 +104,9 @@ class ActorCriticLoss(LossModule):
             raise TypeError(msg)
         check_network("actor_network", self.actor_network, "get_dist")
         check_network("critic_network", critic_network)
+        refuse_shared_states(
+            {"actor_network": self.actor_network, "critic_network": critic_network}
+        )
         if loss_critic_type not in DISTANCES:
             known = ", ".join(DISTANCES)
             msg = f"loss_critic_type: expected one of {known}, got {loss_critic_type!r}."

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import keys, set_recurrent_mode
+from rl_layout import keys, refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.actions import of_action
@@ -59,7 +59,8 @@ class DQNLoss(LossModule):
         moved: arguments that are given elsewhere.
 
     Raises:
-        ValueError: the action space is not known, or `double_dqn` is without `delay_value`.
+        ValueError: the action space is not known, `double_dqn` is without `delay_value`, or two
+            modules of the network carry their recurrent states under one key.
         TypeError: an argument belongs elsewhere.
 
     Example:
@@ -102,6 +103,7 @@ class DQNLoss(LossModule):
         )
         refuse_moved(moved)
         check_network("value_network", value_network)
+        refuse_shared_states({"value_network": value_network})
         if double_dqn and not delay_value:
             msg = "double_dqn=True chooses with one network and values with another: it needs "
             msg += "delay_value=True."
