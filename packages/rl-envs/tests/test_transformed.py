@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, Pendulums, SerialEnv, TransformedEnv
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_envs.transformed import postponed
 from rl_specs import Unbounded
@@ -210,3 +210,67 @@ def test_order_is_kept_among_those_that_wait():
     count = StepCounter(5)
     assert postponed([first, count, second], []) == ([count], [first, second])
     assert postponed([first, Shift(["reward"]), second], [])[1] == [second]
+
+
+def test_transforms_by_position_are_composed_in_order():
+    env = TransformedEnv(CountingEnv(9), RewardScaling(0, 3.0), RewardSum(), StepCounter(2))
+    assert [type(one).__name__ for one in env.transforms] == [
+        "RewardScaling",
+        "RewardSum",
+        "StepCounter",
+    ]
+    assert env.rollout(5)["next", "episode_reward"].flatten().tolist() == [3, 6]
+
+
+def test_a_transform_by_name_comes_last():
+    env = TransformedEnv(CountingEnv(9), RewardSum(), transform=StepCounter(2))
+    assert [type(one).__name__ for one in env.transforms] == ["RewardSum", "StepCounter"]
+
+
+def test_no_transform_may_be_given_as_none():
+    assert len(TransformedEnv(CountingEnv(), None).transforms) == 0
+
+
+def without_done(env):
+    return TransformedEnv(env, StepCounter(3, update_done=False))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: without_done(CountingEnv(5)),
+        lambda: without_done(GymEnv("CartPole-v1")),
+        lambda: without_done(SerialEnv(2, lambda: CountingEnv(5))),
+        lambda: SerialEnv(2, lambda: without_done(CountingEnv(5))),
+        lambda: SerialEnv(2, lambda: without_done(GymEnv("CartPole-v1"))),
+        lambda: TransformedEnv(without_done(CountingEnv(5)), RewardSum()),
+        lambda: without_done(Pendulums(2, max_steps=5)),
+    ],
+    ids=["alone", "in place", "around", "inside", "inside, in place", "nested", "on tensors"],
+)
+def test_a_count_that_sets_no_done_flag_lets_the_trajectory_go_on(make):
+    env = make()
+    batch = env.rollout(4, break_when_any_done=False)
+    flags = {name: batch["next", name].reshape(-1, 4) for name in ("truncated", "done")}
+    assert flags["truncated"].tolist() == [[False, False, True, True]] * len(flags["done"])
+    assert not flags["done"].any()
+    assert batch["next", "step_count"].reshape(-1, 4)[0].tolist() == [1, 2, 3, 4]
+
+
+def test_a_count_that_sets_no_done_flag_goes_on_beside_rows_that_are_reset():
+    env = without_done(SerialEnv(2, [lambda: CountingEnv(2), lambda: CountingEnv(9)]))
+    batch = env.rollout(6, break_when_any_done=False)
+    assert batch["next", "truncated"][1, :, 0].tolist() == [False] * 2 + [True] * 4
+    assert batch["next", "step_count"][:, :, 0].tolist() == [
+        [1, 2, 1, 2, 1, 2],
+        [1, 2, 3, 4, 5, 6],
+    ]
+
+
+def test_flags_must_agree_where_no_such_count_sets_them():
+    def contradict(step):
+        return step.set("truncated", torch.ones(1, dtype=torch.bool)) if "reward" in step else step
+
+    assert not without_done(CountingEnv(5)).flags_agree
+    with pytest.raises(ValueError, match="must be terminated or truncated"):
+        TransformedEnv(CountingEnv(5), contradict, StepCounter(update_done=False)).rollout(2)

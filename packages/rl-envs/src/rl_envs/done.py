@@ -63,7 +63,12 @@ def complete_done_spec(full_done_spec: Composite) -> Composite:
 
 
 def complete_done(
-    tensordict: TensorDictBase, groups: Iterable[Prefix], what: str, *, waits: bool = True
+    tensordict: TensorDictBase,
+    groups: Iterable[Prefix],
+    what: str,
+    *,
+    waits: bool = True,
+    agree: bool = True,
 ) -> None:
     """Write the flags that follow from those that are there, in place.
 
@@ -76,6 +81,7 @@ def complete_done(
         what: what to call the tensordict in a message.
         waits: compare flags that tell the same, which waits for the device. Otherwise `terminated`
             and `truncated` count.
+        agree: three flags must agree; otherwise they stay as they are.
 
     Raises:
         KeyError: a group has no flag at all.
@@ -91,6 +97,8 @@ def complete_done(
     for prefix in groups:
         holder = tensordict if not prefix else tensordict.get(prefix, None)
         flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
+        if not agree and len(flags) == sum(flag is not None for flag in flags.values()) > 0:
+            continue
         done, terminated, truncated = completed(flags, prefix, what, waits=waits)
         holder.set(keys.DONE, done)
         holder.set(keys.TERMINATED, terminated)
@@ -122,7 +130,8 @@ def completed(
     done, terminated, truncated = (flags.get(name) for name in keys.DONE_KEYS)
     if terminated is None and truncated is None:
         if done is None:
-            msg = f"{what}: {(*prefix, 'done')} is missing. Return 'terminated' and 'truncated'."
+            name = keys.as_key((*prefix, keys.DONE))
+            msg = f"{what}: {name!r} is missing. Return 'terminated' and 'truncated'."
             raise KeyError(msg)
         return done, done.clone(), torch.zeros_like(done)
     if terminated is None:

@@ -50,6 +50,7 @@ class DrivenEnv(EnvBase):
         super().__init__(device=env.device, batch_size=env.batch_size)
         self.env, self.driver = env, driver
         self.batch_locked, self.check_values = env.batch_locked, False  # env checks its own
+        self.flags_agree = env.flags_agree
         self.done_spec = driver.transform_done_spec(env.full_done_spec)
         self.reward_spec = driver.transform_reward_spec(env.full_reward_spec)
         self.observation_spec = driver.transform_observation_spec(env.observation_spec)

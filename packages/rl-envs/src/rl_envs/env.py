@@ -54,6 +54,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         waits_for_device: whether rollouts look at the done flags at each step, to reset only where
             a row is over. Where False, `_reset` is called after every step, with a mask that may
             name no row, and nothing waits for the device (`check_values` would).
+        flags_agree: whether `done` is `terminated` or `truncated` in every step, and refused
+            otherwise. False behind a `StepCounter(update_done=False)`, which truncates steps that
+            are not done: their trajectories go on.
         native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
         mask_keys: entries of a root that say which actions `rand_action` may draw.
         device: where its data lies.
@@ -69,6 +72,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     batch_locked: bool = True
     check_values: bool = True
     waits_for_device: bool = True
+    flags_agree: bool = True
     mask_keys: Sequence[NestedKey] = ()
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
@@ -488,14 +492,16 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """Reset; what comes is checked and completed, on a copy."""
         if tensordict is not None:
             guards.check_started(self)
-        return guards.checked_reset(self, self._reset(tensordict, **kwargs).copy(), masks)
+        root = guards.check_returned(self, self._reset(tensordict, **kwargs), "reset")
+        return guards.checked_reset(self, root.copy(), masks)
 
     def _stepped(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
-        after = after.copy()
+        after = guards.check_returned(self, after, "step").copy()
         lead = self._lead(after)
         guards.fit_columns(self, after, lead)
-        complete_done(after, self.done_groups, "step", waits=may_wait(self))
+        waits, agree = may_wait(self), self.flags_agree
+        complete_done(after, self.done_groups, "step", waits=waits, agree=agree)
         guards.check_leaves(self._after_leaves, after, lead, "step")
         if self.check_values:
             guards.check_values(self._after_leaves, after, "step")

@@ -26,6 +26,7 @@ class EnvTraits:
         device: Where its data lies.
         reads_actions_only: Whether it steps through numpy rows by itself, from its action alone.
         check_values: Whether its values are compared with their specs.
+        flags_agree: Whether `done` is always `terminated` or `truncated`.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -38,6 +39,7 @@ class EnvTraits:
     device: torch.device
     reads_actions_only: bool
     check_values: bool
+    flags_agree: bool
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
@@ -55,7 +57,14 @@ class EnvTraits:
             "done_spec": env.full_done_spec,
             "state_spec": env.state_spec,
         }
-        return cls(specs, env.batch_size, env.device, env.reads_actions_only, env.check_values)
+        return cls(
+            specs,
+            env.batch_size,
+            env.device,
+            env.reads_actions_only,
+            env.check_values,
+            env.flags_agree,
+        )
 
 
 class EnvServant:

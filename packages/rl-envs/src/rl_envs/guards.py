@@ -197,7 +197,7 @@ def check_limits(transforms: Iterable[Transform]) -> None:
         >>> check_limits([StepCounter()])
     """
     for one in transforms:
-        if isinstance(one, StepCounter) and one.max_steps is not None:
+        if isinstance(one, StepCounter) and one.max_steps is not None and one.update_done:
             msg = (
                 f"StepCounter(max_steps={one.max_steps}) ends rows that a vector environment of "
                 f"its own cannot reset: pass max_episode_steps={one.max_steps} to GymVectorEnv."
@@ -257,6 +257,23 @@ def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
             f"environment is not batch-locked: got {tuple(tensordict.batch_size)}."
         )
         raise ValueError(msg)
+
+
+def check_returned(env: EnvBase, returned: Any, what: str) -> TensorDictBase:
+    """Raise unless `_reset` or `_step` returned a tensordict of the environment's batch size."""
+    name = f"{type(env).__name__}._{what}"
+    if not isinstance(returned, TensorDictBase):
+        entries = "observations" if what == "reset" else "observations, rewards and done flags"
+        msg = (
+            f"{name} must return a tensordict of batch size {tuple(env.batch_size)} with "
+            f"{entries}: got {'None' if returned is None else type(returned).__name__}."
+        )
+        raise TypeError(msg)
+    sizes, expected = returned.batch_size, env.batch_size
+    if sizes != expected and (env.batch_locked or sizes[len(sizes) - len(expected) :] != expected):
+        msg = f"{name} must return batch size {tuple(expected)}: got {tuple(sizes)}."
+        raise ValueError(msg)
+    return returned
 
 
 def check_action(env: EnvBase, tensordict: TensorDictBase) -> None:
@@ -487,7 +504,8 @@ def checked_reset(
             zeros = {name: holder[name].zero(lead) for name in keys.DONE_KEYS}
             for name, flag in zeros.items():
                 root.set((*prefix, name), flag)
-    complete_done(root, flagged, "reset", waits=waits)
+    # flags of rows that were reset are False; the others' are the root's own
+    complete_done(root, flagged, "reset", waits=waits, agree=False)
     check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
     return root
 

@@ -107,6 +107,7 @@ class ParallelEnv(EnvBase):
         for name, spec in first.specs.items():
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)
+        self.flags_agree = all(one.flags_agree for one in traits)
         self.reads_actions_only = all(one.reads_actions_only for one in traits)
 
     def _hand_out_rows(self) -> None:

@@ -73,6 +73,7 @@ class SerialEnv(EnvBase):
         self.native_rows = all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
+        self.flags_agree = all(env.flags_agree for env in self.envs)
 
     @property
     def num_workers(self) -> int:

@@ -116,7 +116,7 @@ def _planned(env: EnvBase, plan: PolicyPlan, checked: list[bool], values: Leaves
 
 
 def _step(env: EnvBase, given: Leaves, *, is_first: bool) -> Leaves:
-    raw = env._step(build(nest(given), env.batch_size))
+    raw = guards.check_returned(env, env._step(build(nest(given), env.batch_size)), "step")
     if is_first:  # where all forms are checked
         return {key: leaf for key, leaf in keys.leaves(env._stepped(raw)) if _is_known(env, key)}
     found = {key: raw.get(key, None) for key, _ in env._after_leaves}
@@ -140,6 +140,7 @@ def _next_root(env: EnvBase, after: Leaves, *, is_first: bool) -> Leaves:
     mask = after[keys.DONE,]
     root = {key: after[key] for key in _shown(env)}
     fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))
+    guards.check_returned(env, fresh, "reset")
     if is_first:
         fresh = guards.checked_reset(env, fresh.copy(), {(): mask})
     values: Leaves = {}

@@ -50,7 +50,9 @@ class TransformedEnv(EnvBase):
 
     Args:
         base_env: any environment.
-        transform: a transform, a `Compose`, or a callable on a tensordict; None for none yet.
+        *transforms: transforms, `Compose`s, or callables on a tensordict, in the order in which
+            outputs pass them; None for none yet.
+        transform: the last one, by name.
 
     Attributes:
         base_env: the environment inside, without transforms.
@@ -71,9 +73,11 @@ class TransformedEnv(EnvBase):
     base_env: EnvBase
     transforms: Compose
 
-    def __init__(self, base_env: EnvBase, transform: Change | None = None) -> None:
+    def __init__(
+        self, base_env: EnvBase, *transforms: Change | None, transform: Change | None = None
+    ) -> None:
         _check_env(base_env)
-        given: list[Change] = [] if transform is None else [transform]
+        given: list[Change] = [one for one in (*transforms, transform) if one is not None]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]
             started, base_env = base_env._is_started, base_env.base_env
@@ -231,6 +235,7 @@ class TransformedEnv(EnvBase):
         self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
         self.mask_keys = [one.mask_key for one in self._masks]
         change, base = self._outer, self._inner
+        self.flags_agree = base.flags_agree and all(map(_lets_flags_agree, self.transforms))
         if base.resets_by_stepping:
             guards.check_limits(change)
         # what a reset is given travels in a tensordict
@@ -303,6 +308,10 @@ class TransformedEnv(EnvBase):
     @property
     def _names(self) -> list[str]:
         return [type(one).__name__ for one in self.transforms]
+
+
+def _lets_flags_agree(one: Transform) -> bool:
+    return not isinstance(one, StepCounter) or one.max_steps is None or one.update_done
 
 
 def _check_env(thing: Any) -> None:
