@@ -71,3 +71,17 @@ def test_a_file_holds_rows_that_memory_cannot(tmp_path: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_rows_in_a_file_are_read_without_reading_ahead(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(50, scratch_dir=tmp_path, lossless=True))
+    one = {"observation": torch.zeros(9), "next": {"observation": torch.ones(9)}}
+    buffer.add(TensorDict(one, []))
+    buffer.dumps(tmp_path / "dump")
+    advised, name = {}, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            name = line.rpartition("/")[2] if str(tmp_path) in line else ""
+        elif name and line.startswith("VmFlags:"):
+            advised[name] = "rr" in line.split()
+    assert advised == {"rows.slab": True, "side.slab": True}

@@ -141,6 +141,8 @@ class SparseMemory:
     def _attach(self, kind: Kind, memory: mmap.mmap, descriptor: int) -> None:
         self.kind: Kind = kind
         self._memory = memory
+        if kind == "mapped":
+            memory.madvise(mmap.MADV_RANDOM)  # slots are read as rows are: anywhere
         # numpy holds on to the mmap, so that no view of it ever points nowhere
         self.array: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
         self._descriptor = descriptor

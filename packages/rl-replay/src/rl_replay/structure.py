@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
@@ -215,9 +215,12 @@ class Structure:
             >>> Structure.from_plain(Structure.of((torch.zeros(3),)).to_plain()).form
             'tree'
         """
-        tree = plain["tree"]
+        tree, form = plain["tree"], plain["form"]
+        needed = {"tree": list, "tensorclass": str}.get(form, type(None))
+        if form not in get_args(Form) or not isinstance(tree, needed):
+            raise ValueError(f"no structure of rows: {form!r} with the tree {tree!r}.")
         return cls(
-            plain["form"],
+            form,
             torch.Size(plain["element"]),
             {tuple(path): (torch.Size(dims), kind) for path, dims, kind in plain["groups"]},
             Branch.from_plain(tree) if isinstance(tree, list) else tree,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs.lazy_file import LazyFile
+from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
 from rl_slabs.space import require_memory, take_space
 
 Layout = Mapping[str, tuple[str, Sequence[int]]]
@@ -218,6 +219,8 @@ class Arrays(Mapping[str, NDArray[Any]]):
             # a copied file may have holes where the arrays were zero
             take_space(file.fileno(), _total(layout), _wanted(layout))
         memory = mmap.mmap(file.fileno(), _total(layout))
+        if file.kind == "mapped":
+            memory.madvise(mmap.MADV_RANDOM)
         block = np.frombuffer(memory, dtype=np.uint8)
         return cls(layout, block, kind=file.kind, file=file)
 
@@ -284,16 +287,19 @@ def _read_layout(file: LazyFile) -> dict[str, tuple[str, tuple[int, ...]]]:
             f"{name} has format {version} of arrays, this version reads {_VERSION}. Read it with "
             "the rl-slabs that wrote it."
         )
-    text = os.pread(descriptor, min(length, size), _HEAD.size)
+    text = os.pread(descriptor, min(length, HEAD_LIMIT), _HEAD.size)
     if len(text) != length or zlib.crc32(text) != checksum:
         raise ValueError(f"the head of {name} was altered: its checksum differs. Restore it.")
-    plain = json.loads(text)
-    if plain["byteorder"] != sys.byteorder:
+    plain = parsed_head(text, name)
+    if plain.get("byteorder") != sys.byteorder:
         raise ValueError(
-            f"{name} was written {plain['byteorder']}-endian, this machine is "
+            f"{name} was written {plain.get('byteorder')}-endian, this machine is "
             f"{sys.byteorder}-endian. Read it on such a machine."
         )
-    layout = {key: (dtype, tuple(shape)) for key, (dtype, shape) in plain["arrays"].items()}
+    try:
+        layout = _checked({key: (dtype, tuple(s)) for key, (dtype, s) in plain["arrays"].items()})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"the head of {name} names no arrays: {error}") from error
     if size != _total(layout):
         raise ValueError(
             f"{name} was cut short or appended to: expected {_total(layout)} bytes, got {size}. "

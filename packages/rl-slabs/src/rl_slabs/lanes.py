@@ -321,7 +321,9 @@ class Lanes:
         lows, highs = [], []
         for lane, row in enumerate(self.slab.words.tolist()):
             base = lane << LANE_SHIFT
-            lows.append(base + max(row[RESERVED] - self.capacity + guard, row[FLOOR], 0))
+            # a file that was altered may say anything, but never that more rows stand than fit
+            newest = max(row[RESERVED], row[PUBLISHED])
+            lows.append(base + max(newest - self.capacity + guard, row[FLOOR], 0))
             highs.append(base + row[PUBLISHED])
         return lows, highs
 

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from rl_slabs.claim_lock import claim_lock
 from rl_slabs.handle import FileHandle
+from rl_slabs.regular_file import open_regular
 from rl_slabs.space import require_memory, take_space
 
 FileKind = Literal["shared", "mapped"]
@@ -80,6 +81,7 @@ class LazyFile:
 
         Raises:
             OSError: No such file, or no permission.
+            ValueError: It is no regular file.
 
         Example:
             >>> import tempfile
@@ -89,7 +91,7 @@ class LazyFile:
             False
         """
         name = os.fspath(path)
-        return cls(os.open(name, os.O_RDWR | os.O_CLOEXEC), "mapped", os.path.abspath(name))
+        return cls(open_regular(name, os.O_RDWR), "mapped", os.path.abspath(name))
 
     @property
     def filled(self) -> bool:

@@ -10,6 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
+from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
 from rl_slabs.rows import Rows, aligned, positive
 from rl_slabs.schema import RowSchema
 
@@ -65,6 +66,10 @@ class Manifest:
         for name in ("capacity", "lanes"):
             # numpy's integers would not go into the JSON
             object.__setattr__(self, name, positive(getattr(self, name), name))
+        if isinstance(self.spare, bool) or not isinstance(self.spare, int) or self.spare < 0:
+            raise ValueError(f"spare must be an integer of 0 or more, got {self.spare!r}.")
+        if not isinstance(self.about, str):
+            raise TypeError(f"about must be a text, got {type(self.about).__name__}.")
         if self.capacity % self.lanes:
             below = self.capacity // self.lanes * self.lanes
             raise ValueError(
@@ -144,10 +149,10 @@ class Manifest:
                 f"{name} has slab format {version}, this version reads {FORMAT_VERSION}. "
                 "Read it with the rl-slabs that wrote it."
             )
-        text = os.pread(descriptor, min(length, os.fstat(descriptor).st_size), _HEAD.size)
+        text = os.pread(descriptor, min(length, HEAD_LIMIT), _HEAD.size)
         if len(text) != length or zlib.crc32(text) != checksum:
             raise ValueError(f"the head of {name} was altered: its checksum differs. Restore it.")
-        manifest = cls._from_json(json.loads(text), name)
+        manifest = cls._from_json(parsed_head(text, name), name)
         size = os.fstat(descriptor).st_size
         if size != manifest.nbytes:
             raise ValueError(
@@ -163,9 +168,12 @@ class Manifest:
                 f"{name} was written {plain.get('byteorder')}-endian, this machine is "
                 f"{sys.byteorder}-endian. Read it on such a machine."
             )
-        schema = RowSchema.from_dict(plain["schema"])  # type: ignore[arg-type]
         about, spare = plain.get("about", ""), plain.get("spare", 0)
-        return cls(schema, plain["capacity"], plain["lanes"], about, spare)  # type: ignore[arg-type]
+        try:
+            schema = RowSchema.from_dict(plain["schema"])  # type: ignore[arg-type]
+            return cls(schema, plain["capacity"], plain["lanes"], about, spare)  # type: ignore[arg-type]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the head of {name} is none of a slab: {error!r}.") from error
 
     def _json(self) -> bytes:
         plain: dict[str, object] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_slabs.gathering import zeroed
 from rl_slabs.handle import FileHandle
 from rl_slabs.manifest import WORDS_PER_LANE, Manifest
+from rl_slabs.regular_file import open_regular
 from rl_slabs.rows import Rows, aligned
 from rl_slabs.schema import Key, RowSchema
 from rl_slabs.selection import RowIndex
@@ -209,7 +211,7 @@ class Slab:
         """The slab that a file holds, rows, words and all.
 
         Raises:
-            ValueError: No slab, one of another version, altered, or cut short.
+            ValueError: No slab, one of another version, altered, or cut short; no regular file.
             OSError: No such file, no permission, or holes in it that the disk cannot fill.
 
         Example:
@@ -221,7 +223,7 @@ class Slab:
             True
         """
         name = os.fspath(path)
-        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_regular(name, os.O_RDWR)
         return cls._map_file(descriptor, name, "mapped", os.path.abspath(name))
 
     @property
@@ -360,6 +362,29 @@ class Slab:
             self._map.flush()
             os.fsync(self._descriptor)
 
+    @contextmanager
+    def read_ahead(self) -> Iterator[None]:
+        """Let the kernel read ahead of a pass over all rows, as copying them to a disk is.
+
+        Elsewhere a mapped slab is read without: samples are rows anywhere in the file.
+
+        Raises:
+            ValueError: The slab is closed.
+
+        Example:
+            >>> with Slab.shared(RowSchema({"done": (torch.bool, (1,))}), 5).read_ahead():
+            ...     pass
+        """
+        _ = self.rows
+        memory = self._map if self.kind == "mapped" else None
+        if memory is not None:
+            memory.madvise(mmap.MADV_SEQUENTIAL)
+        try:
+            yield
+        finally:
+            if memory is not None:
+                memory.madvise(mmap.MADV_RANDOM)
+
     def close(self) -> None:
         """Let go of the memory; once more is nothing.
 
@@ -431,6 +456,9 @@ class Slab:
                 # a copied file may have holes where the rows were zero
                 _take(descriptor, manifest)
             memory = mmap.mmap(descriptor, manifest.nbytes)
+            if kind == "mapped":
+                # samples are rows anywhere: what the kernel reads ahead of them is not wanted
+                memory.madvise(mmap.MADV_RANDOM)
             # numpy holds on to the mmap, so closing it under a tensor cannot happen
             whole = np.frombuffer(memory, dtype=np.uint8)
             count = manifest.lanes * WORDS_PER_LANE

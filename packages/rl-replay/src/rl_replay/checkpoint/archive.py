@@ -14,6 +14,7 @@ import torch
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
 from rl_replay.checkpoint.parts import PIECE_BYTES, Bytes, tree
 from rl_slabs.dtypes import carrier, dtype_named
+from rl_slabs.regular_file import open_regular
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -67,12 +68,13 @@ class Archive:
         self._parts: dict[str, dict[str, Any]] = self._head["parts"]
         self._name = self.folder / self._head["data"]["file"]
         try:
-            self._file = open(self._name, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            descriptor = open_regular(self._name, os.O_RDONLY, follow=False)
         except FileNotFoundError as error:
             raise ValueError(
                 f"{self._name} is missing, which {self.folder / MANIFEST} names. Restore it."
             ) from error
-        size = os.fstat(self._file.fileno()).st_size
+        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        size = os.fstat(descriptor).st_size
         if size != self._head["data"]["bytes"]:
             self._file.close()
             raise ValueError(

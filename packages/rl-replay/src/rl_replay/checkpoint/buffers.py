@@ -25,7 +25,7 @@ from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.contents import Contents
 from rl_replay.structure import Structure
 from rl_slabs import RowSchema, Window
-from rl_slabs.lane import LANE_MASK
+from rl_slabs.lane import LANE_MASK, LANE_SHIFT
 
 if TYPE_CHECKING:
     from rl_replay.samplers import Sampler
@@ -87,20 +87,22 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         OSError: Too little memory or disk.
     """
     storage = _of_tensors(storage)
-    count = archive.part(f"{under}/count")
+    count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
+    if not _is_count(count) or not _is_count(capacity):
+        raise ValueError(f"{archive.folder} holds {count!r} rows of {capacity!r}, which is none.")
     if not count:
         storage.empty()
         return
-    columns = torch.Size(archive.part(f"{under}/columns"))
+    columns = _columns(archive, under)
     _require_same_size(storage, archive, under, columns)
     require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
-    first, counts = archive.part(f"{under}/first"), archive.part(f"{under}/counts")
+    window = _window(archive, under)
     contents = Contents(
         Structure.from_plain(archive.read(f"{under}/structure")).require_classes(),
         schema,
         columns,
-        Window(tuple(first), tuple(counts)),
+        window,
         archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
         tuple(archive.part(f"{under}/floor")),
     )
@@ -138,7 +140,8 @@ def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
         "batch_size": beside["batch_size"],
         "generator": beside["rng"],
     }
-    dump(path, parts)
+    with buffer._storage.read_ahead():
+        dump(path, parts)
 
 
 def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
@@ -166,6 +169,41 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
             "rng": archive.part("generator"),
         }
         stand(buffer, state, lambda: load_storage(buffer._storage, archive))
+
+
+def _columns(archive: Archive, under: str) -> torch.Size:
+    columns = archive.part(f"{under}/columns")
+    if not isinstance(columns, list) or not all(_is_count(n) and 0 < n < 1 << 40 for n in columns):
+        raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
+    return torch.Size(columns)
+
+
+def _window(archive: Archive, under: str) -> Window:
+    """Which rows a dump holds, none of them twice and no more than its lanes have room for."""
+    first, counts, floor, count, capacity = (
+        archive.part(f"{under}/{name}")
+        for name in ("first", "counts", "floor", "count", "capacity")
+    )
+    lists = (first, counts, floor)
+    whole = all(isinstance(part, list) and all(map(_is_count, part)) for part in lists)
+    if not whole or not 0 < len(first) == len(counts) == len(floor) <= capacity:
+        raise ValueError(f"{archive.folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
+    each = capacity // len(first)
+    for lane, (low, rows, whole_from) in enumerate(zip(first, counts, floor, strict=True)):
+        base = lane << LANE_SHIFT
+        inside = base <= low < base + (1 << LANE_SHIFT - 1) and rows <= each
+        if not inside or not base <= whole_from <= base + (1 << LANE_SHIFT - 1):
+            raise ValueError(
+                f"{archive.folder} holds rows {low} to {low + rows} in lane {lane}, which has room "
+                f"for {each}. Restore it from a copy."
+            )
+    if sum(counts) != count:
+        raise ValueError(f"{archive.folder} holds {count} rows, not {sum(counts)} of {counts}.")
+    return Window(tuple(first), tuple(counts))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _named(part: Sampler | Any, state: dict[str, Any]) -> dict[str, Any]:

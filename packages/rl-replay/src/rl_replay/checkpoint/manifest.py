@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import zlib
+from math import prod
 from pathlib import Path
 from typing import Any
+
+from rl_slabs.dtypes import dtype_named
+from rl_slabs.regular_file import open_regular
 
 FORMAT = "rl-replay dump"
 FORMAT_VERSION = 2
 """Raised whenever what is written could not be read by the version before."""
 
 MANIFEST = "manifest.json"
+
+LIMIT_BYTES = 256 << 20
+"""What a manifest may have: arrays are not in it."""
+
+_DATA_FILE = re.compile(r"data-[0-9a-f]{1,64}")
 
 
 def parsed(name: Path) -> tuple[dict[str, Any], bool]:
@@ -26,7 +37,7 @@ def parsed(name: Path) -> tuple[dict[str, Any], bool]:
         ValueError: The file is something else.
     """
     try:
-        text = name.read_bytes()
+        text = _text(name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(
             error.errno,
@@ -36,7 +47,7 @@ def parsed(name: Path) -> tuple[dict[str, Any], bool]:
     body, _, seal = text.rpartition(b"\n")
     try:
         head = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ValueError(
@@ -64,12 +75,68 @@ def manifest_of(folder: Path) -> dict[str, Any]:
         )
     if not whole:
         raise ValueError(f"{name} was altered: its checksum differs. Restore it from a copy.")
-    if head["byteorder"] != sys.byteorder:
+    if head.get("byteorder") != sys.byteorder:
         raise ValueError(
-            f"{name} was written {head['byteorder']}-endian, this machine is "
+            f"{name} was written {head.get('byteorder')}-endian, this machine is "
             f"{sys.byteorder}-endian. Read it on such a machine."
         )
+    _check(head, name)
     return head
+
+
+def _text(name: Path) -> bytes:
+    with os.fdopen(open_regular(name, os.O_RDONLY, follow=False), "rb") as file:
+        text = file.read(LIMIT_BYTES + 1)
+    if len(text) > LIMIT_BYTES:
+        raise ValueError(f"{name} has more than {LIMIT_BYTES} bytes: it is no manifest of a dump.")
+    return text
+
+
+def _check(head: dict[str, Any], name: Path) -> None:
+    """Raise if a manifest names anything but arrays, end to end, in a file beside it.
+
+    A checksum says that nothing was altered by accident; it does not say who wrote it.
+    """
+    data, parts, layout = head.get("data"), head.get("parts"), head.get("layout")
+    if not isinstance(data, dict) or not isinstance(parts, dict) or not isinstance(layout, str):
+        raise ValueError(f"{name} lacks data, parts or layout: it is no manifest of a dump.")
+    file, size = data.get("file"), data.get("bytes")
+    if not isinstance(file, str) or not _DATA_FILE.fullmatch(file) or not _is_size(size):
+        raise ValueError(
+            f"{name} names the data file {file!r} of {size!r} bytes: expected data-*, beside it."
+        )
+    end = 0
+    for part, entry in parts.items():
+        if not isinstance(entry, dict) or ("plain" in entry) == ("offset" in entry):
+            raise ValueError(f"{name}: part {part!r} is neither an array nor a plain value.")
+        if "plain" in entry:
+            continue
+        end = _end_of(part, entry, end, name)
+    if end > size:
+        raise ValueError(f"{name} names {end} bytes of arrays in a file of {size} bytes.")
+
+
+def _end_of(part: str, entry: dict[str, Any], end: int, name: Path) -> int:
+    """Where an array ends that begins no earlier than where the one before it ended."""
+    offset, size, shape = entry.get("offset"), entry.get("bytes"), entry.get("shape")
+    dtype, crc32 = entry.get("dtype"), entry.get("crc32")
+    if (
+        not isinstance(shape, list)
+        or not isinstance(dtype, str)
+        or entry.get("kind") not in ("array", "tensor")
+        or not all(map(_is_size, (offset, size, crc32, *shape)))
+    ):
+        raise ValueError(f"{name}: part {part!r} is no array: {entry}.")
+    if size != prod(shape) * dtype_named(dtype).itemsize or not end <= offset < end + 4096:
+        raise ValueError(
+            f"{name}: array {part!r} of {dtype} {shape} does not take the {size} bytes from "
+            f"{offset} on, after {end}. Restore the dump from a copy."
+        )
+    return int(offset) + int(size)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def sealed(head: dict[str, Any]) -> bytes:

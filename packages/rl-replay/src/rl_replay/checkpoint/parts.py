@@ -183,6 +183,8 @@ def tree(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         place = found
         for group in groups:
             place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"{name!r} is a part of {group!r}, which is one itself.")
         place[last] = part
     return found
 

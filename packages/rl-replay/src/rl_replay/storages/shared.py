@@ -180,6 +180,11 @@ class SharableStorage(TensorStorage):
             with sharing.gate.closed():
                 yield
 
+    def read_ahead(self) -> AbstractContextManager[None]:
+        """Rows are read from the first to the last inside, as a dump does."""
+        slab = None if self._sharing is None else self._sharing.slab
+        return nullcontext() if slab is None else slab.read_ahead()
+
     def turn(self) -> AbstractContextManager[None]:
         """Where processes take turns to write, have the turn; nothing elsewhere."""
         return self.still() if self.takes_turns else nullcontext()

@@ -97,6 +97,10 @@ class Storage(ABC):
         """Rows that stand when it begins are not overwritten before it ends."""
         return nullcontext()
 
+    def read_ahead(self) -> AbstractContextManager[None]:
+        """Rows are read from the first to the last inside, as a dump does."""
+        return nullcontext()
+
     def begin_in_child(self) -> None:  # noqa: B027 - most storages have nothing to do
         """Hold nothing that the process held from which this one was forked."""
 

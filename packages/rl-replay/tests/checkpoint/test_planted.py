@@ -1,0 +1,131 @@
+"""Dumps that somebody made to look like ours: the checksums are right, the contents are not."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_replay import LazyTensorStorage, ReplayBuffer
+from rl_replay.checkpoint import dump, load
+from rl_replay.checkpoint.manifest import MANIFEST, sealed
+
+
+def filled(count=7):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.extend(TensorDict(a=torch.arange(count), b=torch.ones(count, 300), batch_size=[count]))
+    return buffer
+
+
+def change(folder, alter):
+    """Alter the manifest of a dump, and seal it again."""
+    head = json.loads((folder / MANIFEST).read_bytes().rpartition(b"\n")[0])
+    alter(head)
+    (folder / MANIFEST).write_bytes(sealed(head))
+    return head
+
+
+def part(name, **changes):
+    def alter(head):
+        found = head["parts"][f"storage/{name}"]
+        assert set(changes) <= set(found)
+        found.update(changes)
+
+    return alter
+
+
+def data(**changes):
+    return lambda head: head["data"].update(changes)
+
+
+PACKED = "store/rows/packed"
+ALTERED = {
+    "data elsewhere": data(file="/etc/passwd"),
+    "data above the folder": data(file="../data-00"),
+    "the manifest as data": data(file="manifest.json"),
+    "data without a name": data(file=None),
+    "data of a negative size": data(bytes=-1),
+    "no data": lambda head: head.pop("data"),
+    "no parts": lambda head: head.pop("parts"),
+    "no layout": lambda head: head.pop("layout"),
+    "no byte order": lambda head: head.pop("byteorder"),
+    "a part that is a number": lambda head: head["parts"].update(more=3),
+    "a part within a part": lambda head: head["parts"].update(
+        {"transform": {"plain": 1}, "transform/x": {"plain": 1}}
+    ),
+    "a negative size": part(PACKED, bytes=-8),
+    "a huge size": part(PACKED, bytes=1 << 61),
+    "a negative offset": part(PACKED, offset=-4096),
+    "a huge offset": part(PACKED, offset=1 << 61),
+    "a negative shape": part(PACKED, shape=[-7, -1]),
+    "a huge shape": part(PACKED, shape=[1 << 60, 1]),
+    "another shape": part(PACKED, shape=[8, 1]),
+    "a shape of words": part(PACKED, shape=["seven"]),
+    "a dtype that is none": part(PACKED, dtype="Module"),
+    "a checksum that is none": part(PACKED, crc32="0"),
+    "a negative count": part("count", plain=-7),
+    "another count": part("count", plain=6),
+    "a count that is none": part("count", plain=[7]),
+    "a huge count of a lane": part("counts", plain=[1 << 60]),
+    "a negative count of a lane": part("counts", plain=[-7]),
+    "more rows than fit": part("counts", plain=[11]),
+    "a negative first row": part("first", plain=[-3]),
+    "a huge first row": part("first", plain=[1 << 62]),
+    "no lane": part("first", plain=[]),
+    "a floor beyond all rows": part("floor", plain=[1 << 62]),
+    "no columns": part("columns", plain=[0]),
+    "negative columns": part("columns", plain=[-1, -1]),
+    "another capacity": part("capacity", plain=20),
+    "a negative capacity": part("capacity", plain=-10),
+    "a form that is none": part("structure/form", plain="nothing"),
+    "fields that are none": part("schema/fields", plain=[{"path": ["a"]}]),
+}
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+def test_an_altered_manifest_is_refused_and_the_buffer_stays(tmp_path, kind):
+    filled().dumps(tmp_path)
+    change(tmp_path, ALTERED[kind])
+    buffer = filled(3)
+    with pytest.raises(ValueError, match=r"\w{4}"):
+        buffer.loads(tmp_path)
+    assert buffer[:]["a"].tolist() == [0, 1, 2]
+    buffer.extend(filled(2)[:])
+    assert len(buffer) == 5
+
+
+def test_a_manifest_or_data_that_is_a_link_or_a_pipe_is_refused_without_waiting(tmp_path):
+    folder = tmp_path / "dump"
+    dump(folder, {"rows": torch.arange(5)})
+    name = folder / change(folder, lambda head: None)["data"]["file"]
+    for victim in (name, folder / MANIFEST):
+        kept = victim.read_bytes()
+        (tmp_path / "elsewhere").write_bytes(kept)
+        victim.unlink()
+        victim.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ValueError, match="is a symbolic link"):
+            load(folder)
+        victim.unlink()
+        os.mkfifo(victim)
+        with pytest.raises(ValueError, match="no regular file"):
+            load(folder)
+        victim.unlink()
+        victim.write_bytes(kept)
+    assert load(folder)["rows"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_manifest_is_read_up_to_a_limit(tmp_path):
+    with (tmp_path / MANIFEST).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="no manifest of a dump"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b'{"a":' * 100_000, b"\xff\xfe", b"NaN"])
+def test_a_manifest_that_is_no_json_is_refused(tmp_path, text):
+    (tmp_path / MANIFEST).write_bytes(text)
+    with pytest.raises(ValueError, match="no manifest of a dump"):
+        load(tmp_path)

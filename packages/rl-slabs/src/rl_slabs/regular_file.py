@@ -1,0 +1,70 @@
+"""Opening files that somebody else may have put there: only regular ones, without waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+HEAD_LIMIT = 64 << 20
+"""Bytes of JSON that a head may have: more is no head of ours."""
+
+
+def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
+    """Open a regular file; never wait for the other end of a pipe.
+
+    Args:
+        path: Its name.
+        flags: As for `os.open`.
+        follow: Whether it may be a symbolic link to one.
+
+    Returns:
+        A descriptor, the caller's to close.
+
+    Raises:
+        ValueError: It is something else.
+        OSError: It cannot be opened.
+
+    Example:
+        >>> open_regular("/dev/zero", os.O_RDONLY)
+        Traceback (most recent call last):
+        ValueError: /dev/zero is no regular file: expected one, not a device, pipe or folder.
+    """
+    kind = 0 if follow else os.O_NOFOLLOW
+    if not follow and os.path.islink(path):
+        raise ValueError(f"{os.fspath(path)} is a symbolic link: expected a regular file.")
+    if stat.S_ISDIR(os.stat(path, follow_symlinks=follow).st_mode):
+        raise IsADirectoryError(f"{os.fspath(path)} is a folder: expected a regular file.")
+    # without O_NONBLOCK opening a pipe waits for its other end
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | kind)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.set_blocking(descriptor, True)
+        return descriptor
+    os.close(descriptor)
+    raise ValueError(
+        f"{os.fspath(path)} is no regular file: expected one, not a device, pipe or folder."
+    )
+
+
+def parsed_head(text: bytes, name: str) -> dict[str, Any]:
+    """The JSON object that a head is.
+
+    Args:
+        text: The head.
+        name: What to call it in a message.
+
+    Raises:
+        ValueError: It is something else.
+
+    Example:
+        >>> parsed_head(b'{"capacity": 5}', "an example")
+        {'capacity': 5}
+    """
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError):
+        plain = None
+    if not isinstance(plain, dict):
+        raise ValueError(f"the head of {name} is no JSON object. Restore it from a copy.")
+    return plain
