@@ -267,3 +267,11 @@ def test_envpool_goes_on_and_shows_its_info(pool):
     assert torch.equal(same, ~batch["next", "done"][:, :-1].squeeze(-1))
     steps = pool(max_episode_steps=9, info_keys=["elapsed_step"]).rollout(9)
     assert torch.equal(steps["next", "elapsed_step"], steps["elapsed_step"] + 1)
+
+
+@pytest.mark.parametrize("wait_for", [None, 3])
+def test_a_rollout_of_a_pool_is_a_move(wait_for):
+    env = ScriptedEnv(6, wait_for=wait_for)
+    before = env.moves
+    env.rollout(5, break_when_any_done=False)
+    assert env.moves > before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -68,6 +69,7 @@ class Batches:
         self.frames = self.policy_version = 0
         self.is_enough: Callable[[], bool] | None = None
         self.refresh: Callable[[], None] | None = None
+        self._has_warned = False
 
     @property
     def producer(self) -> int:
@@ -144,6 +146,24 @@ class Batches:
         self._ids.cut()
         self.episodes.forget()
 
+    def cut_if_moved(self) -> None:
+        """Begin new trajectories where somebody else has moved the environment; say so, once."""
+        if not self._player.was_moved:
+            return
+        self.reset()
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self._env!r} was stepped, reset or given a state by somebody else since this "
+                "collector last played it: the trajectories under way are cut, and it is reset. "
+                "Give evaluations and other collectors an environment of their own.",
+                stacklevel=2,
+            )
+
+    def note_moves(self) -> None:
+        """Note that the environment was brought to where the next batch begins."""
+        self._player.note_moves()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on, but environment and policy.
 
@@ -210,6 +230,7 @@ class Batches:
             self.reset()
 
     def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
+        self.cut_if_moved()
         at_random = self.frames < self._settings.init_random_frames
         try:
             with self.range("rl_collect.rollout"):

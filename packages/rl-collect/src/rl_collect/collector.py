@@ -355,6 +355,7 @@ class Collector(Collecting):
             >>> sorted(Collector(CountingEnv(), frames_per_batch=3).state_dict())
             ['batches', 'env', 'policy', 'random']
         """
+        self._batches.cut_if_moved()  # what is saved is one position
         has_weights = isinstance(self._given, nn.Module)
         return {
             "batches": self._batches.state_dict(),
@@ -384,6 +385,7 @@ class Collector(Collecting):
     def _load(self, state: Mapping[str, Any]) -> None:
         self._batches.load_state_dict(state["batches"])
         self.env.load_state_dict(state["env"])
+        self._batches.note_moves()
         if isinstance(self._given, nn.Module):
             self._given.load_state_dict(state["policy"])
         set_generators(state["random"])

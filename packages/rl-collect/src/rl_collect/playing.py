@@ -51,7 +51,14 @@ class Player:
         self._exploration_type = exploration_type
         self.root: TensorDictBase | None = None
         self._is_playing = False
+        self._moves = 0  # of the environment, when the root was made
         self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether somebody else moved the environment since it was last played here."""
+        # one that is not locked keeps its state in the root
+        return self._is_playing and self.env.batch_locked and self.env.moves != self._moves
 
     def reset(self) -> None:
         """Let the next batch begin with a reset of every environment."""
@@ -81,7 +88,12 @@ class Player:
             self._is_playing = True
             if not self.env.resets_by_stepping:
                 self.root = self._following(batch, self.env.reached)
+        self.note_moves()
         return batch
+
+    def note_moves(self) -> None:
+        """Note that the root is that of the environment's present state."""
+        self._moves = self.env.moves
 
     def mark_first(self, rows: Tensor) -> None:
         """Let the next step begin a trajectory in some environments that go on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -143,6 +143,10 @@ class DrivenEnv(EnvBase):
 
     # what environments do
 
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return (self.env,)
+
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         mask = None
         if tensordict is None:
@@ -214,6 +218,7 @@ def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
 def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
     """Each process runs one environment, as `rows_of` has made sure."""
     roots, going = root.unbind(0), rows.flatten().tolist()
+    env._num_moves += 1
     for process, goes in enumerate(going):
         if goes:
             env.pool.begin(process, "step_each", [roots[process].clone()])

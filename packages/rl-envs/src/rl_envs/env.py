@@ -74,6 +74,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     waits_for_device: bool = True
     flags_agree: bool = True
     mask_keys: Sequence[NestedKey] = ()
+    _num_moves: int = 0
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = torch.device("cpu" if device is None else device)
@@ -110,6 +111,27 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         return batch
 
     # time
+
+    @property
+    def moves(self) -> int:
+        """How often it was stepped, reset, rolled out or given a state; those inside it count.
+
+        A changed count says that a root kept from before is out of date.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> root, before = env.reset(), env.moves
+            >>> _ = env.rand_step(root)
+            >>> env.moves > before
+            True
+        """
+        return self._num_moves + sum(env.moves for env in self._inside)
+
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        """The environments that this one steps and that others can step as well."""
+        return ()
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or those that a mask names.
@@ -177,6 +199,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """
         guards.check_step(self, tensordict)
         guards.check_action(self, tensordict)
+        self._num_moves += 1
         root = tensordict.copy()
         self._forget(root)
         after = self._stepped(self._step(root))
@@ -292,6 +315,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         )
         if not auto_reset:
             guards.check_start(self, tensordict)
+        self._num_moves += 1  # once: its steps are not counted here one by one
         with torch.no_grad():
             root = tensordict
             if root is not None:  # no step may be taken from a row that is over
@@ -424,6 +448,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> from rl_envs.testing import CountingEnv
             >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
         """
+        self._num_moves += 1
         with guards.loading(self, state_dict):
             self._set_state(state_dict["state"])
         self._is_started = bool(state_dict["is_started"])
@@ -492,6 +517,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """Reset; what comes is checked and completed, on a copy."""
         if tensordict is not None:
             guards.check_started(self)
+        self._num_moves += 1
         root = guards.check_returned(self, self._reset(tensordict, **kwargs), "reset")
         return guards.checked_reset(self, root.copy(), masks)
 

@@ -156,6 +156,7 @@ class GymEnv(EnvBase):
         if self.is_closed:
             msg = "this GymEnv is closed: make a new one."
             raise RuntimeError(msg)
+        self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
         observation, _ = self.env.reset(**kwargs)
         self._seed, self._is_over, self._is_started = None, False, True
@@ -171,6 +172,7 @@ class GymEnv(EnvBase):
 
     def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
         self._require_ready()
+        self._num_moves += 1
         observation, reward, terminated, truncated, _ = self.env.step(action)
         self._is_over = terminated or truncated
         return observation, reward, terminated, truncated

@@ -165,6 +165,7 @@ class ParallelEnv(EnvBase):
         """
         guards.check_open(self)
         self._is_started = False
+        self._num_moves += 1
         processes = self.pool.revive(timeout_s=timeout_s)
         for process in processes:
             for number, traits in enumerate(self.pool.call(process, "traits")):
@@ -248,6 +249,7 @@ class ParallelEnv(EnvBase):
 
     def _each(self, name: str, roots: Sequence[Any], *arguments: Any) -> TensorDictBase:
         """Call a method of every worker with the roots of its environments, as messages."""
+        self._num_moves += 1
         replies = self.pool.call_all(name, [(roots[share], *arguments) for share in self._shares])
         # a size of -1 differs from environment to environment: such a stack is a lazy one
         return TensorDict.maybe_dense_stack(list(chain(*replies)))
@@ -279,6 +281,7 @@ class ParallelEnv(EnvBase):
 
     def _restart(self, mask: Array | None) -> None:
         """Reset all rows, or those of a mask `[N, *B, 1]`, into the exchange."""
+        self._num_moves += 1
         if mask is None:
             self.pool.signal_all("restart")
         else:
@@ -290,6 +293,7 @@ class ParallelEnv(EnvBase):
         self._is_started = True
 
     def _signal_step(self) -> None:
+        self._num_moves += 1
         self.pool.signal_all("step")
         self.pool.receive_all()
 

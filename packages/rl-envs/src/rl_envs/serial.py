@@ -80,6 +80,10 @@ class SerialEnv(EnvBase):
         """How many environments there are."""
         return len(self.envs)
 
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return self.envs
+
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, each from the one before, or all alike."""
         super().set_seed(seed, static_seed)

@@ -186,6 +186,10 @@ class TransformedEnv(EnvBase):
             request = replace(request, policy=self.rand_action)
         return super()._played(request, root)
 
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return (self._inner,)
+
     def check_place(self, place: Place) -> None:
         """Refuse a place that a transform here, or further in, cannot work in."""
         self.transforms.check_place(place)

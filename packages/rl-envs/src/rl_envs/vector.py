@@ -196,6 +196,7 @@ class GymVectorEnv(EnvBase):
         if which is not None:
             self._refuse_reset(which)
         self.leftover = None
+        self._num_moves += 1
         try:
             if which is None:
                 seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
@@ -254,6 +255,7 @@ class GymVectorEnv(EnvBase):
             msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
         self.leftover = None  # whoever steps by hand leaves it behind
+        self._num_moves += 1
         values = (read(root[key]) for key, read in self._readers)
         action = assembled(self.env.single_action_space, values)
         try:
