@@ -17,6 +17,7 @@ from torch import distributions as d
 from rl_layout import keys
 from rl_value import A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss
 from rl_value.losses import known
+from rl_value.losses.critic_terms import CriticSettings, critic_by_autograd
 
 LOSSES = [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss]
 
@@ -224,8 +225,11 @@ def with_critic(**given_settings):
 
 def by_autograd(loss, batch):
     """Critic loss and explained variance as torch computes them."""
-    value = loss._value(batch)
-    return loss._critic_by_autograd(batch, value, batch["value_target"], loss.counted(batch))
+    value = loss.critic_network(batch.copy())["state_value"]
+    settings = CriticSettings(
+        "loss_critic", loss.loss_critic_type, loss.critic_coeff, None, True, loss.reduction
+    )
+    return critic_by_autograd(value, batch["value_target"], None, loss.counted(batch), settings)
 
 
 @pytest.mark.parametrize("kind", ["l1", "l2", "smooth_l1"])

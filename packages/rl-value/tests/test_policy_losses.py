@@ -159,13 +159,15 @@ def test_statistics_are_over_the_steps_that_count(holes):
         "kl_approx": -ratio.log().mean(),
         "clip_fraction": ((ratio > 1.2) | (ratio < 0.8)).double().mean(),
         "ESS": ratio.sum() ** 2 / (ratio**2).sum() / len(ratio),
+        "max_ratio": ratio.max(),
+        "mean_ratio": ratio.mean(),
         "entropy": entropy / -0.01,
         "explained_variance": 1 - residual.var() / target.var(),
     }
     for name, number in expected.items():
         torch.testing.assert_close(found[name], number.detach())
         assert not found[name].requires_grad
-    assert set(found.keys()) == set(ClipPPOLoss(actor, net).out_keys)
+    assert set(found.keys()) == {*ClipPPOLoss(actor, net).out_keys, "explained_variance"}
 
 
 def test_rows_of_time_count_as_the_same_steps_laid_end_to_end():
@@ -378,7 +380,7 @@ def test_the_divergence_is_penalised_and_its_weight_adapts():
         assert loss.beta == 3 * factor
         loss.reset()
         assert loss.beta == 3
-    assert set(found.keys()) == set(loss.out_keys)
+    assert set(found.keys()) == {*loss.out_keys, "beta", "kl_approx", "explained_variance"}
     with pytest.raises(KeyError, match="'scale' is missing: the divergence"):
         loss(batch.exclude("scale"))
     with pytest.raises(ValueError, match="expected increment >= 1"):
@@ -719,11 +721,12 @@ def test_stored_values_have_the_shape_of_the_critics():
         ClipPPOLoss(discrete(), critic(), clip_value=True)(batch)
 
 
-def test_what_a_loss_reports_is_among_its_keys():
+def test_a_loss_reports_more_than_its_keys():
     batch = flat_batch()
     batch["state_value"] = batch["value_target"]
     loss = ReinforceLoss(discrete(), critic(), clip_value=0.1, log_explained_variance=True)
-    assert set(loss(batch).keys()) == set(loss.out_keys)
+    reported = {"value_clip_fraction", "explained_variance"}
+    assert set(loss(batch).keys()) == {*loss.out_keys, *reported}
 
 
 def test_a_key_of_one_part_may_be_a_tuple():

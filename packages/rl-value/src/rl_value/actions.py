@@ -101,12 +101,28 @@ def stored_log_probability(
         return whole.detach()
     found = {}
     for key in [action] if dist is None else heads(dist, action):
-        own = sibling(key, f"{as_tuple(key)[-1]}_log_prob")
+        own = log_probability_key(key)
         found[own] = find(batch, as_tuple(own))
     absent = [key for key, value in found.items() if value is None]
     if absent:
         require(batch, entry if len(absent) == len(found) else absent[0])
     return _total(list(found.values()), batch).detach()
+
+
+def log_probability_key(action: NestedKey) -> NestedKey:
+    """Name the log-probability of an action as tensordict's own modules do.
+
+    Args:
+        action: key of the action.
+
+    Returns:
+        The key.
+
+    Example:
+        >>> log_probability_key("action")
+        'action_log_prob'
+    """
+    return sibling(action, f"{as_tuple(action)[-1]}_log_prob")
 
 
 def entropies(

@@ -2,45 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+import torch
 from tensordict import TensorDictBase
-from tensordict.nn import dispatch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple, require
+from rl_layout.tensordict_fast import build, nest
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
+MARKERS: tuple[NestedKey, ...] = (
+    keys.IS_INIT,
+    keys.NEXT_TRUNCATED,
+    keys.STEPS_TO_NEXT_OBS,
+    keys.TRAJ_IDS,
+    keys.TRAJ_STEP,
+    keys.MASK,
+    keys.NEXT_MISSING,
+    keys.HISTORY_MISSING,
+)
+
+
+class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
+    """A tensordict module that may be called by arguments, and whose outputs may be selected."""
+
+    _selected: list[NestedKey] | None = None
+
+    @property
+    @abstractmethod
+    def outputs(self) -> list[NestedKey]:
+        """All keys that `forward` gives when it is called by arguments, in that order."""
+
+    @property
+    def optional_keys(self) -> list[NestedKey]:
+        """Entries that may be passed by name besides `in_keys`."""
+        return list(MARKERS)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """What `forward` gives: all `outputs`, or those that were selected."""
+        return self.outputs if self._selected is None else list(self._selected)
+
+    @out_keys.setter
+    def out_keys(self, wanted: list[NestedKey]) -> None:
+        self.select_out_keys(*wanted)
+
+    @property
+    def out_keys_source(self) -> list[NestedKey]:
+        """The keys before any was selected."""
+        return self.outputs
+
+    def select_out_keys(self, *out_keys: NestedKey) -> Self:
+        """Give some outputs only, in this order; entries of the input stay.
+
+        Args:
+            out_keys: some of `out_keys`.
+
+        Returns:
+            The module itself.
+
+        Raises:
+            ValueError: one of them is no output.
+        """
+        known = {as_tuple(key): key for key in self.outputs}
+        for key in out_keys:
+            if not isinstance(key, str | tuple) or as_tuple(key) not in known:
+                msg = f"{key!r} is no output of {type(self).__name__}: it gives {self.outputs}."
+                raise ValueError(msg)
+        self._selected = [known[as_tuple(key)] for key in out_keys]
+        return self
+
+    def reset_out_keys(self) -> Self:
+        """Give all outputs again.
+
+        Returns:
+            The module itself.
+        """
+        self._selected = None
+        return self
+
+    def _of_arguments(
+        self, args: tuple[Any, ...], given: Mapping[str, Any], others: tuple[str, ...]
+    ) -> TensorDictBase:
+        """The tensordict that arguments stand for; `others` are arguments of `forward` itself."""
+        names = {_name_of(key): as_tuple(key) for key in self.in_keys}
+        more = {_name_of(key): as_tuple(key) for key in self.optional_keys}
+        if len(args) > len(names):
+            listed = ", ".join(names)
+            msg = f"expected a tensordict, or at most {len(names)} tensors ({listed}): "
+            msg += f"got {len(args)} arguments."
+            raise TypeError(msg)
+        if not args and not given:
+            msg = f"expected a tensordict, or tensors by name ({', '.join(names)}): got nothing."
+            raise TypeError(msg)
+        found = dict(zip(names, args, strict=False))
+        for name, value in given.items():
+            if name in found:
+                msg = f"{name!r} is given twice: by its place and by its name. Pass it once."
+                raise TypeError(msg)
+            if name not in names and name not in more:
+                listed = ", ".join([*names, *others])
+                msg = f"unexpected argument {name!r}: {type(self).__name__} takes {listed}."
+                raise TypeError(msg)
+            found[name] = value
+        leaves = {}
+        for name, value in found.items():
+            if not isinstance(value, Tensor):
+                msg = f"{name}: expected a tensor, got {type(value).__name__}. Pass a tensordict, "
+                msg += "or one tensor for each of in_keys."
+                raise TypeError(msg)
+            leaves[(names | more)[name]] = value
+        return build(nest(leaves), _shared_shape(leaves))
+
+
+def _name_of(key: NestedKey) -> str:
+    return "_".join(as_tuple(key))
+
+
+def _shared_shape(leaves: Mapping[tuple[str, ...], Tensor]) -> torch.Size:
+    """The leading dimensions that all have; a flag or a reward ends in one of its own."""
+    shapes = [
+        value.shape[:-1] if key[-1] in (keys.REWARD, *keys.DONE_KEYS, keys.IS_INIT) else value.shape
+        for key, value in leaves.items()
+    ]
+    shared = 0
+    for sizes in zip(*shapes, strict=False):
+        if len(set(sizes)) > 1:
+            break
+        shared += 1
+    return torch.Size(shapes[0][:shared]) if shapes else torch.Size([])
 
 
 def takes_names(forward: Forward) -> Forward:
-    """Let a module also be called with its inputs by name, as tensordict's ``dispatch`` does.
+    """Let a `NamedModule` also be called with its inputs, by place or by name.
 
-    Called with a tensordict the module asks nothing first; ``dispatch`` lists all input keys each
-    time.
+    ``("next", "reward")`` is called ``next_reward``. What is returned then is one tensor for
+    each of `out_keys`, a single one by itself. Called with a tensordict the module asks nothing
+    first.
 
     Args:
-        forward: method of a tensordict module with ``in_keys`` and ``out_keys``.
+        forward: method of a `NamedModule`.
 
     Returns:
         The method, wrapped.
 
     Example:
-        >>> import torch
-        >>> from tensordict.nn import TensorDictModuleBase
-        >>> class Double(TensorDictModuleBase):
-        ...     in_keys, out_keys = ["x"], ["y"]
+        >>> class Double(NamedModule):
+        ...     in_keys, outputs = ["x"], ["y"]
         ...     @takes_names
         ...     def forward(self, tensordict):
         ...         return tensordict.set("y", tensordict["x"] * 2)
         >>> Double()(x=torch.ones(2))
         tensor([2., 2.])
     """
-    by_name = dispatch(forward)
+    own = tuple(inspect.signature(forward).parameters)[2:]
 
     @wraps(forward)
     def call(self: Any, *args: Any, **settings: Any) -> Any:
         if args and isinstance(args[0], TensorDictBase):
             return forward(self, *args, **settings)
-        return by_name(self, *args, **settings)
+        if isinstance(settings.get("tensordict"), TensorDictBase):
+            return forward(self, *args, **settings)
+        passed = {name: settings.pop(name) for name in own if name in settings}
+        batch = self._of_arguments(args, settings, own)
+        made = forward(self, batch, **passed)
+        found = tuple(require(made, key) for key in self.out_keys)
+        return found[0] if len(found) == 1 else found
 
     return call  # type: ignore[return-value]

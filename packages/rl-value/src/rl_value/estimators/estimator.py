@@ -20,11 +20,11 @@ from rl_layout.tensordict_fast import find, put
 from rl_value.direct_call import check_network
 from rl_value.estimators.entries import Entries
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, time_dimension
+from rl_value.estimators.steps import Steps, check_writable, time_dimension, under_next
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised
-from rl_value.named_inputs import takes_names
+from rl_value.named_inputs import NamedModule, takes_names
 from rl_value.returns.steps import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
@@ -33,7 +33,7 @@ LEGACY = ("advantage_key", "value_target_key", "value_key")
 Unplace = Callable[[Tensor], Tensor]
 
 
-class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
+class ValueEstimator(NamedModule):
     """Estimates how good steps were, and what their values should be.
 
     Called on a TED tensordict it writes ``"advantage"``, ``"value_target"``, ``"state_value"``
@@ -140,17 +140,25 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """What `forward` reads at least: observations, reward and flags."""
+        """What `forward` reads at least: observations, reward, flags and next observations."""
         observed = [] if self.value_network is None else list(self.value_network.in_keys)
         after = [] if self.value_network is None else observation_keys(self.value_network)
         names = ("reward", "done", "terminated")
-        found = [*observed, *map(next_key, after), *(next_key(self.entries[n]) for n in names)]
+        found = [*observed, *(next_key(self.entries[n]) for n in names), *map(next_key, after)]
         return list(dict.fromkeys(found))
 
     @property
-    def out_keys(self) -> list[NestedKey]:
-        """What `forward` writes: advantage, target and value."""
-        return [self.entries[name] for name in ("advantage", "value_target", "value")]
+    def optional_keys(self) -> list[NestedKey]:
+        """Entries that may be passed by name besides: markers, stored values, next states."""
+        network, value = self.value_network, self.entries["value"]
+        states = [] if network is None else list(map(next_key, network.in_keys))
+        steps = under_next(self.entries["steps_to_next_obs"])
+        return [*super().optional_keys, *states, value, next_key(value), steps]
+
+    @property
+    def outputs(self) -> list[NestedKey]:
+        """What `forward` gives when it is called by arguments; values are written besides."""
+        return [self.entries[name] for name in ("advantage", "value_target")]
 
     def set_keys(self, **entries: NestedKey | None) -> None:
         """Give entries other names.
@@ -337,11 +345,13 @@ class ValueEstimator(TensorDictModuleBase):  # type: ignore[misc]
         unplace: Unplace,
     ) -> None:
         found, steps = valued.found, valued.steps
-        for name, result in zip(("advantage", "value_target"), results, strict=True):
-            put(tensordict, as_tuple(self.entries[name]), unplace(result))
-        value = as_tuple(self.entries["value"])
-        put(tensordict, value, unplace(found.now))
-        put(tensordict, next_key(value), unplace(found.following))
+        for key, result in zip(self.outputs, results, strict=True):
+            if self._selected is None or key in self._selected:
+                put(tensordict, as_tuple(key), unplace(result))
+        if self._selected is None:
+            value = as_tuple(self.entries["value"])
+            put(tensordict, value, unplace(found.now))
+            put(tensordict, next_key(value), unplace(found.following))
         if found.fits is not None:
             fits = found.fits
             if found.missing is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey
 from rl_value.acting import Acting
-from rl_value.actions import log_probability, stored_log_probability
+from rl_value.actions import log_probability, log_probability_key, stored_log_probability
 from rl_value.direct_call import check_network
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished, standardised
@@ -87,8 +87,13 @@ class VTrace(ValueEstimator):
     @property
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads at least: what the networks observe, action, reward and flags."""
-        acts = [*self.actor_network.in_keys, self.action_key, self.entries["sample_log_prob"]]
+        acts = [self.entries["sample_log_prob"], self.action_key, *self.actor_network.in_keys]
         return list(dict.fromkeys([*super().in_keys, *acts]))
+
+    @property
+    def optional_keys(self) -> list[NestedKey]:
+        """Entries that may be passed by name besides, the log-probability of the action too."""
+        return [*super().optional_keys, log_probability_key(self.action_key)]
 
     def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""

@@ -32,6 +32,6 @@ class A2CLoss(ActorCriticLoss):
     """
 
     @property
-    def out_keys(self) -> list[NestedKey]:
-        """Names of the losses and of what is reported beside them."""
-        return ["loss_objective", *self._beside()]
+    def outputs(self) -> list[NestedKey]:
+        """What `forward` gives when it is called by arguments."""
+        return ["loss_objective", *self._critic_keys(), *self._entropy_keys()]

@@ -18,22 +18,21 @@ from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
-from rl_value.actions import entropies, log_probability
+from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.estimators.unroll import observation_keys
-from rl_value.losses.arrays import Array, array_of, is_eager
-from rl_value.losses.closed_form import FLOATS, Gain, Recipe, losses_of_choice, terms_of
-from rl_value.losses.distance import DISTANCES, distance, distances_apart, reduced_distance
-from rl_value.losses.known import Known, attach
+from rl_value.losses.arrays import Array, is_eager
+from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
+from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
+from rl_value.losses.distance import DISTANCES
+from rl_value.losses.known import attach
 from rl_value.losses.loss import (
     LossModule,
     delayed,
     parameters_of,
     refuse_moved,
-    scalars,
 )
 from rl_value.losses.masks import Reduction, kept, reduce
-from rl_value.losses.statistics import explained_share, explained_variance
 from rl_value.named_inputs import takes_names
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
@@ -70,6 +69,7 @@ class ActorCriticLoss(LossModule):
     """
 
     objective = "loss_objective"
+    critic_name = "loss_critic"
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -145,22 +145,32 @@ class ActorCriticLoss(LossModule):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """What `forward` reads: observations, action, its log-probability, and a target's parts."""
-        observed = self._inputs(self.actor_network, self.critic_network)
-        after = [] if self.critic_network is None else observation_keys(self.critic_network)
-        names = ("reward", "done", "terminated")
-        own = [self.entries["action"], self.entries["sample_log_prob"]]
-        behind = [next_key(self.entries[name]) for name in names]
-        return list(dict.fromkeys([*own, *observed, *map(next_key, after), *behind]))
+        """What `forward` reads: observations, action, and the parts of a target."""
+        actor, critic = self.actor_network, self.critic_network
+        after = [] if critic is None else observation_keys(critic)
+        observed = [*actor.in_keys, *(() if critic is None else critic.in_keys)]
+        flags = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
+        known = [self.entries["action"], *self._log_probability_keys(), *flags, *observed]
+        return list(dict.fromkeys([*known, *map(next_key, after)]))
 
-    def _beside(self) -> list[NestedKey]:
-        """Names of what entropy bonus and critic add to a loss."""
-        names: list[NestedKey] = ["loss_entropy", "entropy"] if self.entropy_bonus else []
-        if self.critic_coeff is not None:
-            names.append("loss_critic")
-            names += ["value_clip_fraction"] if self.clip_value is not None else []
-            names += ["explained_variance"] if self.log_explained_variance else []
-        return names
+    @property
+    def optional_keys(self) -> list[NestedKey]:
+        """Entries that may be passed by name besides: what is stored of a step, and markers."""
+        stored = [self.entries[name] for name in ("advantage", "value_target", "value")]
+        own = log_probability_key(self.entries["action"])
+        return [*super().optional_keys, *stored, own, next_key(self.entries["value"])]
+
+    def _log_probability_keys(self) -> list[NestedKey]:
+        """Stored log-probabilities that the loss reads."""
+        return []
+
+    def _entropy_keys(self) -> list[NestedKey]:
+        """Names of what an entropy bonus adds to a loss."""
+        return ["entropy", "loss_entropy"] if self.entropy_bonus else []
+
+    def _critic_keys(self) -> list[NestedKey]:
+        """Names of what a critic adds to a loss."""
+        return [] if self.critic_coeff is None else [self.critic_name]
 
     @takes_names
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -190,7 +200,7 @@ class ActorCriticLoss(LossModule):
                 found = self._by_autograd(seen, acting.dist, advantage, counted)
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
-            return scalars(found)
+            return self._collected(found)
 
     def _stored(self) -> list[NestedKey]:
         """What may have been stored when the actor acted."""
@@ -261,7 +271,7 @@ class ActorCriticLoss(LossModule):
             losses["loss_entropy"] = bonus
         else:
             del reported["entropy"]
-        return losses | _numbers(reported, logits.dtype)
+        return losses | as_tensors(reported, logits.dtype)
 
     def _before(
         self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
@@ -313,80 +323,25 @@ class ActorCriticLoss(LossModule):
         else:
             reduced = mean if self.reduction == "mean" else self._reduce(whole, counted)
             bonus = self.entropy_coeff * reduced
-        return {"loss_entropy": -bonus, "entropy": mean.detach()}
+        return {"entropy": mean.detach(), "loss_entropy": -bonus}
 
     def _of_critic(
         self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
         """``loss_critic`` and what is reported beside it, by equations where it has them."""
-        target = _constant(batch, self.entries["value_target"])
-        self._check_like(value, "value_target", target)
-        found = self._critic_by_equations(value, target, counted)
-        return self._critic_by_autograd(batch, value, target, counted) if found is None else found
-
-    def _critic_by_equations(
-        self, value: Tensor, target: Tensor, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        """In a few passes; None where values and targets are something else."""
         weight = self.critic_coeff
         assert weight is not None  # there are values
-        if self.clip_value is not None or self.reduction == "none" or not is_eager():
-            return None
-        if not isinstance(weight, int | float):
-            return None
-        values, targets = array_of(value, value.dtype), array_of(target, value.dtype)
-        if values is None or targets is None or values.shape != targets.shape:
-            return None
-        where = None if counted is None else counted.reshape(-1).numpy()
-        if where is not None:
-            values, targets = (rows.reshape(where.size, -1)[where] for rows in (values, targets))
-        if not values.size or value.dtype not in FLOATS:
-            return None
-
-        def again(value: Tensor) -> tuple[Tensor]:
-            wanted, near = kept(target, counted), kept(value, counted)
-            kind = self.loss_critic_type
-            loss = reduced_distance(near, wanted, kind, counted, self.reduction)
-            return (weight * loss,)
-
-        reported = {}
-        with np.errstate(all="ignore"):
-            apart = values - targets
-            each, slope = distances_apart(apart, self.loss_critic_type)
-            share = weight / (each.size if self.reduction == "mean" else 1)
-            loss = share * float(np.add.reduce(each.reshape(-1)))
-            if self.log_explained_variance:
-                reported["explained_variance"] = explained_share(
-                    apart.reshape(-1), targets.reshape(-1)
-                )
-        known = Known((loss,), lambda by: slope * (share * by), where, again)
-        return {"loss_critic": attach(known, value)[0], **_numbers(reported, value.dtype)}
-
-    def _critic_by_autograd(
-        self, batch: TensorDictBase, value: Tensor, target: Tensor, counted: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Of any values, with any setting."""
-        assert self.critic_coeff is not None  # there are values
-        target, value = kept(target, counted), kept(value, counted)
-        reported = {}
-        if self.clip_value is None:
-            loss = reduced_distance(value, target, self.loss_critic_type, counted, self.reduction)
-        else:
-            found = distance(value, target, self.loss_critic_type)
+        target = _constant(batch, self.entries["value_target"])
+        self._check_like(value, "value_target", target)
+        stored = None
+        if self.clip_value is not None:
             stored = _constant(batch, self.entries["value"])
             self._check_like(value, "value", stored)
-            stored = kept(stored, counted)
-            moved = value - stored
-            near = stored + moved.clamp(-self.clip_value, self.clip_value)
-            clipped = distance(near, target, self.loss_critic_type)
-            share = (moved.detach().abs() > self.clip_value).to(value.dtype)
-            reported["value_clip_fraction"] = reduce(share, counted).detach()
-            loss = self._reduce(torch.max(found, clipped), counted)
-        if self.log_explained_variance:
-            spread = explained_variance(value.detach(), target, counted)
-            reported["explained_variance"] = spread
-        weighted = loss if self.critic_coeff == 1 else self.critic_coeff * loss
-        return {"loss_critic": weighted, **reported}
+        kind, explains = self.loss_critic_type, self.log_explained_variance
+        settings = CriticSettings(
+            self.critic_name, kind, weight, self.clip_value, explains, self.reduction
+        )
+        return critic_terms(value, target, stored, counted, settings)
 
     def _check_like(self, value: Tensor, name: str, stored: Tensor) -> None:
         if stored.shape != value.shape:
@@ -415,11 +370,6 @@ def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
     found = find(batch, as_tuple(key))
     value: Tensor = require(batch, key) if found is None else found
     return value.detach()
-
-
-def _numbers(reported: dict[str, float], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Statistics as tensors."""
-    return {name: torch.scalar_tensor(value, dtype=dtype) for name, value in reported.items()}
 
 
 def _bound(given: Any) -> float | None:

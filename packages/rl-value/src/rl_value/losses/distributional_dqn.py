@@ -15,7 +15,7 @@ from rl_value.actions import of_action
 from rl_value.estimators.next_values import Unrolled
 from rl_value.estimators.steps import Steps
 from rl_value.losses.dqn import DQNLoss, action_index
-from rl_value.losses.loss import LossModule, ValueEstimators, scalars
+from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.losses.masks import kept, reduce
 from rl_value.named_inputs import takes_names
 from rl_value.returns.steps import check_fraction
@@ -118,7 +118,7 @@ class DistributionalDQNLoss(DQNLoss):
         error = kept(error, counted)
         tensordict.set(self.entries["priority"], error.detach())
         weight = self._weight(tensordict)
-        return scalars({"loss": reduce(error, counted, self.reduction, weight)})
+        return self._collected({"loss": reduce(error, counted, self.reduction, weight)})
 
     def _target(self, steps: Steps) -> tuple[Tensor, Unrolled]:
         """The distribution that each step's action should have ``[M, atoms]``."""

@@ -27,7 +27,6 @@ from rl_value.losses.loss import (
     delayed,
     parameters_of,
     refuse_moved,
-    scalars,
 )
 from rl_value.losses.masks import Reduction, kept, reduce
 from rl_value.named_inputs import takes_names
@@ -139,12 +138,17 @@ class DQNLoss(LossModule):
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads: observations, action, reward and flags."""
         after = map(next_key, observation_keys(self.value_network))
-        behind = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
-        observed = self._inputs(self.value_network)
-        return list(dict.fromkeys([*observed, self.entries["action"], *after, *behind]))
+        flags = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
+        known = [self.entries["action"], *flags, *self.value_network.in_keys]
+        return list(dict.fromkeys([*known, *after]))
 
     @property
-    def out_keys(self) -> list[NestedKey]:
+    def optional_keys(self) -> list[NestedKey]:
+        """Entries that may be passed by name besides: markers, and weights of steps."""
+        return [*super().optional_keys, self.entries["priority_weight"]]
+
+    @property
+    def outputs(self) -> list[NestedKey]:
         """The name of the loss."""
         return ["loss"]
 
@@ -176,7 +180,7 @@ class DQNLoss(LossModule):
         tensordict.set(self.entries["priority"], (chosen - target).detach().square())
         weight = self._weight(tensordict)
         found = distance(chosen, target, self.loss_function)
-        return scalars({"loss": reduce(found, counted, self.reduction, weight)})
+        return self._collected({"loss": reduce(found, counted, self.reduction, weight)})
 
     def _targets(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
         """What the action of each step should be worth ``[*B, T, ...]``, and where nobody knows.

@@ -26,6 +26,7 @@ from rl_value.estimators import (
 )
 from rl_value.estimators.entries import Entries
 from rl_value.losses.masks import Reduction, counted_steps, reduce
+from rl_value.named_inputs import NamedModule
 from rl_value.padding import readable
 
 
@@ -71,7 +72,7 @@ ESTIMATOR_ENTRIES = (
 )
 
 
-class LossModule(TensorDictModuleBase):  # type: ignore[misc]
+class LossModule(NamedModule):
     """A loss of a batch: a tensordict of scalars whose ``loss_*`` entries are to be added up.
 
     Networks are submodules, so that `parameters`, `state_dict`, `torch.func.functional_call` and
@@ -206,9 +207,11 @@ class LossModule(TensorDictModuleBase):  # type: ignore[misc]
     def _reduce(self, values: Tensor, counted: Tensor | None) -> Tensor:
         return reduce(values, counted, self.reduction)
 
-    def _inputs(self, *networks: TensorDictModuleBase | None) -> list[NestedKey]:
-        observed = [key for network in networks if network is not None for key in network.in_keys]
-        return list(dict.fromkeys(observed))
+    def _collected(self, results: dict[str, Tensor]) -> TensorDict:
+        """Losses and statistics; where some were selected those alone, in their order."""
+        if self._selected is not None:
+            results = {key: results[key] for key in self._selected if isinstance(key, str)}
+        return build(results, torch.Size([]))
 
 
 def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:
@@ -245,24 +248,6 @@ def parameters_of(network: nn.Module | None) -> TensorDictParams | None:
     if network is None:
         return None
     return TensorDictParams(TensorDict.from_module(network), no_convert=True)
-
-
-def scalars(found: dict[str, Tensor], detached: tuple[str, ...] = ()) -> TensorDict:
-    """Collect the results of a loss.
-
-    Args:
-        found: losses and statistics by name.
-        detached: names whose gradients are cut.
-
-    Returns:
-        A tensordict without batch dimension.
-
-    Example:
-        >>> scalars({"loss": torch.ones(())})["loss"]
-        tensor(1.)
-    """
-    cut = {name: value.detach() if name in detached else value for name, value in found.items()}
-    return build(cut, torch.Size([]))
 
 
 def _kind(given: Any) -> ValueEstimators:

@@ -19,7 +19,11 @@ from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.arrays import Array
 from rl_value.losses.closed_form import Gain
 from rl_value.losses.masks import kept, reduce, standardise
-from rl_value.losses.statistics import effective_sample_size, effective_share
+from rl_value.losses.statistics import (
+    effective_sample_size,
+    effective_share,
+    ratio_statistics,
+)
 
 
 class PPOLoss(ActorCriticLoss):
@@ -73,14 +77,24 @@ class PPOLoss(ActorCriticLoss):
         self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
 
     @property
-    def out_keys(self) -> list[NestedKey]:
-        """Names of the losses and of what is reported beside them."""
-        return ["loss_objective", *self.reported, "kl_approx", *self._beside()]
+    def outputs(self) -> list[NestedKey]:
+        """What `forward` gives when it is called by arguments."""
+        clipped: list[NestedKey] = [] if self.clip_value is None else ["value_clip_fraction"]
+        own, critic = [*self.first_reported, *self._entropy_keys()], self._critic_keys()
+        return ["loss_objective", *own, *critic, *clipped, *self.last_reported]
 
     @property
-    def reported(self) -> list[str]:
-        """Names of what this kind of objective reports."""
+    def first_reported(self) -> list[NestedKey]:
+        """Names of what this kind of objective reports, as they follow the objective."""
         return []
+
+    @property
+    def last_reported(self) -> list[NestedKey]:
+        """Names of what it reports, as they follow all losses."""
+        return []
+
+    def _log_probability_keys(self) -> list[NestedKey]:
+        return [self.entries["sample_log_prob"]]
 
     def _before(
         self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
@@ -128,8 +142,9 @@ class PPOLoss(ActorCriticLoss):
 class ClipPPOLoss(PPOLoss):
     """Proximal policy optimisation with a clipped ratio.
 
-    -E[min(w A, clip(w, 1 - ε, 1 + ε) A)]. Beside what `PPOLoss` writes there are
-    ``clip_fraction`` and ``ESS``, the effective sample size as a share of the steps.
+    -E[min(w A, clip(w, 1 - ε, 1 + ε) A)]. In addition to what `PPOLoss` writes there are
+    ``clip_fraction``, ``ESS``, the effective sample size as a share of the steps, and
+    ``max_ratio`` and ``mean_ratio`` of the weights w.
     (Schulman et al., arXiv:1707.06347.)
 
     Args:
@@ -163,9 +178,14 @@ class ClipPPOLoss(PPOLoss):
         self._bounds = (1 - low, 1 + high)
 
     @property
-    def reported(self) -> list[str]:
-        """Names of what this kind of objective reports."""
-        return ["clip_fraction", "ESS"]
+    def first_reported(self) -> list[NestedKey]:
+        """Names of what this kind of objective reports, as they follow the objective."""
+        return ["clip_fraction"]
+
+    @property
+    def last_reported(self) -> list[NestedKey]:
+        """Names of what it reports, as they follow all losses."""
+        return ["ESS", "kl_approx", "max_ratio", "mean_ratio"]
 
     def _surrogate(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
@@ -176,6 +196,7 @@ class ClipPPOLoss(PPOLoss):
         reported = {
             "clip_fraction": reduce(outside, counted),
             "ESS": effective_sample_size(log_weight.detach(), counted),
+            **ratio_statistics(ratio.detach(), counted),
         }
         return torch.min(ratio * advantage, clipped * advantage), reported
 
@@ -185,6 +206,8 @@ class ClipPPOLoss(PPOLoss):
         reported = {
             "clip_fraction": np.count_nonzero(clipped != ratio) / ratio.size,
             "ESS": effective_share(ratio, log_weight),
+            "max_ratio": float(np.maximum.reduce(ratio)),
+            "mean_ratio": float(np.add.reduce(ratio)) / ratio.size,
         }
         free, bound = np.multiply(ratio, advantage, out=ratio), clipped * advantage
         gain = np.minimum(free, bound, out=bound)
@@ -243,9 +266,14 @@ class KLPENPPOLoss(PPOLoss):
         self.register_buffer("beta", torch.tensor(float(beta)))
 
     @property
-    def reported(self) -> list[str]:
-        """Names of what this kind of objective reports."""
-        return ["kl", "beta"]
+    def first_reported(self) -> list[NestedKey]:
+        """Names of what this kind of objective reports, as they follow the objective."""
+        return ["kl"]
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """What `forward` reads, the parameters of the distribution that acted among it."""
+        return list(dict.fromkeys([*super().in_keys, *self.actor_network[-1].in_keys]))
 
     def reset(self) -> None:
         """Give β its first value again."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from rl_layout.keys import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.named_inputs import takes_names
 
 
 class ReinforceLoss(ActorCriticLoss):
@@ -48,6 +46,7 @@ class ReinforceLoss(ActorCriticLoss):
     """
 
     objective = "loss_actor"
+    critic_name = "loss_value"
 
     def __init__(
         self,
@@ -63,28 +62,6 @@ class ReinforceLoss(ActorCriticLoss):
         super().__init__(actor_network, critic_network, **settings)
 
     @property
-    def out_keys(self) -> list[NestedKey]:
-        """Names of the losses and of what is reported beside them."""
-        beside = ["loss_value" if name == "loss_critic" else name for name in self._beside()]
-        return ["loss_actor", *beside]
-
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: a TED batch ``[*B, T]`` with actions, and advantages and value targets or
-                what they are computed from.
-
-        Returns:
-            Losses, scalars; with ``reduction="none"`` ``[*B, T, 1]``.
-
-        Raises:
-            KeyError: an entry is missing.
-            ValueError: a shape does not fit.
-            RuntimeError: an action requires gradients.
-        """
-        found = super().forward(tensordict)
-        if self.critic_coeff is not None:
-            found.rename_key_("loss_critic", "loss_value")
-        return found
+    def outputs(self) -> list[NestedKey]:
+        """What `forward` gives when it is called by arguments."""
+        return ["loss_actor", *self._critic_keys()]

@@ -37,6 +37,24 @@ def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
     return share.nan_to_num(0.0)  # no step at all
 
 
+def ratio_statistics(ratio: Tensor, counted: Tensor | None) -> dict[str, Tensor]:
+    """The largest and the mean weight.
+
+    Args:
+        ratio: weights ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``; None where every step counts.
+
+    Returns:
+        ``max_ratio`` and ``mean_ratio``, ``[]`` each; 0 where no step counts.
+
+    Example:
+        >>> ratio_statistics(torch.tensor([[1.0], [3.0]]), None)
+        {'max_ratio': tensor(3.), 'mean_ratio': tensor(2.)}
+    """
+    largest = kept(ratio, counted).amax()  # weights are positive
+    return {"max_ratio": largest, "mean_ratio": reduce(ratio, counted)}
+
+
 def effective_share(weight: Array, log_weight: Array) -> float:
     """`effective_sample_size` of an array in memory, of steps that all count.
 
