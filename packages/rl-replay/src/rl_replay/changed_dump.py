@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.addresses import live_positions
+from rl_layout.keys import as_tuple
 from rl_replay.checkpoint.archive import Archive
 from rl_replay.checkpoint.writing import dump
 from rl_replay.composition import Composition
@@ -29,11 +30,10 @@ def dump_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
     Raises:
         TypeError: The rows, or what a hook returned, are no tensordict.
     """
-    rows = buffer.storage.read(live_positions(buffer.storage))
+    rows = buffer.storage.read(_by_age(buffer.storage))
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
-    rows = _tensordict(rows, None)
-    dump(path, {CHANGED: {"rows": rows.to_dict(), "batch_size": list(rows.batch_size)}})
+    dump(path, {CHANGED: _parts_of(_tensordict(rows, None))})
 
 
 def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
@@ -52,7 +52,7 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
             is room for; nothing has changed then.
     """
     with Archive(path) as archive:
-        if f"{CHANGED}/batch_size" not in archive.names():
+        if f"{CHANGED}/batch_sizes" not in archive.names():
             return False
         if not hooks:
             raise ValueError(
@@ -60,7 +60,7 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
             )
         archive.verify()
         found = archive.read(CHANGED)
-    rows: Any = TensorDict(found["rows"], found["batch_size"])
+    rows: Any = _rows_of(found)
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
     _require_room(buffer.storage, _tensordict(rows, hooks[-1]), path)
@@ -69,6 +69,51 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
     buffer.storage.extend(rows)
     buffer.sampler.reset()
     return True
+
+
+def _by_age(storage: Storage) -> torch.Tensor:
+    """Where the rows lie, the oldest first: `[N]`, or in a storage of columns `[*B, T]`."""
+    window = storage.ring.window()
+    positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
+    if storage.ndim == 1:
+        return positions
+    return positions.view(-1, *storage.columns).transpose(0, storage.arrangement.dim_extend)
+
+
+def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
+    """What hooks made of rows, as parts of a dump; of jagged leaves the values and the offsets."""
+    jagged: dict[str, Any] = {}
+
+    def plain(group: TensorDictBase, path: tuple[str, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in group.items():
+            if isinstance(value, TensorDictBase):
+                found[name] = plain(value, (*path, name))
+            elif isinstance(value, torch.Tensor) and value.layout is torch.jagged:
+                nested: Any = value
+                found[name] = nested.values()
+                jagged[str(len(jagged))] = {"path": [*path, name], "offsets": nested.offsets()}
+            else:
+                found[name] = value
+        return found
+
+    sizes = [[[], list(rows.batch_size)]]
+    for key, value in rows.items(include_nested=True):
+        if isinstance(value, TensorDictBase):
+            sizes.append([list(as_tuple(key)), list(value.batch_size)])
+    return {"rows": plain(rows, ()), "batch_sizes": sizes, "jagged": jagged}
+
+
+def _rows_of(parts: dict[str, Any]) -> TensorDict:
+    """The tensordict that `_parts_of` took apart."""
+    rows = TensorDict(parts["rows"])
+    for entry in parts["jagged"].values():
+        path = tuple(entry["path"])
+        rows[path] = torch.nested.nested_tensor_from_jagged(rows[path], entry["offsets"])
+    for path, size in parts["batch_sizes"]:
+        group = rows[tuple(path)] if path else rows
+        group.batch_size = torch.Size(size)
+    return rows
 
 
 def _require_room(storage: Storage, rows: TensorDictBase, path: str | os.PathLike[str]) -> None:

@@ -103,7 +103,8 @@ class Keeping(Sampling):
         """Let a function change the rows that `dumps` writes; only the rows are written then.
 
         Args:
-            hook: From all rows, a tensordict `[len(buffer)]`, to the tensordict to write.
+            hook: From all rows, the oldest first, to the tensordict to write: `[len(buffer)]`, or
+                `[*B, T]` from a storage of several dimensions. `rl_layout.TED2Flat` is one.
         """
         self._save_hooks.append(hook)
 
@@ -111,6 +112,7 @@ class Keeping(Sampling):
         """Let a function change back what save hooks made of the rows.
 
         Args:
-            hook: From the tensordict that was written to the rows to extend an empty buffer by.
+            hook: From the tensordict that was written to the rows to extend an empty buffer by, the
+                oldest first. `rl_layout.Flat2TED` is one.
         """
         self._load_hooks.append(hook)

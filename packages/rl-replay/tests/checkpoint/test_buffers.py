@@ -19,6 +19,7 @@ from rl_replay import (
 from rl_replay.checkpoint import dump
 from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
 
+MARKED = [("next", "done"), ("next", "truncated"), "is_init", "collector"]
 STORAGES = {
     "memory": lambda: LazyTensorStorage(23),
     "file": lambda: LazyMemmapStorage(23),
@@ -55,7 +56,16 @@ def buffer(storage, sampler, seed=3):
 
 def write(found, start, frame=True):
     rows = batch([4, 3, 5], start, frame)
-    found.extend(rows.reshape(4, 3) if found.storage.ndim == 2 else rows)
+    rows = rows.reshape(4, 3) if found.storage.ndim == 2 else rows
+    found.extend(rows)
+    return rows
+
+
+def in_order(found):
+    """All rows, the oldest first; of columns, one column after another."""
+    storage, window = found.storage, found.storage.ring.window()
+    positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
+    return storage.read(positions.view(-1, *storage.columns).transpose(0, -1).reshape(-1))
 
 
 def assert_same(one, two):
@@ -261,6 +271,84 @@ def test_a_dump_of_something_else_is_refused(tmp_path):
     dump(tmp_path, {"weights": np.zeros(3)})
     with pytest.raises(ValueError, match="has no"):
         load_buffer(buffer(STORAGES["memory"](), RandomSampler()), tmp_path)
+
+
+LARGER = {
+    "memory": lambda: LazyTensorStorage(40),
+    "file": lambda: LazyMemmapStorage(40),
+    "lossless": lambda: LazyTensorStorage(40, lossless=True),
+    "lossless file": lambda: LazyMemmapStorage(40, lossless=True),
+    "columns": lambda: LazyTensorStorage(42, ndim=2),
+    "lossless columns": lambda: LazyTensorStorage(42, ndim=2, lossless=True),
+}
+
+
+@pytest.mark.parametrize("how", ["dump", "state"])
+@pytest.mark.parametrize("extends", [1, 5])
+@pytest.mark.parametrize("sampler", ["random", "slices"])
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_a_larger_storage_goes_on_in_order(tmp_path, storage, sampler, extends, how):
+    """The oldest row comes first, and the next ones behind the newest, until it is full."""
+    one = buffer(STORAGES[storage](), SAMPLERS[sampler]())
+    two = buffer(LARGER[storage](), SAMPLERS[sampler](), 4)
+    batches = [write(one, 10 * turn, frame=False) for turn in range(extends)]
+    one.sample()
+    if how == "dump":
+        one.dumps(tmp_path)
+        two.loads(tmp_path)
+    else:
+        two.load_state_dict(one.state_dict())
+    time = one.storage.ndim - 1  # the last dimension
+    rows = torch.cat(batches, time)
+    kept = len(one) // one.storage.columns.numel()
+    rows = rows[..., rows.shape[-1] - kept :]
+    assert_same(two[:].exclude("index"), rows)
+    assert two.storage.ring.window().first[0] % two.storage.max_size == 0
+    two.storage.trajectories().check(two.storage.back)
+    sample = two.sample()
+    index = sample["index"] if time == 0 else tuple(sample["index"].unbind(-1))
+    assert_same(sample.exclude("index", *MARKED), two[index].exclude("index", *MARKED))
+    for turn in range(3):
+        rows = torch.cat([rows, write(two, 100 + 10 * turn, frame=False)], time)
+        kept = min(rows.shape[-1], two.storage.max_size // two.storage.columns.numel())
+        assert_same(in_order(two), rows[..., rows.shape[-1] - kept :].reshape(-1))
+        two.sample()
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_lanes_are_loaded_into_larger_ones(tmp_path, lossless):
+    def made(size):
+        storage = LazyTensorStorage(size, lossless=lossless, lanes=2)
+        return TensorDictReplayBuffer(storage=storage, shared=True)
+
+    one, two = made(20), made(40)
+    for start in (0, 20):
+        one.extend(batch([3, 5], start))
+    one.dumps(tmp_path)
+    if lossless:
+        with pytest.raises(ValueError, match="in 2 lanes, and this storage has room for 40"):
+            two.loads(tmp_path)
+        return
+    two.loads(tmp_path)
+    assert two[:]["collector", "traj_ids"].unique().tolist() == sorted(
+        one[:]["collector", "traj_ids"].unique().tolist()
+    )
+    two.extend(batch([4], 40))
+    assert len(two) == len(one) + 4
+    assert sum(two.storage.trajectories().lengths()) == len(two)
+
+
+def test_an_epoch_of_slices_begins_anew_in_a_larger_storage(tmp_path):
+    one, two = (
+        buffer(LazyTensorStorage(size), SliceSamplerWithoutReplacement(num_slices=1))
+        for size in (12, 40)
+    )
+    one.extend(batch([3, 3, 3, 3]))
+    one.extend(batch([3], 20))  # in place of the oldest one
+    one.sample()
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert sum(1 for _ in two) == 4
 
 
 @pytest.mark.parametrize("frame", [False, True])

@@ -46,7 +46,7 @@ def made(rows=(5, 7, 6), *, size=30, sampler=None, ndim=1, kind=LazyTensorStorag
 
 
 OTHERS = {
-    "size": (lambda: made((9, 9), size=20), "of 20 rows and this one has 30"),
+    "size": (lambda: made((9, 9), size=40), "of 40 rows and this one has 30"),
     "sampler": (lambda: made((9, 9), sampler=SamplerWithoutReplacement()), "make it with the same"),
     "transforms": (lambda: made((9, 9), transform=RewardScaling(0.0, 2.0)), "other transforms"),
     "dimensions": (lambda: made((9, 9), ndim=2), "make one of the same shape"),
@@ -158,6 +158,26 @@ def test_a_sampler_of_ones_own_is_asked_for_its_state():
     one, other = made(sampler=Newest()), made((9, 9), sampler=Newest())
     load_state(other, state_of(one))
     assert (one[:] == other[:]).all()
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SliceSampler, SliceSamplerWithoutReplacement])
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_state_that_was_saved_is_loaded_without_running_code(tmp_path, sampler, lossless):
+    def buffer():
+        return TensorDictReplayBuffer(
+            storage=LazyTensorStorage(20, lossless=lossless),
+            sampler=sampler() if sampler is RandomSampler else sampler(num_slices=2),
+            batch_size=4,
+            generator=torch.Generator().manual_seed(3),
+        )
+
+    one, two = buffer(), buffer()
+    one.extend(trajectories([5, 3, 6]))
+    one.sample()
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert (one[:] == two[:]).all()
+    assert (one.sample() == two.sample()).all()
 
 
 def test_rows_that_hooks_made_too_many_leave_the_former_ones(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,12 +78,12 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     """Hold what a dumped storage held. All is checked before the former rows are dropped.
 
     Args:
-        storage: A storage of the same size and kind.
+        storage: A storage of the same kind, as large or larger.
         archive: The dump, verified.
         under: The group in it that `storage_parts` made.
 
     Raises:
-        ValueError: The dump is of a storage of another size, arrangement or kind.
+        ValueError: The dump is of a larger storage, or of another arrangement or kind.
         TypeError: A storage that does not hold tensors.
         OSError: Too little memory or disk.
     """
@@ -94,7 +95,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         storage.empty()
         return
     columns = _columns(archive, under)
-    _require_same_size(storage, archive, under, columns)
+    _require_same_shape(storage, archive, under, columns)
     require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
     window = _window(archive, under)
@@ -106,13 +107,15 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
         tuple(archive.part(f"{under}/floor")),
     )
+    contents = _in_room(contents, storage, archive, under)
     if storage.store is not None and schema_of(storage.store) == schema:
         require_fitting(storage.store, archive, f"{under}/store")
-    places = _places(contents.window, archive.part(f"{under}/capacity"))
+    places = _places(contents.window, storage.capacity_for(columns))
+    shifts = _shifts(window.first, contents.window)
 
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
         require_fitting(store, archive, f"{under}/store")
-        load_store(store, archive, f"{under}/store", places)
+        load_store(store, archive, f"{under}/store", places, shifts)
         back = torch.from_numpy(links)
         archive.read_into(f"{under}/back", [back[place] for place in places])
 
@@ -168,7 +171,8 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
             "batch_size": archive.part("batch_size"),
             "rng": archive.part("generator"),
         }
-        stand(buffer, state, lambda: load_storage(buffer._storage, archive))
+        capacity = archive.part("storage/capacity")
+        stand(buffer, state, lambda: load_storage(buffer._storage, archive), capacity)
 
 
 def _columns(archive: Archive, under: str) -> torch.Size:
@@ -236,16 +240,9 @@ def _of_tensors(storage: Storage) -> TensorStorage:
     return storage
 
 
-def _require_same_size(
+def _require_same_shape(
     storage: TensorStorage, archive: Archive, under: str, columns: torch.Size
 ) -> None:
-    capacity = storage.capacity_for(columns)
-    kept = archive.part(f"{under}/capacity")
-    if capacity != kept:
-        raise ValueError(
-            f"{archive.folder} is of a storage of {kept} rows and this one has {capacity}: make "
-            "one of the same size."
-        )
     dim = archive.part(f"{under}/dim_extend")
     if dim != storage.arrangement.dim_extend or (columns and len(columns) != storage.ndim - 1):
         raise ValueError(
@@ -253,3 +250,20 @@ def _require_same_size(
             f"dimension {dim}, this one has {storage.ndim} dimensions and grows along "
             f"{storage.arrangement.dim_extend}: make one of the same shape."
         )
+
+
+def _in_room(contents: Contents, storage: TensorStorage, archive: Archive, under: str) -> Contents:
+    """The contents as they lie in this storage, which may be larger than the dumped one."""
+    kept, capacity = archive.part(f"{under}/capacity"), storage.capacity_for(contents.columns)
+    lossless = getattr(storage, "lossless", False) is not False
+    if lossless and capacity != kept and len(contents.window.first) > 1:
+        raise ValueError(
+            f"{archive.folder} holds lossless rows of {kept} in {len(contents.window.first)} "
+            f"lanes, and this storage has room for {capacity}: make one of the same size."
+        )
+    return contents.in_room(kept, capacity)
+
+
+def _shifts(first: Sequence[int], window: Window) -> NDArray[np.int64]:
+    """For each lane how far its rows were numbered on."""
+    return np.array(window.first, dtype=np.int64) - np.array(first, dtype=np.int64)

@@ -15,6 +15,7 @@ from rl_replay.compact import CompactRows
 from rl_replay.compact_layout import SUCCESSOR
 from rl_replay.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
+from rl_slabs.lane import LANE_SHIFT
 
 PLAIN, LOSSLESS = "plain", "lossless"
 
@@ -118,14 +119,21 @@ def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
             )
 
 
-def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[slice]) -> None:
+def load_store(
+    store: RowStore,
+    archive: Archive,
+    under: str,
+    places: Sequence[slice],
+    shifts: NDArray[np.int64],
+) -> None:
     """Fill a cleared store with rows that `store_parts` kept.
 
     Args:
-        store: Rows of the same schema and capacity.
+        store: Rows of the same schema, as many as there were or more.
         archive: The dump.
         under: The group in it.
         places: Where the rows lie, in the order of their numbers.
+        shifts: For each lane how far its rows were numbered on, int64 `[lanes]`.
 
     Raises:
         ValueError: The dump was altered.
@@ -150,7 +158,7 @@ def load_store(store: RowStore, archive: Archive, under: str, places: Sequence[s
         store.resume(
             places,
             slots,
-            archive.part(f"{under}/side/owners"),
+            (owners := archive.part(f"{under}/side/owners")) + shifts[owners >> LANE_SHIFT],
             misses=archive.part(f"{under}/misses"),
             reach=archive.part(f"{under}/reach"),
         )

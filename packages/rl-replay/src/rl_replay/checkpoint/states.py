@@ -77,16 +77,26 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
     for name, kind in state["kinds"].items():
         require_same_kind("the state", name, kind, getattr(buffer, f"_{name}"))
     _require_same_rows(buffer, state)
-    stand(buffer, state, lambda: buffer._storage.load_state_dict(state["storage"]))
+    stand(
+        buffer,
+        state,
+        lambda: buffer._storage.load_state_dict(state["storage"]),
+        state["storage"].get("capacity"),
+    )
 
 
-def stand(buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None]) -> None:
+def stand(
+    buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None], capacity: int | None
+) -> None:
     """Take over what is beside the rows, then the rows; where either fails, nothing changes.
+
+    In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
 
     Args:
         buffer: The buffer, whose lock the caller holds.
         state: What `state_beside` returned.
         load_rows: Puts the rows in; it looks at them before it drops the former ones.
+        capacity: How many rows the former storage holds; None where its rows had no places.
 
     Raises:
         ValueError: The buffer has other transforms.
@@ -96,6 +106,8 @@ def stand(buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None]) 
     try:
         _put(buffer, state)
         load_rows()
+        if capacity not in (None, buffer._storage.max_size):
+            buffer._sampler.reset()
     except BaseException:
         buffer._generator = buffer._sampler.generator = generator
         _put(buffer, former)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_replay.row_store import RowStore
 from rl_replay.structure import Structure
 from rl_slabs import RowSchema, Window
+from rl_slabs.lane import LANE_MASK
 
 Fill = Callable[[RowStore, NDArray[np.int32]], None]
 """Writes rows into a cleared store, and their links."""
@@ -49,7 +50,40 @@ class Contents:
         structure = Structure.from_plain(state["structure"]).require_classes()
         columns = torch.Size(state["columns"])
         window = Window(tuple(state["first"]), tuple(state["counts"]))
-        return cls(structure, schema, columns, window, state["index"], state["floor"])
+        kept = state["index"]
+        index = kept and {name: torch.as_tensor(array).numpy() for name, array in kept.items()}
+        return cls(structure, schema, columns, window, index, state["floor"])
+
+    def in_room(self, kept: int, capacity: int) -> Self:
+        """The same contents for a storage that may be larger than the one that held them.
+
+        There the rows of each lane begin at the first position of the lane, with later numbers if
+        they lay elsewhere, and the index is made anew.
+
+        Args:
+            kept: Rows that the former storage holds.
+            capacity: Rows that the new one holds, those of all lanes together.
+
+        Raises:
+            ValueError: It is smaller.
+        """
+        if capacity == kept:
+            return self
+        if capacity < kept:
+            raise ValueError(
+                f"these rows are of a storage of {kept} rows and this one has {capacity}: make one "
+                "that is as large, or larger."
+            )
+        each = capacity // len(self.window.first)
+        first = tuple(_next_start(number, each) for number in self.window.first)
+        floor = [
+            number + after - before
+            for number, after, before in zip(
+                self.floor or self.window.first, first, self.window.first, strict=True
+            )
+        ]
+        window = Window(first, self.window.counts)
+        return replace(self, window=window, index=None, floor=tuple(floor))
 
     def state(self, capacity: int) -> dict[str, Any]:
         """Everything but rows and schema, for a `state_dict`.
@@ -57,13 +91,15 @@ class Contents:
         Args:
             capacity: How many rows the storage holds.
         """
+        kept = self.index
+        index = None if kept is None else {n: torch.from_numpy(kept[n]) for n in kept}
         return {
             "first": list(self.window.first),
             "counts": list(self.window.counts),
             "capacity": capacity,
             "columns": list(self.columns),
             "structure": self.structure.to_plain(),
-            "index": None if self.index is None else dict(self.index),
+            "index": index,
             "floor": list(self.floor or self.window.first),
         }
 
@@ -74,3 +110,9 @@ class Contents:
             if count:
                 yield slice(begin, begin + count), range(first, first + count)
             begin += count
+
+
+def _next_start(number: int, capacity: int) -> int:
+    """The first number from this one on, in its lane, whose row lies first in the lane."""
+    place = number & LANE_MASK
+    return number - place + -(-place // capacity) * capacity

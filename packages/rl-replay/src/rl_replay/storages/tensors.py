@@ -231,7 +231,8 @@ class TensorStorage(MarkedStorage):
         back, index = self.back[positions.numpy()], self.index_state()
         floor = self.floor_since(window)
         head = Contents(self.structure, self._came(), self.columns, window, index, floor)
-        return head.state(self.ring.capacity) | {"rows": rows.to_dict(), "back": back}
+        links = {"back": torch.from_numpy(back)}  # no arrays, which torch.load takes for pickles
+        return head.state(self.ring.capacity) | {"rows": rows.to_dict()} | links
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold what another storage held.
@@ -240,21 +241,16 @@ class TensorStorage(MarkedStorage):
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: It had another capacity, other lanes or other keys.
+            ValueError: It had a larger capacity, other lanes or other keys.
         """
         if state["rows"] is None:
             self.empty()
             return
-        back = state["back"]
+        back = torch.as_tensor(state["back"]).numpy()
         cells = TensorDict(state["rows"], batch_size=[len(back)])
         self._choose_device(cells)
         contents = Contents.of_state(state, self._schema(cells))
-        capacity = self.capacity_for(contents.columns)
-        if capacity != state["capacity"]:
-            raise ValueError(
-                f"the state is of a storage of {state['capacity']} rows and this one has "
-                f"{capacity}: make one of the same size."
-            )
+        contents = contents.in_room(state["capacity"], self.capacity_for(contents.columns))
 
         def fill(store: RowStore, links: NDArray[np.int32]) -> None:
             for part, numbers in contents.runs():
