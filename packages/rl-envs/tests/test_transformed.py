@@ -274,3 +274,28 @@ def test_flags_must_agree_where_no_such_count_sets_them():
     assert not without_done(CountingEnv(5)).flags_agree
     with pytest.raises(ValueError, match="must be terminated or truncated"):
         TransformedEnv(CountingEnv(5), contradict, StepCounter(update_done=False)).rollout(2)
+
+
+@pytest.mark.parametrize("update_done", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda limit: TransformedEnv(CountingEnv(9), limit),
+        lambda limit: TransformedEnv(CountingEnv(9, batch_size=(2,)), limit),
+        lambda limit: TransformedEnv(GymEnv("CartPole-v1"), limit),
+        lambda limit: TransformedEnv(MultiAgentEnv(3, batch_size=(2,)), limit),
+    ],
+    ids=["one", "two", "gym", "agents"],
+)
+def test_a_limit_of_its_own_name_is_an_observation_and_ends_as_told(make, update_done):
+    limited = lambda: make(StepCounter(3, truncated_key="limit", update_done=update_done))  # noqa: E731
+    check_conformance(limited)
+    env = limited()
+    assert env.flags_agree
+    batch = env.rollout(4, break_when_any_done=False)
+    group = () if "limit" in batch else ("agents",)
+    assert not batch[(*group, "limit")].select(len(env.batch_size), 0).any()
+    marks, done = (batch[("next", *group, name)] for name in ("limit", "done"))
+    assert marks.select(len(env.batch_size), 2).all()
+    assert not marks.narrow(len(env.batch_size), 0, 2).any()
+    assert done.select(len(env.batch_size), 2).all() == update_done

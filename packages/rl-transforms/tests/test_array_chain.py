@@ -72,6 +72,8 @@ TRANSFORMS = [
     StepCounter(),
     StepCounter(max_steps=5),
     StepCounter(max_steps=5, update_done=False),
+    StepCounter(max_steps=5, truncated_key="limit"),
+    StepCounter(max_steps=5, truncated_key="limit", update_done=False),
     TensorDictPrimer(hidden=Unbounded((2,)), expand_specs=True),
     ToTensorImage(in_keys=["bytes"], out_keys=["pixels"]),
     UnsqueezeTransform(-1),

@@ -49,8 +49,23 @@ def test_specs_follow():
     clipped = RewardClipping(0, 9).transform_reward_spec(spec)["reward"]
     assert (clipped.space.low.unique(), clipped.space.high.unique()) == (0, 3)
     other = SignTransform(["other"]).transform_reward_spec(spec)
-    assert isinstance(other["other"], Unbounded)
+    assert other["other"] == Bounded(-1, 1, (4, 1))
     assert other["reward"] == spec["reward"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int16, torch.int64])
+@pytest.mark.parametrize("limits", [(-2, 3), (None, 3), (-2, None)])
+def test_clipping_bounds_the_spec_of_rewards_without_bounds(dtype, limits):
+    spec = Composite(reward=Unbounded((4, 1), dtype=dtype), shape=(4,))
+    clipping = RewardClipping(*limits)
+    clipped = clipping.transform_reward_spec(spec)["reward"]
+    assert isinstance(clipped, Bounded)
+    for value in (-100, 0, 100):
+        reward = clipping.apply_leaf(torch.full((4, 1), value, dtype=dtype))
+        assert clipped.is_in(reward)
+    low, high = limits
+    assert low is None or not clipped.is_in(torch.full((4, 1), low - 1, dtype=dtype))
+    assert high is None or not clipped.is_in(torch.full((4, 1), high + 1, dtype=dtype))
 
 
 def test_what_would_lose_or_cross():

@@ -65,11 +65,50 @@ def test_a_bare_done_flag_is_completed_before_the_limit_joins_it():
     assert after["truncated"].all()
 
 
+def test_a_limit_under_a_name_of_its_own_ends_nothing_without_update_done():
+    counter = StepCounter(max_steps=2, truncated_key="limit", update_done=False)
+    root = counter.reset(flags())
+    assert not root["limit"].any()
+    first = counter.step(root, flags())
+    assert not first["limit"].any()
+    second = counter.step(step_mdp(root.set("next", first)), flags())
+    assert second["limit"].all()
+    assert not second["done"].any()
+    assert not second["truncated"].any()
+    third = counter.reset(second, torch.tensor([False, True, False]))
+    assert third["limit"].flatten().tolist() == [True, False, True]
+
+
+def test_a_limit_under_a_name_of_its_own_truncates_otherwise():
+    counter = StepCounter(max_steps=1, truncated_key="limit")
+    after = counter.step(counter.reset(flags()), flags())
+    assert all(after[name].all() for name in ("limit", "truncated", "done"))
+    assert not after["terminated"].any()
+
+
 def test_done_is_left_alone_on_request():
     counter = StepCounter(max_steps=1, update_done=False)
     after = counter.step(counter.reset(flags()), flags())
     assert after["truncated"].all()
     assert not after["done"].any()
+
+
+@pytest.mark.parametrize("name", ["done", "terminated"])
+def test_a_limit_under_the_name_of_another_flag_is_refused(name):
+    with pytest.raises(ValueError, match="a limit is no termination"):
+        StepCounter(max_steps=3, truncated_key=name)
+
+
+def test_groups_get_a_limit_of_their_own_name():
+    done = Composite(agents={"done": Binary(shape=(3, 2, 1), dtype=torch.bool)}, shape=(3,))
+    counter = StepCounter(max_steps=1, truncated_key="limit", update_done=False)
+    assert counter.transform_done_spec(done) is done
+    spec = counter.transform_observation_spec(Composite(shape=(3,)))
+    assert spec["agents", "limit"].shape == (3, 2, 1)
+    nested = TensorDict({"agents": {"done": torch.zeros(3, 2, 1, dtype=torch.bool)}}, [3])
+    root = counter.reset(nested)
+    assert not root["agents", "limit"].any()
+    assert counter.step(root, nested)["agents", "limit"].all()
 
 
 def test_every_done_group_is_counted_and_truncated():

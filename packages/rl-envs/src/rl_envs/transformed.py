@@ -315,7 +315,9 @@ class TransformedEnv(EnvBase):
 
 
 def _lets_flags_agree(one: Transform) -> bool:
-    return not isinstance(one, StepCounter) or one.max_steps is None or one.update_done
+    if not isinstance(one, StepCounter) or one.max_steps is None:
+        return True
+    return one.update_done or one.marks_limit
 
 
 def _check_env(thing: Any) -> None:

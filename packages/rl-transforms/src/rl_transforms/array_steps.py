@@ -193,31 +193,44 @@ def _init_tracker(one: InitTracker, chain: ArrayChain) -> bool:
 
 def _step_counter(one: StepCounter, chain: ArrayChain) -> bool:
     before, done = chain.before(one.name), chain.now(keys.DONE)
-    truncated = chain.now(one.truncated_key)
     if done is None or not is_root_alone(chain):
         return False
     if chain.is_reset:
         chain.fill(one.name, (done.form[0], np.int64), 0)
+        if one.marks_limit:
+            chain.fill(one.truncated_key, done.form, 0)
         return True
     if before is None:
         return False
+    if one.max_steps is not None:
+        return _limited_count(one, chain, one.max_steps, (before, done))
     read, write = before.at, chain.write(one.name, *before.form).at
-    most = one.max_steps
-    if most is None:
 
-        def count(t: int) -> None:
-            np.add(read(t), 1, write(t))
+    def count(t: int) -> None:
+        np.add(read(t), 1, write(t))
 
-        chain.calls.append(count)
-        return True
+    chain.calls.append(count)
+    return True
+
+
+def _limited_count(
+    one: StepCounter, chain: ArrayChain, most: int, cells: tuple[Cell, Cell]
+) -> bool:
+    before, done = cells
+    truncated = chain.now(keys.TRUNCATED)
+    read, write = before.at, chain.write(one.name, *before.form).at
     if truncated is None or chain.now(keys.TERMINATED) is None:
         return False
-    flags = [truncated.at, done.at] if one.update_done else [truncated.at]
+    cuts = one.update_done or not one.marks_limit
+    flags = [truncated.at] * cuts + [done.at] * one.update_done
+    mark = chain.write(one.truncated_key, *done.form).at if one.marks_limit else None
     largest = _item if int(np.prod(before.form[0])) == 1 else _most
 
     def count_to_limit(t: int) -> None:
         counts = write(t)
         np.add(read(t), 1, counts)
+        if mark is not None:
+            np.greater_equal(counts, most, mark(t))
         if largest(counts) >= most:
             enough = counts >= most
             for flag in flags:

@@ -37,6 +37,30 @@ def described(spec: TensorSpec, change: Callable[[Tensor], Tensor]) -> TensorSpe
     return without_bounds(spec, change)
 
 
+def limited(spec: TensorSpec, change: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Describe a leaf after a change that sets limits of its own, as clipping does.
+
+    Args:
+        spec: the leaf's spec, all sizes known.
+        change: of a leaf, entry by entry; it keeps the order of values.
+
+    Returns:
+        A `Bounded` between the changes of the least and the largest value that the spec allows; as
+        `described` where the spec is of another kind.
+
+    Example:
+        >>> limited(Unbounded((2,)), lambda x: x.clamp(-1, None))
+        BoundedContinuous(shape=(2,), low=-1.0, high=inf, dtype=torch.float32, device=cpu)
+    """
+    if not isinstance(spec, Unbounded) or spec.dtype == torch.bool:
+        return described(spec, change)
+    zero = spec.zero()
+    whole = None if zero.is_floating_point() else torch.iinfo(zero.dtype)
+    least, most = (-torch.inf, torch.inf) if whole is None else (whole.min, whole.max)
+    low, high = change(torch.full_like(zero, least)), change(torch.full_like(zero, most))
+    return Bounded(low, high, dtype=low.dtype, device=spec.device)
+
+
 def without_bounds(spec: TensorSpec, change: Callable[[Tensor], Tensor]) -> TensorSpec:
     """Describe a leaf after a change that may lead anywhere.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_layout.keys import REWARD, NestedKey
 from rl_specs import TensorSpec
-from rl_transforms.described import described
+from rl_transforms.described import described, limited
 from rl_transforms.transform import Transform
 
 
@@ -108,8 +108,8 @@ class RewardClipping(Transform):
         return value.clamp(self.clamp_min, self.clamp_max)
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe a clipped reward; bounded only where its spec was."""
-        return described(spec, self.apply_leaf)
+        """Describe a clipped reward: bounded where it is clipped, or where its spec was."""
+        return limited(spec, self.apply_leaf)
 
 
 class SignTransform(Transform):
@@ -139,5 +139,5 @@ class SignTransform(Transform):
         return value.sign()
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe a sign."""
-        return described(spec, self.apply_leaf)
+        """Describe a sign: between -1 and 1."""
+        return limited(spec, self.apply_leaf)

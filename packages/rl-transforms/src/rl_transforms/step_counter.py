@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, next_key
+from rl_layout.keys import NestedKey, as_key, next_key
 from rl_specs import Binary, Composite
 from rl_transforms.done_groups import GroupTransform, Path, check_last_part, group_mask, next_done
 from rl_transforms.entries import not_reset, with_entries
@@ -21,15 +21,21 @@ class StepCounter(GroupTransform):
     done group. With `max_steps` a step that reaches it is truncated and done, never terminated,
     and the transform has to run at every step; without, `rows` can count on finished rows.
 
+    With `update_done=False` the limit is marked and ends nothing: the environment goes on, and so
+    does the count. Give the mark a name of its own then, as ``"limit"``. A flag ``"truncated"``
+    beside a done flag that stays False contradicts the layout: estimators and samplers cut there,
+    `rl_layout.check_layout` finds it, and recurrent networks refuse the batch.
+
     Args:
         max_steps: how many steps a trajectory may have; None for any number.
-        truncated_key: the last part of the flags to set.
+        truncated_key: the last part of the flags to set. One of another name than ``"truncated"``
+            is an observation, False at a reset; the trajectory is truncated all the same.
         step_count_key: the last part of the counts' keys.
-        update_done: set the done flags too.
+        update_done: end the trajectory at the limit: set ``done`` too.
 
     Raises:
         TypeError: a key is no string.
-        ValueError: `max_steps` is less than 1.
+        ValueError: `max_steps` is less than 1, or the flag is one of another meaning.
 
     Example:
         >>> from tensordict import TensorDict
@@ -53,6 +59,9 @@ class StepCounter(GroupTransform):
             msg = f"max_steps: expected at least 1, got {max_steps}. Pass None for no limit."
             raise ValueError(msg)
         check_last_part("truncated_key", truncated_key)
+        if truncated_key in (keys.DONE, keys.TERMINATED):
+            msg = f"truncated_key: expected 'truncated' or a name of its own, got {truncated_key!r}"
+            raise ValueError(f"{msg}: a limit is no termination.")
         self.max_steps = max_steps
         self.truncated_key = truncated_key
         self.update_done = update_done
@@ -83,6 +92,10 @@ class StepCounter(GroupTransform):
             kept = root.get(key, None) if mask is not None else None
             gone = group_mask(mask, shape, root.device)
             changes[key] = zeros if kept is None else kept.masked_fill(gone, 0)
+            if self.marks_limit:
+                flag, none = as_key((*group, self.truncated_key)), zeros.to(torch.bool)
+                kept = root.get(flag, None) if mask is not None else None
+                changes[flag] = none if kept is None else kept & ~gone
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
@@ -137,6 +150,11 @@ class StepCounter(GroupTransform):
         return with_entries(batch, changes)
 
     @property
+    def marks_limit(self) -> bool:
+        """Whether the limit is marked under a name of its own."""
+        return self.max_steps is not None and self.truncated_key != keys.TRUNCATED
+
+    @property
     def carried(self) -> list[NestedKey]:
         """The counts."""
         return [self._key(group) for group in self._with_root(self._groups or {}, torch.Size())]
@@ -144,13 +162,23 @@ class StepCounter(GroupTransform):
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Learn the done groups, and add the flags that a limit sets."""
         super().transform_done_spec(spec)
-        if self.max_steps is None:
+        if self.max_steps is None or (self.marks_limit and not self.update_done):
             return spec
-        names = [self.truncated_key]
-        names += [keys.DONE, keys.TERMINATED] if self.update_done else []
+        names = keys.DONE_KEYS if self.update_done else (self.truncated_key,)
         groups = self._with_root(self._groups or {}, spec.shape).items()
         flags = {(*g, name): Binary(shape=s, dtype=torch.bool) for g, s in groups for name in names}
         return with_specs(spec, {k: flag for k, flag in flags.items() if k not in spec})
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Add the counts, and the flags that mark a limit under a name of their own."""
+        spec = super().transform_observation_spec(spec)
+        if not self.marks_limit:
+            return spec
+        groups = self._with_root(self._groups or {}, spec.shape).items()
+        name = self.truncated_key
+        return with_specs(
+            spec, {(*g, name): Binary(shape=shape, dtype=torch.bool) for g, shape in groups}
+        )
 
     def _with_root(
         self, groups: dict[Path, torch.Size], batch: torch.Size
@@ -161,14 +189,17 @@ class StepCounter(GroupTransform):
     def _truncated(
         self, after: TensorDictBase, group: Path, enough: Tensor
     ) -> dict[NestedKey, Tensor]:
-        done = after.get((*group, keys.DONE), None)
-        truncated = after.get((*group, self.truncated_key), None)
-        changes: dict[NestedKey, Tensor] = {
-            (*group, self.truncated_key): enough if truncated is None else truncated | enough
-        }
+        changes: dict[NestedKey, Tensor] = {}
+        if self.marks_limit:
+            changes[(*group, self.truncated_key)] = enough
+            if not self.update_done:
+                return changes
+        named = (keys.DONE, keys.TRUNCATED, keys.TERMINATED)
+        done, truncated, terminated = (after.get((*group, name), None) for name in named)
+        changes[(*group, keys.TRUNCATED)] = enough if truncated is None else truncated | enough
         if self.update_done:
             changes[(*group, keys.DONE)] = enough if done is None else done | enough
-        if after.get((*group, keys.TERMINATED), None) is None:
+        if terminated is None:
             # a bare done flag means a termination: say so before a truncation joins it
             ended = torch.zeros_like(enough) if done is None else done
             changes[(*group, keys.TERMINATED)] = ended if truncated is None else ended & ~truncated
