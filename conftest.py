@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -36,10 +37,13 @@ pytest_collect_file = SybilCollection(
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Start every test from the same generator state."""
+    """Start every test from the same generator state, with nothing warned of yet."""
     import torch
 
     torch.manual_seed(0)
+    contradiction = sys.modules.get("rl_layout.contradiction")
+    if contradiction is not None:
+        contradiction.warned.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

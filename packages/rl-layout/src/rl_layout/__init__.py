@@ -3,6 +3,12 @@
 from rl_layout import keys
 from rl_layout.carried_states import refuse_shared_states
 from rl_layout.check import check_layout
+from rl_layout.contradiction import (
+    Comparison,
+    compare_neighbours,
+    contradictions,
+    must_compare_observations,
+)
 from rl_layout.draw import Bar, LayoutDrawing, draw_layout
 from rl_layout.end_kind import EndKind
 from rl_layout.markers import Markers
@@ -22,6 +28,7 @@ from rl_layout.time_blocks import TimeBlock
 
 __all__ = [
     "Bar",
+    "Comparison",
     "EndKind",
     "Finding",
     "Flat2TED",
@@ -36,9 +43,12 @@ __all__ = [
     "TED2Nested",
     "TimeBlock",
     "check_layout",
+    "compare_neighbours",
+    "contradictions",
     "draw_layout",
     "join_trajectories",
     "keys",
+    "must_compare_observations",
     "nest_trajectories",
     "pad_trajectories",
     "recurrent_mode",

@@ -1,7 +1,8 @@
 """From markers to the runs of rows that belong together: the one place that applies rule 2.
 
 Row j continues row i if and only if both are real, their ids are equal, j's step is one more,
-j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts.
+j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts. Observations that contradict
+it, where they must be looked at, come as one more flag: see `rl_layout.contradiction`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ PIECE = 32_768
 ENDS = ("done", "terminated", "truncated")
 
 
-def cut_rows(markers: Markers) -> Tensor:
+def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
     """Find the rows whose successor does not continue them.
 
     Args:
         markers: the markers of a batch.
+        contradicted: bool ``[N]``, rows whose observations contradict their successor.
 
     Returns:
         bool ``[N]``, True where row i + 1 does not continue row i, and at every row end.
@@ -43,17 +45,23 @@ def cut_rows(markers: Markers) -> Tensor:
     """
     first = _any_of(markers)
     if first.device.type == "cpu":
-        return torch.from_numpy(_cut_on_cpu(arrays_of(markers), markers.batch_shape))
+        found = _cut_on_cpu(arrays_of(markers), markers.batch_shape, contradicted)
+        return torch.from_numpy(found)
     cut = _cut_whole(markers, first)
+    if contradicted is not None:
+        cut |= contradicted
     cut.view(-1, markers.batch_shape[-1])[:, -1] = True
     return cut
 
 
-def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def find_runs(
+    markers: Markers, contradicted: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """List the runs of real rows that belong together, and say how each ends.
 
     Args:
         markers: the markers of a batch.
+        contradicted: bool ``[N]``, rows whose observations contradict their successor.
 
     Returns:
         First row, last row and length of each run, int64 ``[S]``, and the kinds of their ends as
@@ -68,8 +76,8 @@ def find_runs(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         [[0, 2], [1, 2], [2, 1], [2, 0]]
     """
     if _any_of(markers).device.type == "cpu":
-        return _find_on_cpu(markers)
-    starts, lasts = runs(cut_rows(markers), markers.mask)
+        return _find_on_cpu(markers, contradicted)
+    starts, lasts = runs(cut_rows(markers, contradicted), markers.mask)
     return starts, lasts, lasts - starts + 1, end_kinds(markers, lasts)
 
 
@@ -107,12 +115,16 @@ def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
     return {name: array_of(value) for name, value in found if value is not None}
 
 
-def _cut_on_cpu(have: dict[str, NDArray[Any]], shape: torch.Size) -> NDArray[np.bool_]:
+def _cut_on_cpu(
+    have: dict[str, NDArray[Any]], shape: torch.Size, contradicted: Tensor | None
+) -> NDArray[np.bool_]:
     """The same on the CPU, every marker read once."""
     size = shape.numel()
     cut = np.empty(size, bool)
     if not run_compiled("rl_layout.loops", "mark_cuts", size, *map(have.get, FIELDS), cut):
         _cut_in_pieces(have, cut)
+    if contradicted is not None:
+        cut |= array_of(contradicted)
     cut.reshape(-1, shape[-1])[:, -1] = True
     return cut
 
@@ -145,10 +157,12 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> Non
             inner |= np.not_equal(step[after], expected, out=other)
 
 
-def _find_on_cpu(markers: Markers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _find_on_cpu(
+    markers: Markers, contradicted: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The runs without torch: on a few thousand rows calls of torch take most of the time."""
     have = arrays_of(markers)
-    cut, mask = _cut_on_cpu(have, markers.batch_shape), have.get("mask")
+    cut, mask = _cut_on_cpu(have, markers.batch_shape, contradicted), have.get("mask")
     if mask is None:
         (lasts,) = cut.nonzero()
         lengths = lasts.copy()

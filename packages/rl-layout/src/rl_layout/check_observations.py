@@ -14,7 +14,7 @@ from rl_layout.boundaries import cut_rows
 from rl_layout.keys import NestedKey, as_key
 from rl_layout.report import Finding
 from rl_layout.rows import Rows
-from rl_layout.ted import bits
+from rl_layout.views import bits
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
 Pairs = list[tuple[NestedKey, Tensor, Tensor]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -17,6 +17,23 @@ from rl_layout.tensordict_fast import find
 
 Made = TypeVar("Made")
 PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
+
+
+def leaves_of(batch: TensorDictBase) -> list[Tensor | None]:
+    """Read the marker leaves of a batch, unchecked.
+
+    Args:
+        batch: a tensordict.
+
+    Returns:
+        A marker, or None, for each of `FIELDS`.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> [leaf is None for leaf in leaves_of(trajectories([2]))]
+        [False, False, False, False, True, False, False, True]
+    """
+    return [find(batch, place) for place in PLACES]
 
 
 def _is_torchs_own(tensor: Tensor) -> bool:
@@ -61,8 +78,27 @@ class Memo(Generic[Made]):
         Returns:
             What ``make`` returned, now or earlier.
         """
-        shape = batch_shape(batch)
-        found = [find(batch, place) for place in PLACES]
+        return self.get_of(batch_shape(batch), leaves_of(batch), make)
+
+    def get_of(
+        self, shape: torch.Size, found: Sequence[Tensor | None], make: Callable[[Markers], Made]
+    ) -> Made:
+        """Return what was made of markers that were read already.
+
+        Args:
+            shape: of the batch ``[*B, T]``.
+            found: a marker, or None, for each of `FIELDS`.
+            make: called with the markers where nothing is kept.
+
+        Returns:
+            What ``make`` returned, now or earlier.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> batch, memo = trajectories([2, 3]), Memo()
+            >>> memo.get_of(batch.batch_size, leaves_of(batch), lambda m: m.batch_shape)
+            torch.Size([5])
+        """
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)

@@ -9,7 +9,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.contradiction import LEAST_PROOF, is_observed
 from rl_layout.keys import NestedKey
+from rl_layout.views import bits
+
+_ENDS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
 
 
 def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
@@ -27,6 +31,7 @@ def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
         [(0, 2, 2), (2, 3, 2)]
     """
     flat, num_steps = batch.reshape(-1), batch.batch_size[-1]
+    contradicted = contradictions(batch) or [False] * len(flat)
     found: list[tuple[int, int, int]] = []
     start = None
     for row in range(len(flat)):
@@ -34,7 +39,7 @@ def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
             continue
         start = row if start is None else start
         in_batch = row + 1 < len(flat) and (row + 1) % num_steps != 0
-        if not (in_batch and continues(flat, row, row + 1)):
+        if contradicted[row] or not (in_batch and continues(flat, row, row + 1)):
             found.append((start, row + 1 - start, _kind(flat, row)))
             start = None
     return found
@@ -67,6 +72,83 @@ def continues(rows: TensorDictBase, i: int, j: int) -> bool:
         and not fresh
         and not (_is_boundary(rows, i))
     )
+
+
+def contradictions(batch: TensorDictBase) -> list[bool] | None:
+    """List the rows whose neighbour along the last dimension observations contradict.
+
+    Args:
+        batch: a TED tensordict ``[N]`` or ``[*B, T]``.
+
+    Returns:
+        One for each row of the flattened batch, or None where nothing can be told.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> contradictions(trajectories([2, 3]).exclude("collector")) is None  # time is named
+        True
+    """
+    numbered = all(batch.get(key, None) is not None for key in (keys.TRAJ_IDS, keys.TRAJ_STEP))
+    told = numbered or batch.names[-1] == keys.TIME or batch.get(keys.SLICE_IDS, None) is not None
+    flat, num_steps = batch.reshape(-1), batch.batch_size[-1]
+    leaves = [] if told or num_steps < 2 else _observations(flat)
+    if not leaves:
+        return None
+    pairs = {i: j for i in range(len(flat)) if (j := _successor(flat, i, num_steps)) is not None}
+    wrong = {
+        number: [i for i, j in pairs.items() if not torch.equal(after[i], root[j])]
+        for number, (root, after) in enumerate(leaves)
+    }
+    often = [number for number, rows in wrong.items() if 2 * len(rows) > len(pairs)]
+    for number, (root, after) in enumerate(leaves):
+        values = [tuple(row) for row in root.tolist()]
+        proved = [
+            i
+            for i, j in pairs.items()
+            if i not in wrong[number]
+            and not torch.equal(after[i], root[i])
+            and values.count(values[j]) == 1
+        ]
+        telling = number not in often and root.shape[1] > 1
+        if telling and len(proved) >= LEAST_PROOF and 2 * len(proved) > len(pairs):
+            wrong = {other: rows for other, rows in wrong.items() if other not in often}
+            break
+    cut = [False] * len(flat)
+    for i in set().union(*wrong.values()):
+        cut[pairs[i] - 1] = True
+        if i + 1 + _far(flat, i + 1) != pairs[i]:
+            cut[i] = True
+    return [cut[i] and _joins(flat, i, num_steps) for i in range(len(flat))]
+
+
+def _observations(flat: TensorDictBase) -> list[tuple[Tensor, Tensor]]:
+    """Observations and next ones as bits ``[N, F]``."""
+    found = []
+    for parts, root in keys.leaves(flat):
+        after = flat.get(keys.next_key(parts), None)
+        named = parts[0] not in (keys.NEXT, keys.COLLECTOR) and is_observed(parts)
+        if named and after is not None and (root.dtype, root.shape) == (after.dtype, after.shape):
+            found.append((bits(root).reshape(len(flat), -1), bits(after).reshape(len(flat), -1)))
+    return found
+
+
+def _successor(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
+    """The row that the next observation of row i belongs to, where no marker cuts between."""
+    j = i + _far(flat, i)
+    lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
+    done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in _ENDS)
+    near = j > i and all(_joins(flat, row, num_steps) for row in range(i, j))
+    return None if lost or done or not near else j
+
+
+def _joins(flat: TensorDictBase, i: int, num_steps: int) -> bool:
+    """Whether no marker cuts behind row i, and its row of the batch goes on."""
+    return (i + 1) % num_steps != 0 and continues(flat, i, i + 1)
+
+
+def _far(flat: TensorDictBase, i: int) -> int:
+    far = flat.get(keys.STEPS_TO_NEXT_OBS, None)
+    return 1 if far is None or i >= len(flat) else int(far[i])
 
 
 class ListRowSource:
@@ -120,8 +202,7 @@ def _is_real(rows: TensorDictBase, i: int) -> bool:
 
 def _is_boundary(rows: TensorDictBase, i: int) -> bool:
     near = _read(rows, keys.STEPS_TO_NEXT_OBS, lambda steps: bool(steps[i] == 1), True)
-    flags = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
-    return near and any(_read(rows, key, lambda flag: bool(flag[i]), False) for key in flags)
+    return near and any(_read(rows, key, lambda flag: bool(flag[i]), False) for key in _ENDS)
 
 
 def _kind(rows: TensorDictBase, i: int) -> int:

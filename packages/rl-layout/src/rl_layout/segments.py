@@ -13,12 +13,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import views
+from rl_layout import keys, views
 from rl_layout.boundaries import find_runs
+from rl_layout.contradiction import compare_neighbours
 from rl_layout.end_kind import EndKind
 from rl_layout.keys import PADDING_ID
-from rl_layout.markers import SIGNED, Markers, flag_rows, id_rows
-from rl_layout.memo import Memo
+from rl_layout.markers import FIELDS, SIGNED, Markers, batch_shape, flag_rows, id_rows
+from rl_layout.memo import Memo, leaves_of
+from rl_layout.tensordict_fast import find
 from rl_layout.time_blocks import TimeBlock, time_blocks
 
 
@@ -34,6 +36,7 @@ class Segments:
         lengths: int64 ``[S]``, at least 1.
         kinds: uint8 ``[S]``, `EndKind` of each segment.
         batch_shape: ``[N]`` or ``[*B, T]``, the batch that the rows lie in.
+        num_contradicted: how many cuts only contradicting observations made.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -48,6 +51,7 @@ class Segments:
         self.lengths = lengths
         self.kinds = kinds
         self.batch_shape = batch_shape
+        self.num_contradicted = 0
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> Segments:
@@ -55,8 +59,11 @@ class Segments:
 
         Row i + 1 continues row i if both are real, their ids are equal, its step is one more, it
         is not ``is_init`` and i is not done (on n-step rows: done one step away). Markers that
-        the batch lacks do not cut; a done flag without its kind counts as a termination. The
-        result is kept as long as the markers live and are not written to through torch.
+        the batch lacks do not cut; a done flag without its kind counts as a termination. Where
+        ids or steps are missing and the last dimension is not named ``"time"``, observations that
+        contradict it cut too (`contradictions`), and a warning says so where most do, unless the
+        batch was drawn row by row (``"index"``). The result is kept as long as the markers live
+        and are not written to through torch, but where observations were compared.
 
         Args:
             batch: a TED tensordict ``[N]`` or ``[*B, T]``, time last.
@@ -74,11 +81,21 @@ class Segments:
             >>> Segments.of(trajectories([2, 3])).starts.tolist()
             [0, 2]
         """
-        return _memo.get(batch, lambda markers: cls._of_markers(markers))
+        shape, found = batch_shape(batch), leaves_of(batch)
+        if found[_IDS] is None or found[_STEP] is None:
+            compared = compare_neighbours(batch)
+            if compared is not None:  # never kept: observations change without their markers
+                markers = Markers.of_leaves(shape, found)
+                made = cls._of_markers(markers, compared.contradicts.reshape(-1))
+                made.num_contradicted = compared.count
+                if find(batch, (keys.INDEX,)) is None:  # rows drawn one by one are no neighbours
+                    compared.warn(stacklevel=2)
+                return made
+        return _memo.get_of(shape, found, lambda markers: cls._of_markers(markers))
 
     @classmethod
-    def _of_markers(cls, markers: Markers) -> Segments:
-        starts, lasts, lengths, kinds = find_runs(markers)
+    def _of_markers(cls, markers: Markers, contradicted: Tensor | None = None) -> Segments:
+        starts, lasts, lengths, kinds = find_runs(markers, contradicted)
         made = cls(starts, lengths, kinds, markers.batch_shape)
         made.lasts = lasts
         if markers.mask is None:
@@ -202,6 +219,8 @@ class Segments:
         shortest, longest = int(self.lengths.min()), self.max_length
         counts = torch.bincount(self.kinds.to(torch.int64), minlength=len(EndKind)).tolist()
         ends = [f"{counts[kind]} {kind.name.lower()}" for kind in EndKind if counts[kind]]
+        if self.num_contradicted:
+            ends.append(f"{self.num_contradicted} cut by contradicting observations")
         return f"Segments({rows}, lengths {shortest} to {longest}, {', '.join(ends)})"
 
     @cached_property
@@ -482,7 +501,9 @@ class Segments:
         if torch.device(device) == self.starts.device:
             return self
         starts, lengths = self.starts.to(device), self.lengths.to(device)
-        return Segments(starts, lengths, self.kinds.to(device), self.batch_shape)
+        moved = Segments(starts, lengths, self.kinds.to(device), self.batch_shape)
+        moved.num_contradicted = self.num_contradicted
+        return moved
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
@@ -496,3 +517,4 @@ class Segments:
 
 
 _memo: Memo[Segments] = Memo()
+_IDS, _STEP = (list(FIELDS).index(name) for name in ("traj_ids", "traj_step"))

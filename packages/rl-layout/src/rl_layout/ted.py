@@ -27,27 +27,9 @@ from rl_layout import keys
 from rl_layout.keys import NestedKey, require
 from rl_layout.segments import Segments
 from rl_layout.tensordict_fast import build, nest, tensors
+from rl_layout.views import bits
 
 Leaves = dict[tuple[str, ...], Tensor]
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def bits(values: Tensor) -> Tensor:
-    """View a leaf as integers of the same size, so that equal means equal bit for bit.
-
-    Args:
-        values: any dtype; NaN equals the same NaN, and -0.0 differs from 0.0.
-
-    Returns:
-        Integers of the same shape, complex numbers with one more dimension of size 2.
-
-    Example:
-        >>> bits(torch.tensor([0.0, -0.0])).tolist()
-        [0, -2147483648]
-    """
-    plain = values.resolve_conj().resolve_neg()
-    plain = torch.view_as_real(plain) if plain.is_complex() else plain
-    return plain.view(_INTEGERS[plain.element_size()])
 
 
 class TED2Flat:

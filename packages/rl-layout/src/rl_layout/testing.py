@@ -13,7 +13,15 @@ from rl_layout import keys
 from rl_layout.end_kind import EndKind
 from rl_layout.synthetic import environments, ted, trajectories
 
-__all__ = ["EndKind", "batches", "environments", "flat_batches", "ted", "trajectories"]
+__all__ = [
+    "EndKind",
+    "batches",
+    "environments",
+    "flat_batches",
+    "plain_batches",
+    "ted",
+    "trajectories",
+]
 
 OPTIONAL_KEYS = (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.IS_INIT, keys.NEXT_DONE)
 kinds = st.sampled_from(list(EndKind))
@@ -71,4 +79,38 @@ def batches(draw: st.DrawFn) -> TensorDict:
         size = batch.numel()
         mask = torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
         batch.set(keys.MASK, mask.reshape(batch.batch_size))
+    return batch
+
+
+@st.composite
+def plain_batches(draw: st.DrawFn) -> TensorDict:
+    """Draw batches as they are written by hand: no names, few markers, some rows mixed up.
+
+    Args:
+        draw: given by hypothesis.
+
+    Returns:
+        A strategy for TED tensordicts whose observations may contradict their neighbours.
+
+    Example:
+        >>> from hypothesis import find
+        >>> find(plain_batches(), lambda batch: batch.ndim == 1).names
+        [None]
+    """
+    batch = draw(batches())
+    if draw(st.booleans()) and keys.IS_INIT in batch.keys(True):
+        batch = batch.exclude(draw(st.sampled_from([keys.TRAJ_IDS, keys.TRAJ_STEP])))
+    size = batch.numel()
+    order = draw(st.permutations(range(size))) if draw(st.booleans()) else range(size)
+    batch = batch.reshape(-1)[torch.tensor(order)].reshape(batch.batch_size)
+    if draw(st.booleans()):  # as computed anew from other weights
+        state = torch.arange(2 * size).reshape(*batch.batch_size, 2)
+        batch.set("memory", state).set(("next", "memory"), state)
+    if draw(st.booleans()):
+        far = torch.tensor(draw(st.lists(st.integers(1, 3), min_size=size, max_size=size)))
+        batch.set(keys.STEPS_TO_NEXT_OBS, far.reshape(*batch.batch_size, 1))
+    if draw(st.booleans()):
+        missing = torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+        batch.set(keys.NEXT_MISSING, missing.reshape(batch.batch_size))
+    batch.names = None
     return batch

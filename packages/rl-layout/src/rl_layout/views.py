@@ -51,6 +51,24 @@ def array_of(values: Tensor) -> NDArray[Any]:
     return np.from_dlpack(_Lent(values))
 
 
+def bits(values: Tensor) -> Tensor:
+    """View a leaf as integers of the same size, so that equal means equal bit for bit.
+
+    Args:
+        values: any dtype; NaN equals the same NaN, and -0.0 differs from 0.0.
+
+    Returns:
+        Integers of the same shape, complex numbers with one more dimension of size 2.
+
+    Example:
+        >>> bits(torch.tensor([0.0, -0.0])).tolist()
+        [0, -2147483648]
+    """
+    plain = values.resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    return plain.view(_INTEGERS[plain.element_size()])
+
+
 def flatten(values: Tensor, batch_shape: torch.Size) -> Tensor:
     """Merge the batch dimensions of a leaf.
 
