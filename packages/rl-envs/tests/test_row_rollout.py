@@ -161,7 +161,7 @@ def test_callbacks_take_the_slow_path():
     ("act", "error", "words"),
     [
         (lambda seen: torch.zeros(5).bool(), ValueError, r"'action': expected shape \(2,\)"),
-        (lambda seen: torch.zeros(2), TypeError, "'action': expected dtype torch.bool"),
+        (lambda seen: torch.ones(2) / 2, TypeError, "'action': expected dtype torch.bool"),
     ],
 )
 def test_a_wrong_action_is_refused(act, error, words):

@@ -245,3 +245,12 @@ def test_equality_compares_specs_and_not_their_order():
     assert one != Composite(a=Unbounded())
     assert one != Composite(a=Unbounded(), b=Categorical(3), shape=()).to("cpu")
     assert one != {"a": Unbounded()}
+
+
+def test_names_of_dimensions_count_where_composites_are_compared():
+    def spec(**options):
+        return Composite(a=Unbounded((3,)), shape=(3,), **options)
+
+    assert spec(names=["time"]) == spec(names=["time"])
+    assert spec(names=["time"]) != spec()
+    assert spec(names=[None]) == spec()

@@ -113,3 +113,28 @@ def test_a_copy_holds_tensors_of_its_own():
     spec = Categorical(3, mask=torch.tensor([True, False, True]))
     spec.clone().mask[1] = True
     assert spec.mask.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3, 2), (3, 5, 1), (1, 3, 5)])
+def test_encode_refuses_another_layout(shape):
+    with pytest.raises(ValueError, match=r"expected shape \(5, 3\)"):
+        Unbounded((5, 3)).encode(np.zeros(shape))
+
+
+def test_encode_adds_and_removes_dimensions_of_size_one():
+    assert Unbounded((1, 5, 1)).encode(np.zeros((5, 1))).shape == (1, 5, 1)
+    assert Unbounded((5,)).encode(np.zeros((5, 1))).shape == (5,)
+    assert Unbounded((-1,)).encode(3.0).shape == (1,)
+    assert Unbounded((-1, 3)).encode(np.zeros((7, 3, 1))).shape == (7, 3)
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), ()], ids=["bounded", "unbounded"])
+def test_a_domain_that_was_given_outlives_casts(bounds):
+    def make(**options):
+        return (Bounded if bounds else Unbounded)(*bounds, shape=(3,), **options)
+
+    spec = make(dtype=torch.float32, domain="discrete")
+    assert spec.to(torch.float64).domain == "discrete"
+    assert spec.to(torch.int64).to(torch.int32).domain == "discrete"
+    assert make(dtype=torch.int64, domain="continuous").to(torch.float32).domain == "continuous"
+    assert make(dtype=torch.int64).to(torch.float32).domain == "continuous"

@@ -6,6 +6,7 @@ from rl_specs import (
     BoxList,
     Categorical,
     CategoricalBox,
+    Composite,
     MultiCategorical,
     MultiOneHot,
     OneHot,
@@ -151,3 +152,33 @@ def test_each_group_has_a_register():
 def test_families_are_related():
     assert isinstance(MultiOneHot([2, 3]), OneHot)
     assert isinstance(MultiCategorical([2, 3]), Categorical)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_choices_of_floats_are_whole_numbers(dtype):
+    spec = MultiCategorical([7, 3], dtype=dtype)
+    drawn = spec.rand((100,))
+    assert spec.is_in(drawn)
+    assert drawn.amax(0).tolist() == [6, 2]
+
+
+def test_scalars_of_one_column_are_taken_as_the_column_is():
+    spec = MultiCategorical(5, mask=torch.tensor([True, False, True, True, True]))
+    assert spec.to_one_hot(torch.tensor(2)).tolist() == [False, False, True, False, False]
+    assert torch.equal(spec.to_one_hot(torch.tensor([2])), spec.to_one_hot(torch.tensor(2)))
+    assert spec.to_one_hot(spec.rand((7,))).shape == (7, 5)
+    assert spec.project(torch.tensor(9)).shape == ()
+    assert spec.project(torch.tensor([1])).tolist() == [0]
+    assert spec.index(torch.tensor(2), torch.arange(5.0)).tolist() == [2.0]
+    assert not spec.is_in(torch.tensor(1))
+
+
+def test_one_column_has_its_shape_in_composites_and_stacks():
+    one, other = MultiCategorical([5]), MultiCategorical([7])
+    for spec in (torch.stack([one, other]), torch.stack([one, one])):
+        drawn = spec.rand((3,))
+        assert drawn.shape == (3, 2, 1)
+        assert spec.is_in(drawn)
+    held = Composite(action=MultiCategorical([5]))
+    assert held.rand((3,))["action"].shape == (3, 1)
+    assert held.is_in(held.rand())

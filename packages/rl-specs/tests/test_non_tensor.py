@@ -76,3 +76,27 @@ def test_nothing_can_be_projected_or_counted():
     with pytest.raises(NotImplementedError, match="Python objects"):
         NonTensor().cardinality()
     NonTensor().type_check("a")
+
+
+def test_an_expanded_spec_equals_one_made_so():
+    assert NonTensor((2,), example_data="x").expand(3, 2) == NonTensor((3, 2), example_data="x")
+    assert NonTensor((2,), example_data="x") != NonTensor((2,), example_data="x", batched=True)
+    expanded = NonTensor((2,), example_data=np.zeros(3)).expand(3, 2)
+    assert expanded == NonTensor((3, 2), example_data=np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ([np.zeros(3)], [np.zeros(3)], [np.ones(3)]),
+        ({"a": torch.zeros(3)}, {"a": torch.zeros(3)}, {"a": torch.zeros(3).long()}),
+        ((1, [torch.zeros(3)]), (1, [torch.zeros(3)]), (1, [torch.zeros(2)])),
+        (np.array([1, None]), np.array([1, None]), np.array([1, 2])),
+        ("x", "x", np.zeros(3)),
+        (np.zeros(3), np.zeros(3), "x"),
+        (np.zeros(3), np.zeros(3), torch.zeros(3)),
+    ],
+)
+def test_examples_that_hold_arrays_are_compared(one, same, other):
+    assert NonTensor(example_data=one) == NonTensor(example_data=same)
+    assert NonTensor(example_data=one) != NonTensor(example_data=other)

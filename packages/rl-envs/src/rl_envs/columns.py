@@ -44,6 +44,8 @@ class Columns:
         self.arrays: dict[Key, Array] = {}
         self._by_time: dict[Key, Array] = {}  # views [T, *B, ...]
         self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
+        # leaves that may come in another dtype, from the next `writer` on
+        self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
 
     def add_leaves(self, leaves: Leaves) -> None:
         """Add a column of zeros for each leaf of some specs `[*B, ...]`.
@@ -109,13 +111,15 @@ class Columns:
             has another shape or dtype than the column. It knows nothing of a column that has
             grown.
         """
-        by_time = self._by_time[key]
+        by_time, cast = self._by_time[key], self.casts.get(key)
         shape, dtype = by_time.shape[1:], by_time.dtype
 
         def write(t: int, value: Tensor) -> None:
             row = value.numpy()
-            if row.shape != shape or row.dtype != dtype:
+            if row.shape != shape or (row.dtype != dtype and cast is None):
                 self._refuse(key, value)
+            if row.dtype != dtype and cast is not None:
+                row = cast(value).numpy()
             by_time[t] = row
 
         return write

@@ -198,9 +198,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             (torch.Size([1]), False)
         """
         guards.check_step(self, tensordict)
-        guards.check_action(self, tensordict)
+        fitted = guards.fitted_action(self, tensordict)
         self._num_moves += 1
-        root = tensordict.copy()
+        root = fitted.copy() if fitted is tensordict else fitted
         self._forget(root)
         after = self._stepped(self._step(root))
         given = root.get("next", None)

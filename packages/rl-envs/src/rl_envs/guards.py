@@ -17,7 +17,7 @@ from rl_envs.env_specs import Leaves
 from rl_envs.partial_reset import fitted
 from rl_envs.waiting import may_wait
 from rl_layout import keys
-from rl_specs import Bounded, TensorSpec
+from rl_specs import Bounded, Categorical, OneHot, TensorSpec
 from rl_transforms import StepCounter, Transform
 
 if TYPE_CHECKING:
@@ -276,24 +276,29 @@ def check_returned(env: EnvBase, returned: Any, what: str) -> TensorDictBase:
     return returned
 
 
-def check_action(env: EnvBase, tensordict: TensorDictBase) -> None:
-    """Refuse actions that are missing, or of another shape or dtype.
+def fitted_action(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
+    """Cast actions to the dtype of their specs where that is exact, and refuse others.
 
     Args:
         env: any environment.
         tensordict: a root with its actions, `[*B]`.
 
+    Returns:
+        The tensordict; a copy with other actions where one was cast.
+
     Raises:
         KeyError: an action is missing.
-        TypeError: its dtype is another one.
-        ValueError: its shape is another one.
+        TypeError: its dtype is another one, which cannot hold its values.
+        ValueError: its shape is another one, or it is no choice where the spec is of choices.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
         >>> env = CountingEnv()
-        >>> check_action(env, env.rand_action())
+        >>> action = env.rand_action()
+        >>> fitted_action(env, action) is action
+        True
     """
-    lead = env._lead(tensordict)
+    lead, out = env._lead(tensordict), tensordict
     for key, spec in env._action_leaves:
         value = tensordict.get(key, None)
         if value is None:
@@ -303,7 +308,74 @@ def check_action(env: EnvBase, tensordict: TensorDictBase) -> None:
                 f"Let it write the action, or use rand_action()."
             )
             raise KeyError(msg)
+        if isinstance(value, Tensor) and value.dtype != spec.dtype:
+            value = cast_action(key, spec, value)
+            out = tensordict.copy() if out is tensordict else out
+            out.set(key, value)
         check_form(key, spec, value, lead, "action")
+        if env.check_values:
+            check_choice(key, spec, value)
+    return out
+
+
+def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor:
+    """Cast an action to the dtype of its spec, or raise where that would change a number.
+
+    Args:
+        key: of the action, for the message.
+        spec: of the action.
+        value: what the policy wrote.
+
+    Raises:
+        TypeError: the dtype of the spec cannot hold the values.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> cast_action(("action",), OneHot(2), torch.tensor([0, 1]))
+        tensor([False,  True])
+    """
+    try:
+        found: Tensor = spec.cast(value)
+    except ValueError:
+        msg = (
+            f"action {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype} with "
+            f"{_range(value) if value.numel() > 20 else value.tolist()}, which it cannot hold. "
+            f"Let the policy write {spec.dtype}, as a ProbabilisticActor does that is given "
+            "spec=env.action_spec."
+        )
+        raise TypeError(msg) from None
+    return found
+
+
+def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
+    """Refuse an action that is none of the choices of its spec, such as two at once.
+
+    Masks are not looked at: they say what is allowed now, and a batch holds former steps.
+
+    Args:
+        key: of the action, for the message.
+        spec: of the action.
+        value: the action, with any dimensions before those of the spec.
+
+    Raises:
+        ValueError: it is no choice.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> check_choice(("action",), OneHot(2), torch.tensor([False, True]))
+    """
+    if not isinstance(spec, Categorical | OneHot):
+        return
+    if spec.mask is not None:
+        spec = spec.clone()
+        spec.update_mask(None)
+    if not spec.is_in(value):
+        found = value.tolist() if value.numel() <= 20 else f"values {tuple(value.shape)}"
+        msg = (
+            f"action {keys.as_key(key)!r} is no choice of its spec {spec}: got {found}. Write one "
+            "of them, or set check_values = False."
+        )
+        raise ValueError(msg)
 
 
 def check_form(
@@ -329,12 +401,7 @@ def check_form(
     if spec.dtype is None or not isinstance(value, Tensor):
         return
     if value.dtype != spec.dtype:
-        advice = (
-            f"Cast it with .to({spec.dtype}), as a ProbabilisticActor does that is given "
-            "spec=env.action_spec."
-            if what == "action"
-            else f"Cast it with .to({spec.dtype}), or change the spec."
-        )
+        advice = f"Cast it with .to({spec.dtype}), or change the spec."
         msg = f"{what} {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype}."
         raise TypeError(f"{msg} {advice}")
     expected = lead + spec.shape

@@ -234,7 +234,7 @@ class ParallelEnv(EnvBase):
         guards.check_step(self, tensordict)
         if self._exchange is not None and self._is_known(tensordict):
             return super().step(tensordict)
-        guards.check_action(self, tensordict)
+        tensordict = guards.fitted_action(self, tensordict)
         return self._each("step_each", tensordict.unbind(0))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:

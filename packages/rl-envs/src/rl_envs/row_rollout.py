@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -304,7 +305,13 @@ class RowRollout:
 
     def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
-        guards.check_action(self.env, build(nest(made), self.env.batch_size))
+        given = build(nest(made), self.env.batch_size)
+        fitted = guards.fitted_action(self.env, given)
+        if fitted is not given:
+            made.update((key, fitted.get(key)) for key, _ in self.env._action_leaves)
+            self.columns.casts = {
+                key: partial(guards.cast_action, key, spec) for key, spec in self.env._action_leaves
+            }
         rows = len(self.env.batch_size)
         if resumes and made.keys() != self._written:
             differing = sorted(str(keys.as_key(key)) for key in made.keys() ^ self._written)
@@ -372,6 +379,8 @@ def check_rows(env: EnvBase, batch: TensorDictBase) -> None:
         guards.check_value(key, spec, value.movedim(rows, 0), "step")
     for key, spec in env._observation_leaves:
         guards.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
+    for key, spec in env._action_leaves:
+        guards.check_choice(key, spec, batch.get(key).movedim(rows, 0))
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:

@@ -122,7 +122,7 @@ class SerialEnv(EnvBase):
         if self._is_fixed:
             return super().step(tensordict)
         guards.check_step(self, tensordict)
-        guards.check_action(self, tensordict)
+        tensordict = guards.fitted_action(self, tensordict)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
         return TensorDict.maybe_dense_stack([env.step(root) for env, root in pairs])
 

@@ -74,7 +74,8 @@ def _spec(space: Space, one_hot: bool, path: tuple[Any, ...]) -> TensorSpec:
     if isinstance(space, spaces.MultiDiscrete):
         if one_hot and space.nvec.ndim == 1:
             return MultiOneHot(space.nvec.tolist())
-        return MultiCategorical(torch.as_tensor(space.nvec))
+        # rows keep their column: an action has the shape of its spec
+        return MultiCategorical(torch.as_tensor(space.nvec), remove_singleton=False)
     if isinstance(space, spaces.MultiBinary):
         return Binary(shape=space.shape, dtype=torch.int8)
     if isinstance(space, spaces.Text):

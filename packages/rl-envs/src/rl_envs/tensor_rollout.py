@@ -110,8 +110,11 @@ def _acting(env: EnvBase, request: Request) -> Callable[[Leaves], Leaves]:
 def _planned(env: EnvBase, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
     made = plan(values, env.batch_size)
     if not checked:
-        guards.check_action(env, build(nest(made), env.batch_size))
+        guards.fitted_action(env, build(nest(made), env.batch_size))
         checked.append(True)
+    for key, spec in env._action_leaves:
+        if made[key].dtype != spec.dtype:
+            made = {**made, key: guards.cast_action(key, spec, made[key])}
     return made
 
 

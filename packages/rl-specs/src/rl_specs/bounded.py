@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_specs.boxes import ContinuousBox
 from rl_specs.interval import INT64_MAX, clip, limits, random_floats, random_integers, within
 from rl_specs.leaf import Leaf
-from rl_specs.placement import as_device, as_dtype
+from rl_specs.placement import as_device, as_dtype, kept_domain
 from rl_specs.sizes import View, as_size, safe, without_repeats
 
 
@@ -160,7 +160,8 @@ class Bounded(Leaf):
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
         if dtype == self._dtype:
             return super()._moved(dtype, device)
-        return Bounded(self._low, self._high, self._shape, device, dtype)  # type: ignore[return-value]
+        domain = kept_domain(self._domain, self._dtype, dtype)
+        return Bounded(self._low, self._high, self._shape, device, dtype, domain=domain)  # type: ignore[return-value]
 
     def _describe(self) -> str:
         return f"low={_short(self._low)}, high={_short(self._high)}"

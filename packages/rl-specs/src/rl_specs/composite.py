@@ -104,7 +104,7 @@ class Composite(SpecTree):
 
     def rand(self, shape: Any = None) -> Any:
         """Draw random members of every spec: a tensordict of batch size `[*shape, *spec.shape]`."""
-        return self._filled(lambda spec, sizes: spec.rand(sizes), shape)
+        return self._filled(lambda spec, sizes: spec._drawn(sizes), shape)
 
     def zero(self, shape: Any = None) -> Any:
         """Make zeros of every spec."""
@@ -264,6 +264,7 @@ class Composite(SpecTree):
             and self._shape == other._shape
             and self._device == other._device
             and self.data_cls == other.data_cls
+            and self.names == other.names
             and self._specs == other._specs
         )
 

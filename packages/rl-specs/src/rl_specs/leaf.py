@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_specs import tensor_spec
 from rl_specs.interval import limits, whole, within
 from rl_specs.placement import destination
-from rl_specs.sizes import View, viewed, viewed_shape, without_repeats
+from rl_specs.sizes import View, padded, viewed, viewed_shape, without_repeats
 from rl_specs.tensor_spec import TensorSpec
 
 
@@ -81,6 +81,23 @@ class Leaf(TensorSpec):
             out = out.to(self._device)
         self._check(out, None)
         return out
+
+    def cast(self, val: Any) -> Tensor:
+        """Write a tensor in the dtype of the spec, where no number becomes another one."""
+        if not isinstance(val, Tensor) or not _is_plain(val):
+            msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
+            raise TypeError(msg)
+        if val.dtype == self._dtype:
+            return val
+        if self._dtype.is_complex or not val.is_complex():
+            out = val.to(self._dtype)
+            if torch.equal(out.to(val.dtype), val):
+                return out
+        msg = (
+            f"{self._dtype} cannot hold every number of {val.dtype} that came, for {self!r}: got "
+            f"{val}. Round or cast it."
+        )
+        raise ValueError(msg)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Write a tensor as a numpy array."""
@@ -181,14 +198,16 @@ class Leaf(TensorSpec):
         return out.to(dtype)
 
     def _fitted(self, out: Tensor, shape: torch.Size) -> Tensor:
-        """Reshape a value to `shape`, unless it already ends in it."""
+        """Give a flat value `shape`, or others by dimensions of size 1, unless they end in it."""
         extra = out.ndim - len(shape)
         if extra >= 0 and all(s in (-1, o) for s, o in zip(shape, out.shape[extra:], strict=True)):
             return out
-        try:
-            return out.reshape(shape)
-        except RuntimeError:
-            raise ValueError(self._shape_complaint(out.shape)) from None
+        flat = out.ndim == 1 and out.numel() == shape.numel()
+        # others of as many elements are in another order: channels last, rows as columns
+        sizes = shape if flat else padded(out.shape, shape)
+        if sizes is None:
+            raise ValueError(self._shape_complaint(out.shape))
+        return out.reshape(sizes)
 
     def _to_numpy(self, val: Tensor) -> Any:
         # numpy has no bfloat16, and every bfloat16 is a float32

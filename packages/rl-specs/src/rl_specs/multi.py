@@ -33,8 +33,8 @@ class MultiCategorical(Categorical):
         device: where the data lies; None for torch's default.
         dtype: dtype of the data.
         mask: bool, broadcasts to `[*rows, sum(nvec)]`: the columns' masks side by side.
-        remove_singleton: where the whole shape is `(1,)`, let `rand` return scalars. `is_in`
-            takes both.
+        remove_singleton: where the whole shape is `(1,)`, let `rand` return scalars. Every
+            method takes both forms; in a composite or a stack, data have the shape of the spec.
 
     Raises:
         ValueError: the last size is not K, or a mask does not fit or meets rows that differ.
@@ -112,15 +112,15 @@ class MultiCategorical(Categorical):
 
     def rand(self, shape: Any = None) -> Tensor:
         """Draw random members, scalars where `remove_singleton` says so."""
-        out = super().rand(shape)
+        out = self._drawn(shape)
         return out.squeeze(-1) if self._scalar else out
+
+    def _drawn(self, shape: Any = None) -> Tensor:
+        return super().rand(shape)
 
     def is_in(self, val: Any) -> bool:
         """Tell whether a value could have been drawn here."""
-        if super().is_in(val):
-            return True
-        single = self._scalar and isinstance(val, Tensor) and not val.is_nested
-        return single and super().is_in(val.unsqueeze(-1))
+        return super().is_in(self._columned(val))
 
     def cardinality(self) -> float:
         """Count the combinations, masked ones included."""
@@ -147,14 +147,14 @@ class MultiCategorical(Categorical):
         Returns:
             The chosen entries, one for each column.
         """
-        parts = tensor_to_index.split(self._columns, -1)
-        picked = [pick(part, place) for part, place in zip(parts, index.unbind(-1), strict=True)]
+        parts, places = tensor_to_index.split(self._columns, -1), self._columned(index).unbind(-1)
+        picked = [pick(part, place) for part, place in zip(parts, places, strict=True)]
         return torch.stack(picked, -1)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Write choices as one-hot vectors side by side, bool `[*rows, sum(nvec)]`."""
         self._check(val, safe)
-        columns = zip(val.unbind(-1), self._columns, strict=True)
+        columns = zip(self._columned(val).unbind(-1), self._columns, strict=True)
         return torch.cat([hot(place, n, torch.bool) for place, n in columns], -1)
 
     def to_one_hot_spec(self) -> Any:
@@ -172,13 +172,23 @@ class MultiCategorical(Categorical):
     def _scalar(self) -> bool:
         return self.remove_singleton and self._shape == (1,)
 
+    def _columned(self, val: Any) -> Any:
+        """Give scalars of one column that column, where they are told by their last size."""
+        dense = isinstance(val, Tensor) and not val.is_nested
+        return val.unsqueeze(-1) if self._scalar and dense and val.shape[-1:] != (1,) else val
+
+    def _project(self, val: Any) -> Tensor:
+        columned = self._columned(val)
+        found = super()._project(columned)
+        return found if columned is val else found.squeeze(-1)
+
     def _sample(self, shape: torch.Size) -> Tensor:
         if self.mask is not None:
             masks = self.mask.split(self._columns, -1)
             return torch.stack([choose(mask, shape[:-1]) for mask in masks], -1).to(self._dtype)
         # of 53 random bits: enough for any number of choices that can be listed
         lots = torch.rand(shape, dtype=torch.float64, device=self._device)
-        return (lots * self.nvec).to(self._dtype)
+        return (lots * self.nvec).long().to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
         if not (bool(((val >= 0) & (val < self.nvec.to(val.device))).all()) and whole(val)):

@@ -114,7 +114,8 @@ class NonTensor(TensorSpec):
             and self._shape == other._shape
             and self._device == other._device
             and self._dtype == other._dtype
-            and (self.feature_dims == other.feature_dims)
+            # not feature_dims: a spec that was expanded has the members of one made so
+            and self.batched == other.batched
             and _same(self.example_data, other.example_data)
         )
 
@@ -148,6 +149,18 @@ class NonTensor(TensorSpec):
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray | Tensor):
-        return type(one) is type(other) and np.array_equal(one, other)
-    return bool(one == other)
+    """Whether two objects are equal; arrays and tensors in containers too."""
+    if one is other:
+        return True
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other.to(one.device))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if type(one) is type(other) and isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if type(one) is type(other) and isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if any(isinstance(each, np.ndarray | Tensor) for each in (one, other)):
+        return False
+    equal = one == other
+    return equal if isinstance(equal, bool) else bool(np.all(equal))

@@ -77,3 +77,25 @@ def destination(
     if isinstance(dest, torch.dtype):
         return as_dtype(dest), device
     return dtype, as_device(dest)
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    """Whether a dtype holds whole numbers only; bool does."""
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def kept_domain(domain: str | None, old: torch.dtype, new: torch.dtype) -> str | None:
+    """What a cast makes of a domain: one that says other than its dtype stays; None for no say.
+
+    Args:
+        domain: `"continuous"` or `"discrete"`.
+        old: the dtype before.
+        new: the dtype after.
+
+    Example:
+        >>> kept_domain("discrete", torch.float32, torch.float64)
+        'discrete'
+        >>> kept_domain("discrete", torch.int64, torch.float32)
+    """
+    implied = "discrete" if is_integer(old) else "continuous"
+    return domain if domain != implied or is_integer(old) == is_integer(new) else None

@@ -68,6 +68,33 @@ def safe(shape: Sequence[int]) -> torch.Size:
     return torch.Size([1 if size < 0 else size for size in shape])
 
 
+def padded(found: Sequence[int], shape: Sequence[int]) -> list[int] | None:
+    """Fit sizes to a shape by adding and removing dimensions of size 1.
+
+    Args:
+        found: sizes of a value.
+        shape: the wanted sizes, -1 where dynamic.
+
+    Returns:
+        The sizes to reshape to; None where the other dimensions differ, in size or order.
+
+    Example:
+        >>> padded((3,), (1, 3, 1)), padded((), (-1,)), padded((3, 2), (2, 3))
+        ([1, 3, 1], [1], None)
+    """
+    left = [size for size in found if size != 1]
+    fixed = sum(size not in (-1, 1) for size in shape)
+    sizes = []
+    for size in shape:
+        # a dynamic dimension takes a size where more are left than the others need
+        taken = size == -1 and len(left) > fixed
+        fixed -= size not in (-1, 1)
+        sizes.append(left.pop(0) if left and (taken or size not in (-1, 1)) else 1)
+        if size not in (-1, sizes[-1]):
+            return None
+    return None if left else sizes
+
+
 def stand_in_size(shape: Sequence[int]) -> int:
     """Choose the prime that stands for -1 in a shape.
 

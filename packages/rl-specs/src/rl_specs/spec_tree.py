@@ -238,6 +238,17 @@ class SpecTree(Lockable, TensorSpec):
         """List the specs. The arguments are those of `keys`."""
         return self._flat(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
 
+    def cast(self, val: Any) -> Any:
+        """Write the entries that have a spec in its dtype, on a copy where one changes."""
+        out = val
+        for name, spec in self._entries().items():
+            entry = val.get(name, None)
+            found = entry if spec is None or entry is None else spec.cast(entry)
+            if found is not entry:
+                out = val.copy() if out is val else out
+                out.update({name: found})
+        return out
+
     def is_empty(self, recurse: bool = False) -> bool:
         """Tell whether there are no specs.
 

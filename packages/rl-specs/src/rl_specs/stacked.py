@@ -74,7 +74,7 @@ class Stack(TensorSpec):
 
     def rand(self, shape: Any = None) -> Any:
         """Draw random members of every spec."""
-        return self._filled(lambda spec, sizes: spec.rand(sizes), shape)
+        return self._filled(lambda spec, sizes: spec._drawn(sizes), shape)
 
     def zero(self, shape: Any = None) -> Any:
         """Make zeros of every spec."""
@@ -90,6 +90,16 @@ class Stack(TensorSpec):
         return parts is not None and all(
             spec.is_in(part) for spec, part in zip(self.specs, parts, strict=True)
         )
+
+    def cast(self, val: Any) -> Any:
+        """Write every part in the dtype of its spec."""
+        pairs = list(zip(self.specs, self._checked_parts(val), strict=True))
+        parts = [spec.cast(part) for spec, part in pairs]
+        if all(new is old for new, (_, old) in zip(parts, pairs, strict=True)):
+            return val
+        nested = isinstance(val, Tensor) and val.is_nested
+        place = 0 if nested else len(getattr(val, "shape", self._shape)) - self.ndim + self.dim
+        return parts if isinstance(val, list | tuple) else self._join(parts, place)
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Check the dtype of every part of a value."""

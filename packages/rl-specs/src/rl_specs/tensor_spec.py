@@ -86,6 +86,10 @@ class TensorSpec(Shaped):
         """
         raise NotImplementedError
 
+    def _drawn(self, shape: Any = None) -> Any:
+        """Draw members in the shape of the spec, as composites and stacks put them together."""
+        return self.rand(shape)
+
     def sample(self, shape: Any = None) -> Any:
         """Draw random members: the same as `rand`."""
         return self.rand(shape)
@@ -199,6 +203,28 @@ class TensorSpec(Shaped):
             ValueError: the value does not fit.
         """
         raise NotImplementedError
+
+    def cast(self, val: Any) -> Any:
+        """Write data in the dtype of the spec, where nothing is lost by that.
+
+        Shape and domain are not looked at: `is_in` and `project` do that.
+
+        Args:
+            val: data of any real dtype, such as int64 zeros and ones for a spec of bools.
+
+        Returns:
+            `val` itself where it has the dtype, otherwise a new value.
+
+        Raises:
+            TypeError: the value is not of the right kind.
+            ValueError: a number would become another one.
+
+        Example:
+            >>> from rl_specs import OneHot
+            >>> OneHot(3).cast(torch.tensor([0, 1, 0]))
+            tensor([False,  True, False])
+        """
+        return val
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Write data that this spec describes as plain numpy values: the inverse of `encode`.

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_specs.boxes import ContinuousBox
 from rl_specs.interval import clip, limits
 from rl_specs.leaf import Leaf
-from rl_specs.placement import as_device, as_dtype
+from rl_specs.placement import as_device, as_dtype, is_integer, kept_domain
 
 
 class Unbounded(Leaf):
@@ -43,7 +43,7 @@ class Unbounded(Leaf):
         domain = kwargs.get("domain")
         dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None)
         if domain is None:
-            continuous = dtype is None or not _is_integer(as_dtype(dtype))
+            continuous = dtype is None or not is_integer(as_dtype(dtype))
             domain = "continuous" if continuous else "discrete"
         if domain not in ("continuous", "discrete"):
             msg = f"domain must be 'continuous' or 'discrete': got {domain!r}"
@@ -74,7 +74,7 @@ class Unbounded(Leaf):
         return ContinuousBox(low, high)
 
     def _sample(self, shape: torch.Size) -> Tensor:
-        if not _is_integer(self._dtype):
+        if not is_integer(self._dtype):
             return torch.randn(shape, dtype=self._dtype, device=self._device)
         out = torch.empty(shape, dtype=self._dtype, device=self._device)
         if self._dtype == torch.bool:
@@ -85,14 +85,15 @@ class Unbounded(Leaf):
         return True
 
     def _nearest(self, val: Tensor) -> Tensor:
-        if not _is_integer(self._dtype):
+        if not is_integer(self._dtype):
             return val.to(self._dtype)
         return clip(val, self.space.low, self.space.high, self._dtype)
 
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
         if dtype == self._dtype:
             return super()._moved(dtype, device)
-        return Unbounded(self._shape, device, dtype)  # type: ignore[return-value]
+        domain = kept_domain(self._domain, self._dtype, dtype)
+        return Unbounded(self._shape, device, dtype, domain=domain)  # type: ignore[return-value]
 
 
 class UnboundedContinuous(Unbounded):
@@ -115,7 +116,3 @@ class UnboundedDiscrete(Unbounded):
     """
 
     _default_domain = "discrete"
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)
