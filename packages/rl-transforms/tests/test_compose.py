@@ -219,3 +219,15 @@ def test_a_selection_that_names_what_is_carried_lets_it_pass():
     root = both.reset(TensorDict(flags, [4]))
     assert both.step(root, TensorDict(flags, [4]))["step_count"].flatten().tolist() == [1] * 4
     assert both.carried == ["step_count"]
+
+
+def test_a_change_in_place_does_not_reach_the_rows_that_go_on():
+    class Doubled(Transform):
+        def apply_leaf(self, value):
+            return value.mul_(2)
+
+    mask = torch.tensor([True, False])
+    for double in (Doubled(["a"]), as_transform(lambda batch: batch.set("a", batch["a"].mul_(2)))):
+        root = TensorDict({"a": torch.tensor([1.0, 3.0])}, [2])
+        assert double.reset(root, mask)["a"].tolist() == [2, 3]
+        assert root["a"].tolist() == [1, 3]

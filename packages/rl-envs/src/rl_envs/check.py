@@ -8,8 +8,9 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env import EnvBase
+from rl_envs.env_specs import leaves_of
 from rl_layout import keys
-from rl_specs import Composite
+from rl_specs import Composite, StackedComposite
 
 
 def check_env_specs(env: EnvBase, num_steps: int = 3, seed: int | None = None) -> None:
@@ -69,18 +70,31 @@ def _compare(
         keys.as_tuple(key): leaf for spec in specs for key, leaf in spec.items(True, True)
     }
     there = dict(keys.leaves(found))
+    stacks = {k: one for k, one in leaves_of(*specs) if isinstance(one, StackedComposite)}
+    for key, stack in stacks.items():  # parts that may differ in shape, taken together
+        group = found.get(key, None)
+        if group is not None and not stack.is_in(group):
+            faults[f"{what}: {keys.as_key(key)!r}: {stack._complaint(group)}"] = None
     for key, leaf in promised.items():
         if key not in there:
             faults[f"{what}: {keys.as_key(key)!r} is missing, expected {leaf}"] = None
+        elif any(key[: len(stack)] == stack for stack in stacks):
+            continue
         elif leaf is not None and not leaf.is_in(there[key]):
             faults[f"{what}: {keys.as_key(key)!r}: {leaf._complaint(there[key])}"] = None
         elif _has_nan(there[key]):
             faults[f"{what}: {keys.as_key(key)!r}: expected numbers, got NaN"] = None
-        elif leaf is not None and leaf.device is not None and there[key].device != leaf.device:
+        elif _is_elsewhere(there[key], leaf):
             where = f"expected device {leaf.device}, got {there[key].device}"
             faults[f"{what}: {keys.as_key(key)!r}: {where}"] = None
     for key in there.keys() - promised.keys():
         faults[f"{what}: {keys.as_key(key)!r} has no spec; set one, or leave it out"] = None
+
+
+def _is_elsewhere(value: Any, leaf: Any) -> bool:
+    """Whether a tensor lies on another device than its spec says; objects lie on none."""
+    placed = leaf is not None and leaf.device is not None and isinstance(value, torch.Tensor)
+    return placed and bool(value.device != leaf.device)
 
 
 def _has_nan(value: Any) -> bool:

@@ -519,11 +519,16 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             guards.check_started(self)
         self._num_moves += 1
         root = guards.check_returned(self, self._reset(tensordict, **kwargs), "reset")
-        return guards.checked_reset(self, root.copy(), masks)
+        return guards.checked_reset(self, self._own(root), masks)
+
+    def _own(self, returned: TensorDictBase) -> TensorDictBase:
+        """Copy the structure of what a subclass returned; objects name no device, as roots do."""
+        copy = returned.copy()
+        return copy.clear_device_() if self._has_objects else copy
 
     def _stepped(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
-        after = guards.check_returned(self, after, "step").copy()
+        after = self._own(guards.check_returned(self, after, "step"))
         lead = self._lead(after)
         guards.fit_columns(self, after, lead)
         waits, agree = may_wait(self), self.flags_agree

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_envs.env import EnvBase
 from rl_envs.exchange import Exchange
 from rl_envs.serial import SerialEnv
+from rl_layout import keys
 from rl_slabs import Slab
 
 
@@ -129,8 +130,9 @@ class EnvServant:
         return [env.reset(root, **kwargs) for env, root in zip(self.env.envs, roots, strict=True)]
 
     def step_each(self, roots: Sequence[TensorDictBase]) -> list[TensorDictBase]:
-        """Step each environment from a root of its own."""
-        return [env.step(root) for env, root in zip(self.env.envs, roots, strict=True)]
+        """Step each environment from a root of its own; returns what lies under `"next"`."""
+        pairs = zip(self.env.envs, roots, strict=True)
+        return [env.step(root).get(keys.NEXT) for env, root in pairs]
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed the environments in turn; returns the seed of the next one."""

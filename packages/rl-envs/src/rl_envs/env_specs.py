@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from rl_envs.done import Prefix, complete_done_spec, done_groups
 from rl_layout import keys
-from rl_specs import Binary, Composite, TensorSpec, Unbounded
+from rl_specs import Binary, Composite, NonTensor, StackedComposite, TensorSpec, Unbounded
 
 Leaves = list[tuple[tuple[str, ...], TensorSpec]]
 DERIVED = (
@@ -20,6 +21,8 @@ DERIVED = (
     "_done_leaves",
     "_state_leaves",
     "_after_leaves",
+    "_has_fixed_forms",
+    "_has_objects",
 )
 
 
@@ -188,6 +191,17 @@ class EnvSpecs:
     def _after_leaves(self) -> Leaves:
         return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
 
+    @cached_property
+    def _has_fixed_forms(self) -> bool:
+        """Whether all entries are tensors whose shapes never vary."""
+        leaves = (*self._after_leaves, *self._action_leaves, *self._state_leaves)
+        return all(has_fixed_form(spec) for _, spec in leaves)
+
+    @cached_property
+    def _has_objects(self) -> bool:
+        """Whether some entries are no tensors."""
+        return any(isinstance(spec, NonTensor) for _, spec in self._after_leaves)
+
     def _specs_changed(self) -> None:
         """Forget what was derived from the specs."""
         for name in DERIVED:
@@ -229,16 +243,43 @@ def leaves_of(*specs: Composite) -> Leaves:
         specs: trees of specs.
 
     Returns:
-        Key and spec of each leaf.
+        Key and spec of each leaf. A `StackedComposite` is one: its parts differ in their leaves.
 
     Example:
         >>> from rl_specs import Unbounded
         >>> [key for key, _ in leaves_of(Composite(a=Composite(b=Unbounded(3))))]
         [('a', 'b')]
     """
-    return [
-        (keys.as_tuple(key), leaf)
-        for spec in specs
-        for key, leaf in spec.items(True, True)
-        if leaf is not None
-    ]
+    return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
+
+
+def _leaves_of(
+    spec: Composite, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], TensorSpec]]:
+    for name, entry in spec.items():
+        key = (*prefix, *keys.as_tuple(name))
+        if isinstance(entry, Composite) and not isinstance(entry, StackedComposite):
+            yield from _leaves_of(entry, key)
+        elif entry is not None:
+            yield key, entry
+
+
+def has_fixed_form(spec: TensorSpec) -> bool:
+    """Whether the values of a spec are tensors of one shape and dtype."""
+    stacked = isinstance(spec, StackedComposite)
+    return not stacked and spec.dtype is not None and -1 not in spec.shape
+
+
+def has_form(spec: TensorSpec, value: Any, lead: torch.Size = torch.Size()) -> bool:  # noqa: B008
+    """Whether a value has the shape and the dtype of its spec."""
+    if not isinstance(value, torch.Tensor) or isinstance(spec, StackedComposite):
+        return not isinstance(value, torch.Tensor) and spec.is_in(value)
+    return value.dtype == spec.dtype and matches(value.shape, lead + spec.shape)
+
+
+def matches(found: torch.Size, expected: torch.Size) -> bool:
+    """Whether sizes are the expected ones, of which -1 stands for any."""
+    return found == expected or (
+        len(found) == len(expected)
+        and all(e in (-1, f) for f, e in zip(found, expected, strict=True))
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rl_envs.arrays import Array
-from rl_envs.env_specs import Leaves
+from rl_envs.env_specs import Leaves, has_fixed_form
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
 
@@ -87,7 +87,7 @@ def schema_of(env: EnvBase) -> RowSchema | None:
 
 
 def _fits(spec: Any) -> bool:
-    if spec.dtype is None or -1 in spec.shape:
+    if not has_fixed_form(spec):
         return False
     try:
         torch.empty(0, dtype=spec.dtype).numpy()

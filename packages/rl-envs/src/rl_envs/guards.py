@@ -8,16 +8,16 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.arrays import Array
 from rl_envs.done import Prefix, complete_done
-from rl_envs.env_specs import Leaves
+from rl_envs.env_specs import Leaves, leaves_of, matches
 from rl_envs.partial_reset import fitted
 from rl_envs.waiting import may_wait
 from rl_layout import keys
-from rl_specs import Bounded, Categorical, OneHot, TensorSpec
+from rl_specs import Bounded, Categorical, NonTensor, OneHot, StackedComposite, TensorSpec
 from rl_transforms import StepCounter, Transform
 
 if TYPE_CHECKING:
@@ -308,6 +308,10 @@ def fitted_action(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
                 f"Let it write the action, or use rand_action()."
             )
             raise KeyError(msg)
+        if isinstance(spec, StackedComposite):
+            for part, leaves in _parts(key, spec, value):
+                check_leaves(leaves, part, lead, "action")
+            continue
         if isinstance(value, Tensor) and value.dtype != spec.dtype:
             value = cast_action(key, spec, value)
             out = tensordict.copy() if out is tensordict else out
@@ -405,18 +409,12 @@ def check_form(
         msg = f"{what} {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype}."
         raise TypeError(f"{msg} {advice}")
     expected = lead + spec.shape
-    if value.shape != expected and not _matches(value.shape, expected):
+    if not matches(value.shape, expected):
         msg = (
             f"{what} {keys.as_key(key)!r}: expected shape {tuple(expected)}, "
             f"got {tuple(value.shape)}."
         )
         raise ValueError(msg)
-
-
-def _matches(found: torch.Size, expected: torch.Size) -> bool:
-    return len(found) == len(expected) and all(
-        e in (-1, f) for f, e in zip(found, expected, strict=True)
-    )
 
 
 def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
@@ -442,7 +440,29 @@ def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, w
             names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
             msg = f"{what}: {keys.as_key(key)!r} is missing, the environment returned {names}."
             raise KeyError(msg)
+        if isinstance(spec, StackedComposite):
+            for part, leaves in _parts(key, spec, value):
+                check_leaves(leaves, part, lead, what)
+            continue
         check_form(key, spec, value, lead, what)
+
+
+def _parts(
+    key: tuple[str, ...], spec: StackedComposite, value: Any
+) -> Iterator[tuple[TensorDictBase, Leaves]]:
+    """Each part of lazily stacked tensordicts, with the leaves that it owes."""
+    name, count = keys.as_key(key), len(spec.specs)
+    place = value.ndim - spec.ndim + spec.dim if isinstance(value, TensorDictBase) else -1
+    if place < 0 or value.batch_size[place] != count:
+        found = tuple(value.batch_size) if isinstance(value, TensorDictBase) else type(value)
+        msg = f"{name!r}: expected tensordicts of batch size {tuple(spec.shape)}, got {found}."
+        raise ValueError(msg)
+    for number, (one, part) in enumerate(zip(spec.specs, value.unbind(place), strict=True)):
+        label = f"{'.'.join(key)}[{number}]"  # what messages call it
+        yield (
+            TensorDict({label: part}, part.batch_size),
+            [((label, *leaf), inner) for leaf, inner in leaves_of(one)],
+        )
 
 
 def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
@@ -460,6 +480,10 @@ def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
         >>> check_values([], None, "step")
     """
     for key, spec in leaves:
+        if isinstance(spec, StackedComposite):
+            for part, inner in _parts(key, spec, tensordict.get(key)):
+                check_values(inner, part, what)
+            continue
         check_value(key, spec, tensordict.get(key), what)
 
 
@@ -486,6 +510,10 @@ def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -
         msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
         raise ValueError(msg)
     if not inside:
+        if isinstance(spec, NonTensor):
+            shape = tuple(getattr(value, "shape", ()))
+            msg = f"{what} {keys.as_key(key)!r}: expected {spec}, got {value} of shape {shape}. "
+            raise ValueError(f"{msg}Give the spec shape={shape}, or set check_values = False.")
         found = value if not isinstance(value, Tensor) or value.numel() < 20 else _range(value)
         msg = (
             f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {found}. Widen the "

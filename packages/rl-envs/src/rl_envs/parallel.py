@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs import guards
@@ -17,9 +17,10 @@ from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
 from rl_envs.env_servant import EnvServant, EnvTraits
+from rl_envs.env_specs import has_form, leaves_of
 from rl_envs.exchange import RESET, Exchange, schema_of
 from rl_envs.portable import Portable
-from rl_envs.serial import Makers, one_each, states_of
+from rl_envs.serial import Makers, one_each, requests, stacked, states_of
 from rl_envs.start_methods import StartMethod
 from rl_envs.whole_number import check_whole
 from rl_envs.workers import WorkerPool
@@ -37,7 +38,8 @@ class ParallelEnv(EnvBase):
     says that they are there. Tensordicts travel instead, which is slower, where rows cannot hold
     all that an environment may read: a size of -1, entries that are no tensors, another device;
     and for environments that do not write rows themselves (`native_rows`), resets, and steps from
-    a tensordict with entries that no spec knows.
+    a tensordict with entries that no spec knows, or with entries of another form than their specs,
+    as transforms make them that change an observation under its own name.
 
     Close it, or use it in a `with` block. An environment that fails raises its own exception here,
     with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
@@ -104,6 +106,8 @@ class ParallelEnv(EnvBase):
         for number, other in enumerate(traits):
             _check_alike(first, other, number)
         super().__init__(device=first.device, batch_size=(len(traits), *first.batch_size))
+        specs = first.specs
+        self._shown_by_one = leaves_of(specs["observation_spec"], specs["done_spec"])
         for name, spec in first.specs.items():
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)
@@ -123,6 +127,7 @@ class ParallelEnv(EnvBase):
         if not self.reads_actions_only:
             inputs = [*inputs, *self._observation_leaves, *self._state_leaves]
         self._inputs = {key: self._exchange.root[key] for key, _ in inputs}
+        self._input_specs = dict(inputs)
         self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}
         for spec in (self.observation_spec, self.full_reward_spec, self.full_done_spec):
             for key, group in spec.items(True):
@@ -235,9 +240,15 @@ class ParallelEnv(EnvBase):
         if self._exchange is not None and self._is_known(tensordict):
             return super().step(tensordict)
         tensordict = guards.fitted_action(self, tensordict)
-        return self._each("step_each", tensordict.unbind(0))
+        return tensordict.copy().set(keys.NEXT, self._each("step_each", tensordict.unbind(0)))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if self._exchange is None or kwargs:  # a row holds no arguments
+            roots: Sequence[Any] = [None] * self.num_workers
+            if tensordict is not None:
+                roots = requests(tensordict, self._shown_by_one)
+            names = [key for key, _ in self._shown_by_one]
+            return self._each("reset_each", roots, kwargs).select(*names)
         self._restart(None if tensordict is None else tensordict.get(RESET).numpy())
         return self._as_tensordict(self._shown)
 
@@ -252,14 +263,16 @@ class ParallelEnv(EnvBase):
         self._num_moves += 1
         replies = self.pool.call_all(name, [(roots[share], *arguments) for share in self._shares])
         # a size of -1 differs from environment to environment: such a stack is a lazy one
-        return TensorDict.maybe_dense_stack(list(chain(*replies)))
+        return stacked(list(chain(*replies)))
 
     def _is_known(self, tensordict: TensorDictBase) -> bool:
         """Whether a step can go through the rows without losing what the environment may read."""
         if self.reads_actions_only:
             return True
-        given = {keys.as_tuple(key) for key, _ in keys.leaves(tensordict)}
-        return given <= self._declared and given >= self._inputs.keys()
+        given = dict(keys.leaves(tensordict))
+        return given.keys() <= self._declared and all(
+            key in given and has_form(spec, given[key]) for key, spec in self._input_specs.items()
+        )
 
     def _as_tensordict(self, rows: Rows) -> TensorDictBase:
         leaves = {key: torch.from_numpy(row.copy()) for key, row in rows.items()}

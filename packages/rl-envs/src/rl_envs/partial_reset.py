@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_envs.done import RESET, Prefix
@@ -126,11 +127,15 @@ def merge(
         >>> merge(old, new, {(): torch.tensor([[True], [False]])})["o"].tolist()
         [5.0, 1.0]
     """
+    if isinstance(new, LazyStackedTensorDict):
+        return _merged_parts(old, new, masks, prefix)
     found = dict(old.items())
     for name, fresh in new.items():
         before, place = found.get(name), (*prefix, name)
-        if isinstance(fresh, TensorDictBase):
+        if isinstance(fresh, TensorDictBase) and not is_non_tensor(fresh):
             found[name] = fresh if before is None else merge(before, fresh, masks, place)
+        elif is_non_tensor(before) and is_non_tensor(fresh):
+            found[name] = _merged_objects(before, fresh, mask_of(masks, prefix))
         elif not isinstance(before, Tensor) or (before.shape, before.dtype) != (
             fresh.shape,
             fresh.dtype,
@@ -139,6 +144,34 @@ def merge(
         else:
             found[name] = torch.where(fitted(mask_of(masks, prefix), fresh), fresh, before)
     return build(found, new.batch_size)
+
+
+def _merged_parts(
+    old: TensorDictBase, new: LazyStackedTensorDict, masks: Mapping[Prefix, Tensor], prefix: Prefix
+) -> TensorDictBase:
+    """Merge lazily stacked tensordicts part by part, whose leaves may differ in shape."""
+    dim = new.stack_dim
+    pairs = enumerate(zip(old.unbind(dim), new.unbind(dim), strict=True))
+    parts = []
+    for number, (before, fresh) in pairs:
+        # [*B, 1] has the dimension of the stack where that is one of the rows
+        inner = {
+            key: mask.select(dim, number) if dim < mask.ndim - 1 else mask
+            for key, mask in masks.items()
+        }
+        parts.append(merge(before, fresh, inner, prefix))
+    return LazyStackedTensorDict.lazy_stack(parts, dim)
+
+
+def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
+    """Take the objects of the rows that were reset, and the others' as they were."""
+    rows = mask.squeeze(-1)
+    while rows.ndim > fresh.ndim:
+        rows = rows.any(-1)
+    if not rows.ndim or bool(rows.all()) or not bool(rows.any()):
+        return fresh if bool(rows.all()) else before
+    pairs = zip(before.unbind(0), fresh.unbind(0), rows.unsqueeze(-1), strict=True)
+    return NonTensorStack(*[_merged_objects(*pair) for pair in pairs], stack_dim=0)
 
 
 def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_envs.env_specs import leaves_of
 from rl_layout import keys
-from rl_specs import Composite, TensorSpec
+from rl_specs import Composite, StackedComposite, TensorSpec
 
 
 class RandomPolicy:
@@ -31,10 +31,12 @@ class RandomPolicy:
     def __init__(self, action_spec: TensorSpec, action_key: keys.NestedKey = "action") -> None:
         self.action_spec = action_spec
         self._specs = {keys.as_tuple(action_key): action_spec}
+        names = [action_key]
         if isinstance(action_spec, Composite):
             self._specs = dict(leaves_of(action_spec))
+            names = [*action_spec.keys(True, True)]
         self.in_keys: list[keys.NestedKey] = []
-        self.out_keys = [keys.as_key(key) for key in self._specs]
+        self.out_keys = [keys.as_key(keys.as_tuple(key)) for key in names]
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the actions.
@@ -46,7 +48,10 @@ class RandomPolicy:
             The tensordict.
         """
         for key, spec in self._specs.items():
-            tensordict.set(key, self._drawn(spec, tensordict))
+            drawn, group = self._drawn(spec, tensordict), None
+            if isinstance(spec, StackedComposite):  # lies among what its agents see
+                group = tensordict.get(key, None)
+            tensordict.set(key, drawn if group is None else group.copy().update(drawn))
         return tensordict
 
     @staticmethod

@@ -13,6 +13,7 @@ from rl_envs import guards
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding
 from rl_envs.env import EnvBase
+from rl_envs.env_specs import Leaves, has_form
 from rl_envs.portable import Portable
 from rl_envs.whole_number import check_whole
 from rl_layout import keys
@@ -68,8 +69,6 @@ class SerialEnv(EnvBase):
         self.reward_spec = self._stacked(first.full_reward_spec)
         self.done_spec = self._stacked(first.full_done_spec)
         self.state_spec = self._stacked(first.state_spec)
-        leaves = (*self._after_leaves, *self._action_leaves, *self._state_leaves)
-        self._is_fixed = all(-1 not in spec.shape for _, spec in leaves)
         self.native_rows = all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
@@ -107,24 +106,24 @@ class SerialEnv(EnvBase):
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
-        if self._is_fixed:
+        if self._has_fixed_forms:
             return super().reset(tensordict, **kwargs)
         guards.check_open(self)
         guards.check_batch(self, tensordict)
         roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
         pairs = zip(self.envs, roots, strict=True)
-        made = TensorDict.maybe_dense_stack([env.reset(root, **kwargs) for env, root in pairs])
+        made = stacked([env.reset(root, **kwargs) for env, root in pairs])
         self._is_started = True
         return made
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
-        if self._is_fixed:
+        if self._has_fixed_forms:
             return super().step(tensordict)
         guards.check_step(self, tensordict)
         tensordict = guards.fitted_action(self, tensordict)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
-        return TensorDict.maybe_dense_stack([env.step(root) for env, root in pairs])
+        return stacked([env.step(root) for env, root in pairs])
 
     def render(self) -> Tensor:
         """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
@@ -136,20 +135,16 @@ class SerialEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None:
-            return TensorDict.stack([env.reset(**kwargs) for env in self.envs])
-        shown = dict((*self._observation_leaves, *self._done_leaves))
-        kept = tensordict.copy()
-        for key, spec in shown.items():
-            held = kept.get(key, None)
-            # rows that go on are merged by the caller; here they need only have the right form
-            if held is None or (held.shape, held.dtype) != (spec.shape, spec.dtype):
-                kept.set(key, spec.zero())
-        pairs = zip(self.envs, kept.unbind(0), strict=True)
-        return TensorDict.stack([env.reset(root, **kwargs).select(*shown) for env, root in pairs])
+            return stacked([env.reset(**kwargs) for env in self.envs])
+        first = self.envs[0]
+        shown = [*first._observation_leaves, *first._done_leaves]
+        names = [key for key, _ in shown]
+        pairs = zip(self.envs, requests(tensordict, shown), strict=True)
+        return stacked([env.reset(root, **kwargs).select(*names) for env, root in pairs])
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
-        return TensorDict.stack([env.step(root).get(keys.NEXT) for env, root in pairs])
+        return stacked([env.step(root).get(keys.NEXT) for env, root in pairs])
 
     def _set_seed(self, seed: int) -> None:
         """Nothing is random beside the environments."""
@@ -167,8 +162,8 @@ class SerialEnv(EnvBase):
             env.close()
 
     def _stacked(self, spec: Composite) -> Composite:
-        stacked: Composite = stack_specs([spec.clone() for _ in self.envs], 0)
-        return stacked
+        whole: Composite = stack_specs([spec.clone() for _ in self.envs], 0)
+        return whole
 
 
 class SerialBinding:
@@ -214,6 +209,33 @@ class SerialBinding:
         """Say which entries of `"next"` the policy writes."""
         for binding in self.bindings:
             binding.receive(names)
+
+
+def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Stack one tensordict of each environment; lazily where sizes vary."""
+    made: TensorDictBase = TensorDict.maybe_dense_stack(list(rows), 0)
+    return made
+
+
+def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
+    """Take a request for a partial reset apart, into one for each environment.
+
+    Rows that go on are merged by the caller, whose entries may have passed transforms: here they
+    need only have the form that each environment gives them.
+
+    Args:
+        tensordict: `[N, *B]` with masks. It is not changed.
+        shown: what a reset of one environment returns.
+    """
+    roots = []
+    for row in tensordict.unbind(0):
+        root = row.copy()
+        for key, spec in shown:
+            held = root.get(key, None)
+            if held is None or not has_form(spec, held):
+                root.set(key, spec.zero())
+        roots.append(root)
+    return roots
 
 
 def _row(columns: Rows, i: int) -> dict[tuple[str, ...], Array]:

@@ -45,7 +45,8 @@ def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None)
     """
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
-    if looks or env.done_groups != [()] or env._state_leaves or not env.batch_locked:
+    plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms
+    if looks or not plain or not env.batch_locked:
         return False
     if request.policy is not None:
         outputs = [entry.out_keys for entry in policy_plan(request.policy).entries]

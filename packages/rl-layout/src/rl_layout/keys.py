@@ -7,9 +7,9 @@ Done-like keys and rewards end in a dimension of size 1; ids and row numbers do 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from tensordict import TensorDictBase, is_non_tensor
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 
@@ -149,7 +149,8 @@ def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
         tensordict: any tensordict.
 
     Yields:
-        Each leaf's key as a tuple, and the leaf: a tensor, or what stands for other data.
+        Each leaf's key as a tuple, and the leaf: a tensor, or what stands for other data. Of
+        lazily stacked tensors that differ in shape that is the stack with this entry alone.
 
     Example:
         >>> import torch
@@ -158,12 +159,29 @@ def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
         >>> [key for key, _ in leaves(batch)]
         [('a', 'b'), ('c',)]
     """
-    for name, value in tensordict.items():
-        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+    is_stack = isinstance(tensordict, LazyStackedTensorDict)
+    for name, value in _read(tensordict) if is_stack else tensordict.items():
+        if isinstance(value, _Ragged):
+            yield (name,), value.stack
+        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
             for key, leaf in leaves(value):
                 yield (name, *key), leaf
         else:
             yield (name,), value
+
+
+class _Ragged(NamedTuple):
+    """Tensors of different shapes, as a stack of tensordicts with this entry alone."""
+
+    stack: TensorDictBase
+
+
+def _read(stack: TensorDictBase) -> Iterator[tuple[str, Any]]:
+    for name in stack.keys():  # noqa: SIM118 - a stack iterates over its parts
+        try:
+            yield name, stack.get(name)
+        except RuntimeError:  # tensors that differ in shape make no tensor
+            yield name, _Ragged(stack.select(name))
 
 
 def require(tensordict: TensorDictBase, key: NestedKey) -> Any:

@@ -95,10 +95,25 @@ def _merge(
         if _is_group(value):
             groups = (old.get(name), new.get(name))
             one, other = (group if _is_group(group) else value.empty() for group in groups)
-            value = _merge(one, other, dropped, key)
+            value = _merged_groups(one, other, dropped, key)
         found[name] = value
     names = after.names if after._has_names() else None
     return build(found, after.batch_size, names, after.device)
+
+
+def _merged_groups(
+    before: TensorDictBase,
+    after: TensorDictBase,
+    dropped: set[tuple[str, ...]],
+    prefix: tuple[str, ...],
+) -> TensorDictBase:
+    """Merge two groups: part by part where their parts may differ in shape."""
+    stack = next((one for one in (after, before) if isinstance(one, LazyStackedTensorDict)), None)
+    if stack is None:
+        return _merge(before, after, dropped, prefix)
+    pairs = zip(*(one.unbind(stack.stack_dim) for one in (before, after)), strict=True)
+    parts = [_merged_groups(one, other, dropped, prefix) for one, other in pairs]
+    return LazyStackedTensorDict.lazy_stack(parts, stack.stack_dim)
 
 
 def _is_group(value: Any) -> bool:

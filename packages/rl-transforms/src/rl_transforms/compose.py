@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_layout import RowSource
-from rl_layout.keys import NestedKey
+from rl_layout.keys import NestedKey, as_key, leaves
 from rl_specs import Composite
 from rl_transforms.entries import merge_rows, with_entries
 from rl_transforms.transform import Place, Transform
@@ -274,9 +274,11 @@ class CallableTransform(Transform):
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Call the function on the root; rows outside the mask keep what they hold."""
-        made = self.forward(root)
         if mask is None:
-            return made
+            return self.forward(root)
+        # a function that changes leaves in place must not reach the rows that go on
+        copies = {as_key(key): value.clone() for key, value in leaves(root)}
+        made = self.forward(with_entries(root, copies))
         kept = {}
         for key in made.keys(include_nested=True, leaves_only=True):
             old, new = root.get(key, None), made.get(key)

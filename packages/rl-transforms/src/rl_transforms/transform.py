@@ -155,7 +155,9 @@ class Transform(nn.Module):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = root.get(key, None)
             if value is not None:
-                fresh = self._named(self.apply_leaf, key, value)
+                # a leaf that is changed in place must not reach the rows that go on
+                given = value if mask is None else value.clone()
+                fresh = self._named(self.apply_leaf, key, given)
                 changes[out] = _merged(mask, fresh, root.get(out, None))
         return with_entries(root, changes) if changes else root
 
