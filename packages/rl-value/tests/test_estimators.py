@@ -451,9 +451,29 @@ def test_gradients_flow_only_where_they_are_wanted():
     assert not GAE(gamma=0.9, lmbda=0.9, value_network=net)(batch.clone())[
         "advantage"
     ].requires_grad
+    batch["observation"].requires_grad_()
+    reward = batch["next", "reward"].requires_grad_()
     found = GAE(gamma=0.9, lmbda=0.9, value_network=net, differentiable=True)(batch.clone())
-    found["value_target"].sum().backward()
-    assert net.module.weight.grad.abs().sum() > 0
+    (found["advantage"].sum() + found["value_target"].square().sum()).backward()
+    assert reward.grad.abs().sum() > 0
+    assert batch["observation"].grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("passed", [False, True])
+@pytest.mark.parametrize("kind", [GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace])
+def test_no_estimator_trains_a_network(kind, passed):
+    net, acts = critic(), actor()
+    acts[0].module = torch.nn.Linear(2, 3)
+    settings = {"lmbda": 0.8} if kind in (GAE, TDLambdaEstimator) else {}
+    settings |= {"actor_network": acts} if kind is VTrace else {}
+    batch = prepared(trajectories([3, 2], EndKind.TRUNCATED))
+    batch["next", "reward"].requires_grad_()
+    params = TensorDict.from_module(net) if passed else None
+    estimator = kind(gamma=0.9, value_network=net, differentiable=True, **settings)
+    found = estimator(batch, params=params, target_params=params)
+    (found["advantage"].square().sum() + found["value_target"].sum()).backward()
+    assert all(weight.grad is None for weight in (*net.parameters(), *acts.parameters()))
+    assert all(weight.requires_grad for weight in (*net.parameters(), *acts.parameters()))
 
 
 def test_time_may_be_another_dimension():
@@ -467,6 +487,12 @@ def test_time_may_be_another_dimension():
     for found in (GAE(time_dim=0, **settings)(swapped), GAE(**settings)(named)):
         for key in ("advantage", "value_target", "state_value"):
             torch.testing.assert_close(found[key].transpose(0, 1), expected[key])
+    for estimator in (GAE(**settings), GAE(time_dim=1, **settings)):  # what is said last wins
+        found = estimator(swapped.clone(), time_dim=0)
+        torch.testing.assert_close(found["advantage"].transpose(0, 1), expected["advantage"])
+        target = estimator.value_estimate(swapped.clone(), time_dim=0)
+        torch.testing.assert_close(target.transpose(0, 1), expected["value_target"])
+    assert swapped.names == [None, None]
     with pytest.raises(ValueError, match=r"time_dim=2: the batch is \[3, 5\]"):
         GAE(time_dim=2, **settings)(plain)
 

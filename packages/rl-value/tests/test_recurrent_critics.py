@@ -156,5 +156,14 @@ def test_padding_alone_gets_zeros(settings, steps):
     for key in ("advantage", "value_target", "state_value", ("next", "state_value")):
         assert found[key].shape == (2, 5, 1)
         assert not found[key].any()
-    found["value_target"].sum().backward()
-    assert all(p.grad is None or not p.grad.any() for p in net.parameters())
+        assert not found[key].requires_grad
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_chunks": 2}, {"single_call": False}])
+def test_a_recurrent_critic_is_not_trained_by_its_targets(settings):
+    net, batch = critic(), prepared(environments(2, 5, [3, 4], KINDS))
+    batch["next", "reward"].requires_grad_()
+    found = GAE(gamma=0.9, lmbda=0.7, value_network=net, differentiable=True, **settings)(batch)
+    (found["value_target"].sum() + found["advantage"].square().sum()).backward()
+    assert all(weight.grad is None for weight in net.parameters())
+    assert not found["state_value"].requires_grad

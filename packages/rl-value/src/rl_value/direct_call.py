@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
@@ -49,6 +50,32 @@ def check_network(name: str, network: Any, method: str = "forward") -> None:
         msg = f"{name}: expected a module that has {method}, got {type(network).__name__}. "
         msg += "Make it a ProbabilisticTensorDictSequential."
         raise TypeError(msg)
+
+
+def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
+    """Make the parameters of a network constants for a while: gradients pass it, and stop there.
+
+    Args:
+        network: any, or None.
+
+    Returns:
+        A context; outside of it the parameters are what they were.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Linear(1, 1)
+        >>> with held_out(net):
+        ...     net(torch.ones(1, 1)).requires_grad
+        False
+    """
+    if network is None or not torch.is_grad_enabled():
+        return nullcontext()
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        return nullcontext()
+    values = TensorDict.from_module(network).detach()
+    # otherwise tensordict would make parameters of them, that gradients are computed for
+    constants: AbstractContextManager[Any] = values.to_module(network, preserve_module_state=False)
+    return constants
 
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:

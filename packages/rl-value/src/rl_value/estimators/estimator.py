@@ -17,10 +17,16 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import NestedKey, as_tuple, next_key
 from rl_layout.tensordict_fast import find, put
-from rl_value.direct_call import check_network
+from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.entries import Entries
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, time_dimension, under_next
+from rl_value.estimators.steps import (
+    Steps,
+    check_writable,
+    time_dimension,
+    under_next,
+    with_time_last,
+)
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised
@@ -51,7 +57,9 @@ class ValueEstimator(NamedModule):
         value_network: writes the values; None reads stored ones.
         shifted: read a sequence of ``T + shifted_budget`` observations for each row of the
             batch; steps that do not fit are False in ``"shifted_valid"``, with zeros.
-        differentiable: let gradients through.
+        differentiable: let gradients through to rewards, observations and discounts. The networks'
+            own parameters are constants, as are those that are passed: neither an advantage nor a
+            target trains a critic.
         skip_existing: use stored values where there are any.
         average_rewards: standardise the rewards of the steps that count first; those left out,
             as without their next observation, are in no mean.
@@ -187,6 +195,7 @@ class ValueEstimator(NamedModule):
         *,
         params: TensorDictBase | None = None,
         target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
     ) -> TensorDictBase:
         """Write advantage, target and values to a batch.
 
@@ -194,6 +203,7 @@ class ValueEstimator(NamedModule):
             tensordict: a TED batch ``[*B, T]``.
             params: parameters of the value network in place of its own.
             target_params: parameters to evaluate next states with.
+            time_dim: dimension of time of this batch, in place of the estimator's own.
 
         Returns:
             The batch.
@@ -201,12 +211,13 @@ class ValueEstimator(NamedModule):
         Raises:
             KeyError: an entry is missing.
             TypeError: an entry has the wrong dtype.
-            ValueError: an entry has the wrong shape, or settings and data contradict each other.
+            ValueError: an entry has the wrong shape, settings and data contradict each other, or
+                observations say that time is another dimension of a batch that names none.
             RuntimeError: the batch is locked.
         """
         check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
-            valued, unplace = self._valued(tensordict, params, target_params)
+            valued, unplace = self._valued(tensordict, params, target_params, time_dim=time_dim)
             advantage, target = self.estimate(valued)
             self._write(tensordict, valued, (advantage, target), unplace)
         return tensordict
@@ -218,6 +229,7 @@ class ValueEstimator(NamedModule):
         params: TensorDictBase | None = None,
         target_params: TensorDictBase | None = None,
         next_value: Tensor | None = None,
+        time_dim: int | None = None,
     ) -> Tensor:
         """Compute value targets alone, and write nothing.
 
@@ -226,12 +238,13 @@ class ValueEstimator(NamedModule):
             params: parameters of the value network in place of its own.
             target_params: parameters to evaluate next states with.
             next_value: values of the next states ``[*B, T, 1]``, where they are known.
+            time_dim: dimension of time of this batch, in place of the estimator's own.
 
         Returns:
             ``[*B, T, 1]``.
         """
         with nullcontext() if self.differentiable else torch.no_grad():
-            valued, unplace = self._valued(tensordict, params, target_params, next_value)
+            valued, unplace = self._valued(tensordict, params, target_params, next_value, time_dim)
             return unplace(self.estimate(valued)[1])
 
     @abstractmethod
@@ -256,14 +269,16 @@ class ValueEstimator(NamedModule):
         params: TensorDictBase | None,
         target_params: TensorDictBase | None,
         next_value: Tensor | None = None,
+        time_dim: int | None = None,
     ) -> tuple[Valued, Unplace]:
         """Read the steps of a batch and call the network."""
         if target_params is not None and self.calls.shifted:
             msg = "shifted=True reads values and next values at once: it takes no target_params."
             raise ValueError(msg)
-        dim = time_dimension(tensordict, self.time_dim)
+        said = self.time_dim if time_dim is None else time_dim
+        dim = time_dimension(tensordict, said)
         last = dim == tensordict.ndim - 1
-        batch = tensordict if last else tensordict.transpose(dim, -1)
+        batch = with_time_last(tensordict, dim, is_said=said is not None)
         steps = Steps.of(batch, self.entries, None if last else dim)
 
         def unplace(values: Tensor) -> Tensor:
@@ -308,7 +323,11 @@ class ValueEstimator(NamedModule):
                 msg = f"the network writes {list(network.out_keys)}, not {key!r}. "
                 msg += "Call set_keys(value=...)."
                 raise KeyError(msg)
-            found = unroll_steps(network, steps, key, self.calls, params, target_params)
+            params, target_params = (  # nothing trains them through a target
+                each if each is None else each.detach() for each in (params, target_params)
+            )
+            with held_out(network):
+                found = unroll_steps(network, steps, key, self.calls, params, target_params)
             substituted = 0 if found.substituted is None else found.substituted
             if substituted is not self._substituted:  # a module takes long to set anything
                 self._substituted = substituted

@@ -345,6 +345,34 @@ def check_writable(tensordict: TensorDictBase) -> None:
         raise RuntimeError(msg)
 
 
+def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:
+    """Turn a batch so that time is its last dimension, and name it where it was said to be time.
+
+    Args:
+        tensordict: the batch; it is not changed.
+        dim: dimension of time, from the front.
+        is_said: whether the caller said so: then neighbours are not compared.
+
+    Returns:
+        The batch itself, or another tensordict of the same tensors.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> with_time_last(TensorDict({}, [2, 3]), 0, is_said=True).names
+        [None, 'time']
+    """
+    last: int = tensordict.ndim - 1
+    turned = tensordict if dim == last else tensordict.transpose(dim, last)
+    if not is_said:
+        return turned
+    names = list(turned.names) if turned._has_names() else [None] * turned.ndim
+    if names[last] == keys.TIME:
+        return turned
+    turned = turned.copy()
+    turned.names = [*(None if name == keys.TIME else name for name in names[:last]), keys.TIME]
+    return turned
+
+
 def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
     """Find the time dimension of a batch: the given one, the one of that name, or the last.
 

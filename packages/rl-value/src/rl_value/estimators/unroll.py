@@ -296,7 +296,11 @@ def unroll(
     """
     size = len(reader.slots)
     spans = [(0, size)] if chunk_size is None else reader.slots.chunks(chunk_size)
-    swapped: Any = nullcontext() if params is None else params.to_module(reader.network)
+    swapped: Any = (
+        nullcontext()
+        if params is None
+        else params.to_module(reader.network, preserve_module_state=False)
+    )
     found = []
     with swapped, set_recurrent_mode(True):
         for start, stop in spans:
@@ -380,6 +384,15 @@ def evaluate(
         >>> evaluate(net, [({("x",): torch.ones(2, 1)}, 2)], "y", None)[0].flatten()
         tensor([2., 2.])
     """
-    swapped: Any = nullcontext() if params is None else params.to_module(network)
+    swapped: Any = (
+        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
+    )
     with swapped, set_recurrent_mode(True):
         return [output_from(network, inputs, size, wanted) for inputs, size in given]
+
+
+def _swapped(network: TensorDictModuleBase, params: TensorDictBase | None) -> Any:
+    """A context in which a network has other parameters, as they are."""
+    if params is None:
+        return nullcontext()
+    return params.to_module(network, preserve_module_state=False)

@@ -13,7 +13,7 @@ from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey
 from rl_value.acting import Acting
 from rl_value.actions import log_probability, log_probability_key, stored_log_probability
-from rl_value.direct_call import check_network
+from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished, standardised
 from rl_value.padding import readable
@@ -124,7 +124,7 @@ class VTrace(ValueEstimator):
         entry = self.entries["sample_log_prob"]
         actor = self.actor_network
         batch = readable(batch, actor, more=[*actor.out_keys, self.action_key])
-        with set_recurrent_mode(True):
+        with set_recurrent_mode(True), held_out(actor):
             dist = Acting(actor, batch).dist
         now = log_probability(dist, batch, self.action_key)
         stored = stored_log_probability(dist, batch, self.action_key, entry)

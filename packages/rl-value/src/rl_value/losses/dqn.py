@@ -16,7 +16,13 @@ from rl_layout.tensordict_fast import find
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, time_dimension, under_next
+from rl_value.estimators.steps import (
+    Steps,
+    check_writable,
+    time_dimension,
+    under_next,
+    with_time_last,
+)
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.distance import DISTANCES, distance
@@ -190,7 +196,8 @@ class DQNLoss(LossModule):
         check_writable(batch)
         dim, last = time_dimension(batch, self.value_estimator.time_dim), batch.ndim - 1
         moved = None if dim == last else dim
-        turned = batch if moved is None else batch.transpose(dim, last)
+        is_said = self.value_estimator.time_dim is not None
+        turned = with_time_last(batch, dim, is_said=is_said)
         if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
             found = self._placed(FixedSteps.of(turned, self.entries, moved))
         else:
