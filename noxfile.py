@@ -323,6 +323,21 @@ def gpu(session: nox.Session, package: str) -> None:
     session.run("pytest", f"packages/{package}", "-m", "gpu", env={"RL_REQUIRE_GPU": "1"})
 
 
+@nox.session(default=False)
+def shape(session: nox.Session) -> None:
+    """Print what one call passes through, and what each package holds."""
+    install(session, *editable(list(PACKAGES)), "gymnasium", "grimp", "networkx")
+    session.run("python", "tools/shape.py", *session.posargs)
+
+
+@nox.session(default=False)
+def wheels(session: nox.Session) -> None:
+    """Build a wheel of every package into `dist`, for `pip install --find-links dist NAME`."""
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    paths = [f"packages/{name}" for name in PACKAGES]
+    session.run("pip", "wheel", "-q", "--no-deps", "-w", "dist", *paths)
+
+
 @nox.session(default=False, venv_backend="none")
 def versions(session: nox.Session) -> None:
     """List the packages, their versions, their layers and what they stand on."""

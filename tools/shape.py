@@ -1,0 +1,287 @@
+"""Print the shape of the code: what one call passes through, and what each package holds.
+
+    python tools/shape.py              both tables
+    python tools/shape.py --calls      only the calls
+    python tools/shape.py --packages   only the packages
+
+A call is recorded by `sys.setprofile` after three that warm it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def sources(package: Path) -> list[Path]:
+    """The modules of a package."""
+    return sorted((package / "src").rglob("*.py"))
+
+
+def docstring(node: ast.AST) -> ast.Expr | None:
+    """The statement that is a definition's docstring."""
+    body = getattr(node, "body", None)
+    if not isinstance(body, list) or not body or not isinstance(body[0], ast.Expr):
+        return None
+    value = body[0].value
+    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return body[0] if is_text else None
+
+
+def span(node: ast.Expr) -> range:
+    """The lines of a statement."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def code_and_comments(text: str, tree: ast.Module) -> tuple[int, int]:
+    """Lines that hold code, and lines that hold a comment."""
+    documented = {n for node in ast.walk(tree) if (d := docstring(node)) for n in span(d)}
+    skipped = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    code, comments = set(), set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        lines = range(token.start[0], token.end[0] + 1)
+        if token.type == tokenize.COMMENT:
+            comments.update(lines)
+        elif token.type not in skipped:
+            code.update(lines)
+    return len(code - documented), len(comments)
+
+
+def exported(package: Path) -> set[str]:
+    """The names that a package exports."""
+    tree = ast.parse((package / "src" / module_of(package) / "__init__.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def module_of(package: Path) -> str:
+    """The import name of a package."""
+    return package.name.replace("-", "_")
+
+
+def internal_docstrings(tree: ast.Module, public: set[str]) -> int:
+    """Lines of docstrings on names that are not exported; a method counts with its class."""
+    lines = 0
+    for node in tree.body:
+        if isinstance(node, Definition) and node.name not in public:
+            lines += sum(len(span(d)) for inner in ast.walk(node) if (d := docstring(inner)))
+    return lines
+
+
+def type_names(tree: ast.Module) -> Iterator[str]:
+    """Classes of a module, and its aliases of types."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            name = ast.unparse(node.targets[0])
+            if name[:1].isupper() and not name.isupper() and name.isidentifier():
+                yield name
+
+
+def private_reads(tree: ast.Module) -> int:
+    """Reads of private fields that this module does not define itself."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, Definition)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.AnnAssign):
+            own.add(ast.unparse(node.target).rpartition(".")[2])
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            count += ast.unparse(node.value) not in ("self", "cls", "super()")
+        elif isinstance(node, ast.ImportFrom):
+            count += sum(is_private(alias.name) for alias in node.names)
+    return count
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with one underscore."""
+    return name.startswith("_") and not name.startswith("__")
+
+
+def circles() -> list[list[str]]:
+    """Modules that import each other in a circle."""
+    import grimp
+    import networkx
+
+    graph = grimp.build_graph(*map(module_of, PACKAGES))
+    arrows = [(m, to) for m in graph.modules for to in graph.find_modules_directly_imported_by(m)]
+    parts = networkx.strongly_connected_components(networkx.DiGraph(arrows))
+    return sorted(sorted(part) for part in parts if len(part) > 1)
+
+
+def print_packages() -> None:
+    """Print a row for each package, then circles and type names with several homes."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    names = ("files", "code", "comments/100", "internal docs", "circles", "private", "in tests")
+    print(f"{'package':<16}" + "".join(f"{name:>14}" for name in names))
+    found, total = circles(), Counter[str]()
+    for package in PACKAGES:
+        row, public = Counter[str](), exported(package)
+        for path in sources(package):
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+            code, comments = code_and_comments(text, tree)
+            row.update(files=1, code=code, comments=comments, private=private_reads(tree))
+            row.update(docs=internal_docstrings(tree, public))
+            for name in type_names(tree):
+                homes[name].append(str(path.relative_to(package / "src").with_suffix("")))
+        for path in (package / "tests").rglob("*.py"):
+            row["tests"] += private_reads(ast.parse(path.read_text(encoding="utf-8")))
+        row["circles"] = sum(part[0].startswith(module_of(package) + ".") for part in found)
+        print_row(package.name, row)
+        total.update(row)
+    print_row("all", total)
+    for part in found:
+        print(f"circle of {len(part)}: {', '.join(part)}")
+    twice = {name: where for name, where in homes.items() if len(where) > 1}
+    print(f"{len(twice)} type names with more than one home: {', '.join(sorted(twice))}")
+
+
+def print_row(name: str, row: Counter[str]) -> None:
+    """Print the figures of one package."""
+    share = 100 * row["comments"] / max(1, row["code"])
+    rest = [row[key] for key in ("docs", "circles", "private", "tests")]
+    cells = [row["files"], row["code"], f"{share:.1f}", *rest]
+    print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells))
+
+
+class Calls:
+    """What happens in one call: ours, and calls into tensordict."""
+
+    def __init__(self) -> None:
+        self.functions: Counter[tuple[str, int]] = Counter()
+        self.tensordict = self.depth = self._now = 0
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        """Count a call or a return, as `sys.setprofile` wants it."""
+        name = frame.f_code.co_filename
+        if str(ROOT / "packages") in name and "/src/" in name:
+            self._now += {"call": 1, "return": -1}.get(event, 0)
+            self.depth = max(self.depth, self._now)
+            if event == "call":
+                self.functions[name, frame.f_code.co_firstlineno] += 1
+        elif event == "call" and "/tensordict/" in name:
+            self.tensordict += 1
+
+    def cells(self) -> list[int]:
+        """Calls, functions, files, depth, calls into tensordict."""
+        files = {name for name, _ in self.functions}
+        calls = self.functions.total()
+        return [calls, len(self.functions), len(files), self.depth, self.tensordict]
+
+
+def recorded(act: Callable[[], object]) -> Calls:
+    """Record one call after three that warm it up."""
+    for _ in range(3):
+        act()
+    calls = Calls()
+    sys.setprofile(calls)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def acts() -> Iterator[tuple[str, Callable[[], object]]]:
+    """One call of each path that a user takes at every step."""
+    import torch
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule
+
+    from rl_collect import Collector
+    from rl_envs import GymEnv, SerialEnv
+    from rl_layout import set_recurrent_mode
+    from rl_layout.synthetic import trajectories
+    from rl_policies import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
+    from rl_recurrent import GRUModule
+    from rl_replay import LazyTensorStorage, ReplayBuffer, SliceSampler
+    from rl_value import GAE
+
+    batch = trajectories([50, 30, 20])
+    rows = batch[0]
+    kinds = {
+        "": ReplayBuffer(storage=LazyTensorStorage(10_000), batch_size=32),
+        " lossless": ReplayBuffer(storage=LazyTensorStorage(10_000, lossless=True)),
+        " shared": ReplayBuffer(storage=LazyTensorStorage(10_000), shared=True),
+    }
+    for name, buffer in kinds.items():
+        yield f"ReplayBuffer.extend{name}", lambda buffer=buffer: buffer.extend(batch)
+        if not name:
+            yield "ReplayBuffer.add", lambda buffer=buffer: buffer.add(rows)
+            yield "ReplayBuffer.sample uniform", buffer.sample
+    slices = ReplayBuffer(
+        storage=LazyTensorStorage(10_000), sampler=SliceSampler(num_slices=4), batch_size=32
+    )
+    slices.extend(batch)
+    yield "ReplayBuffer.sample slices", slices.sample
+
+    env = GymEnv("CartPole-v1")
+    root = env.rand_action(env.reset())
+    yield "GymEnv.step", lambda: env.step(root)
+    layers = MLP(in_features=4, out_features=2, num_cells=[32, 32])
+    actor = ProbabilisticActor(
+        TensorDictModule(layers, ["observation"], ["logits"]),
+        in_keys=["logits"],
+        spec=env.action_spec,
+        distribution_class=OneHotCategorical,
+        return_log_prob=True,
+    )
+    vector = SerialEnv(4, lambda: GymEnv("CartPole-v1"))
+    collector = Collector(vector, actor, frames_per_batch=8, total_frames=10_000)
+    batches = iter(collector)
+    yield "Collector.next", lambda: next(batches)
+    critic = ValueOperator(MLP(in_features=4, out_features=1, num_cells=[32]), ["observation"])
+    collected = next(batches)
+    gae = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
+    yield "GAE.forward", lambda: gae(collected.clone())
+    gru = GRUModule(input_size=4, hidden_size=8, in_key="observation", out_key="embedding")
+    flat = TensorDict(
+        observation=torch.rand(100, 4),
+        is_init=torch.arange(100).unsqueeze(-1) % 25 == 0,
+        recurrent_state=torch.zeros(100, 1, 8),
+        batch_size=[100],
+    )
+
+    def unroll() -> object:
+        with set_recurrent_mode(True):
+            return gru(flat.clone())
+
+    yield "GRUModule.forward", unroll
+    collector.shutdown()
+
+
+def print_calls() -> None:
+    """Print what one call of each path passes through inside our packages."""
+    names = ("calls", "functions", "files", "depth", "tensordict")
+    print(f"{'one call of':<30}" + "".join(f"{name:>11}" for name in names))
+    for name, act in acts():
+        print(f"{name:<30}" + "".join(f"{cell:>11}" for cell in recorded(act).cells()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print the shape of the code.")
+    parser.add_argument("--calls", action="store_true", help="only what one call passes through")
+    parser.add_argument("--packages", action="store_true", help="only what each package holds")
+    options = parser.parse_args()
+    if options.calls or not options.packages:
+        print_calls()
+    if options.packages or not options.calls:
+        print_packages()
