@@ -103,6 +103,15 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     def _set_state(self, state: Mapping[str, Any]) -> None:
         EnvBase._get_state(self)  # says what is missing
 
+    def _to(self, device: torch.device) -> None:
+        """Move the state; specs follow by themselves."""
+        msg = (
+            f"this {type(self).__name__} lives on {self.device} and cannot be moved to {device}: "
+            f"make it with device={str(device)!r} where it takes that, or move what it returns by "
+            f"TransformedEnv(env, DeviceCastTransform({str(device)!r}, {str(self.device)!r}))."
+        )
+        raise NotImplementedError(msg)
+
     def _close(self) -> None:
         """Release what the environment holds. Called once."""
 
@@ -273,7 +282,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
 
         Args:
             max_steps: most steps to play, at least 1.
-            policy: adds the action to a root; random actions where None.
+            policy: adds the action to a root; random actions where None or `env.rand_step`.
             callback: called with the environment and each finished step.
             auto_reset: reset the environment first. Otherwise go on from `tensordict`, whose rows
                 that are done are reset first, as `maybe_reset` does; or, where an environment
@@ -304,6 +313,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             [False, False, True, False, False, True, False]
         """
         guards.check_open(self)
+        policy = rollout.without_steps(policy)
         request = Request(
             max_steps,
             rollout.moved(policy, self.device) if auto_cast_to_device else policy,
@@ -415,6 +425,34 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         return root.set("next", after.update(done.clone()))
 
     # state
+
+    def to(self, device: torch.device | str | int) -> Self:
+        """Move the environment to a device, in place.
+
+        A subclass says how by `_to(device)`. The next step needs a reset first.
+
+        Args:
+            device: where its state and its data shall lie.
+
+        Returns:
+            The environment itself.
+
+        Raises:
+            NotImplementedError: it cannot be moved.
+            RuntimeError: the environment is closed, or there is no such device.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().to("cpu").device
+            device(type='cpu')
+        """
+        guards.check_open(self)
+        place = guards.device_of(device)
+        if place != guards.device_of(self.device):
+            self._to(place)
+            self.device, self._is_started = place, False
+            self._move_specs()
+        return self
 
     def state_dict(self) -> dict[str, Any]:
         """Save where the environment stands: generators, counters and limits included.

@@ -202,6 +202,14 @@ class EnvSpecs:
         """Whether some entries are no tensors."""
         return any(isinstance(spec, NonTensor) for _, spec in self._after_leaves)
 
+    def _move_specs(self) -> None:
+        """Follow the environment to its device."""
+        for name in ("_observation", "_action", "_reward", "_done", "_state"):
+            spec = getattr(self, name)
+            if spec is not None:
+                setattr(self, name, spec.to(self.device).lock_())
+        self._specs_changed()
+
     def _specs_changed(self) -> None:
         """Forget what was derived from the specs."""
         for name in DERIVED:

@@ -42,6 +42,15 @@ def check_open(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
+def device_of(device: Any) -> torch.device:
+    """Read a device, or raise where there is none like it."""
+    try:
+        return torch.empty(0, device=torch.device(device)).device  # with its number
+    except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
+        msg = f"expected a device of this machine, as 'cpu': got {device!r} ({error})."
+        raise RuntimeError(msg) from error
+
+
 def check_started(env: EnvBase) -> None:
     """Refuse an environment that was never reset.
 

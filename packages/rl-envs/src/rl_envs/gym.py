@@ -134,6 +134,9 @@ class GymEnv(EnvBase):
         after.set("truncated", torch.tensor([bool(truncated)], device=self.device))
         return after
 
+    def _to(self, device: torch.device) -> None:
+        self.native_rows = self.reads_actions_only = device.type == "cpu"
+
     def _set_seed(self, seed: int) -> None:
         self._seed = seed
 

@@ -322,6 +322,14 @@ class ParallelEnv(EnvBase):
         states = states_of(state, self.num_workers)
         self.pool.call_all("set_states", [(states[share],) for share in self._shares])
 
+    def _to(self, device: torch.device) -> None:
+        msg = (
+            f"this {type(self).__name__} lives on {self.device}, where its processes make it: let "
+            f"create_env_fn make environments on {device}, or move what it returns by "
+            f"TransformedEnv(env, DeviceCastTransform({str(device)!r}, {str(self.device)!r}))."
+        )
+        raise NotImplementedError(msg)
+
     def _close(self) -> None:
         try:
             self.pool.close()

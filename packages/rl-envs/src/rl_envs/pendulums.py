@@ -90,6 +90,12 @@ class Pendulums(EnvBase):
     def _set_seed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
 
+    def _to(self, device: torch.device) -> None:
+        rows = (self._angle, self._speed, self._count)
+        self._angle, self._speed, self._count = (row.to(device) for row in rows)
+        # a generator cannot be moved: the stream begins anew with its seed
+        self._generator = torch.Generator(device).manual_seed(self._generator.initial_seed())
+
     def _get_state(self) -> dict[str, Any]:
         rows = {"angle": self._angle, "speed": self._speed, "count": self._count}
         saved = {name: row.clone() for name, row in rows.items()}

@@ -134,6 +134,12 @@ def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
     return marked
 
 
+def without_steps(policy: Any) -> Any:
+    """Take `env.rand_step` for a policy of random actions: the rollout itself takes the steps."""
+    takes_steps = getattr(policy, "__name__", None) == "rand_step" and hasattr(policy, "__self__")
+    return None if takes_steps else policy
+
+
 def moved(policy: Any, device: torch.device) -> Any:
     """Let a policy act on its own device.
 

@@ -157,6 +157,12 @@ class SerialEnv(EnvBase):
         for env, inner in zip(self.envs, states, strict=True):
             env.load_state_dict(inner)
 
+    def _to(self, device: torch.device) -> None:
+        for env in self.envs:
+            env.to(device)
+        self.native_rows = all(env.native_rows for env in self.envs)
+        self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
+
     def _close(self) -> None:
         for env in self.envs:
             env.close()

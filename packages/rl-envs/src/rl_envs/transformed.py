@@ -303,6 +303,13 @@ class TransformedEnv(EnvBase):
         self._inner.load_state_dict(state["base"])
         self._outer.load_state_dict(state["transforms"])
 
+    def _to(self, device: torch.device) -> None:
+        self.base_env.to(device)
+        self.transforms.to(device)
+        self.device = device
+        self._split.clear()
+        self._describe()
+
     def _close(self) -> None:
         self._inner.close()
 

@@ -285,7 +285,7 @@ def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Comp
 
     Args:
         spec: a composite. It is not changed.
-        changes: specs by key.
+        changes: specs by key; they follow the composite to its device.
 
     Returns:
         The copy, not locked; the input itself where nothing changes.
@@ -299,7 +299,7 @@ def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Comp
         return spec
     copy = spec.clone()
     for key, leaf in changes.items():
-        copy.set(key, leaf)
+        copy.set(key, leaf if copy.device is None else leaf.to(copy.device))
     return copy
 
 
