@@ -52,7 +52,7 @@ def test_every_step_is_cast_by_its_values():
 
 def test_device_steps_are_cast_at_every_step():
     env = Pendulums(3)
-    rows = env.rollout(4, policy(lambda batch: torch.ones(*batch, 1, dtype=torch.float64)))
+    rows = env.rollout(4, policy(lambda batch: torch.ones(*batch, 1, dtype=torch.int64)))
     assert rows["action"].dtype == torch.float32
     with pytest.raises(TypeError, match="cannot hold"):
         env.rollout(4, policy(lambda batch: torch.full((*batch, 1), 0.1, dtype=torch.float64)))

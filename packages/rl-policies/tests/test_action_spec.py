@@ -54,3 +54,28 @@ def test_check_names_key_dtype_and_shape():
 def test_check_scores_counts_choices():
     with pytest.raises(ValueError, match="4 choices by its spec: got scores for 5"):
         ActionForm(Categorical(4), "action").check_scores(5)
+
+
+def test_bounds_that_differ_stay_with_their_environment():
+    high = torch.tensor([[1.0], [2.0], [3.0]])
+    form = ActionForm(Bounded(torch.zeros(3, 1), high), "action")
+    assert form.projected(torch.full((3, 1), 9.0)).flatten().tolist() == [1, 2, 3]
+    assert form.projected(torch.full((5, 3, 1), 9.0))[4].flatten().tolist() == [1, 2, 3]
+    by_time = form.projected(torch.full((3, 5, 1), 9.0))
+    assert by_time.squeeze(-1).tolist() == [[1] * 5, [2] * 5, [3] * 5]
+    with pytest.raises(
+        ValueError, match=r"differs between environments \(3,\), and actions \(7, 1"
+    ):
+        form.projected(torch.full((7, 1), 9.0))
+
+
+def test_environments_that_are_alike_fit_any_batch():
+    form = ActionForm(Bounded(-1, 1, shape=(3, 2)), "action")
+    assert form.projected(torch.full((7, 2), 9.0)).tolist() == [[1.0, 1.0]] * 7
+
+
+def test_actions_are_cast_where_that_is_exact():
+    form = ActionForm(OneHot(3), "action")
+    assert form.fitted(torch.tensor([0, 1, 0]), safe=False).tolist() == [False, True, False]
+    with pytest.raises(TypeError, match="int64, with numbers"):
+        form.fitted(torch.tensor([0, 2, 0]), safe=False)

@@ -143,7 +143,7 @@ def test_schedules_and_specs_that_make_no_sense_are_refused(kwargs, error, messa
         (-1, ValueError, "negative: got -1"),
         (0.5, TypeError, "got float"),
         (True, TypeError, "got bool"),
-        (torch.zeros(5), TypeError, "torch.int64 by its spec"),
+        (torch.full((5,), 0.5), TypeError, "torch.int64 by its spec"),
     ],
 )
 def test_what_is_neither_action_nor_frames_is_refused(given, error, message):
@@ -199,3 +199,38 @@ def test_a_mask_of_another_width_is_refused():
         module = EGreedyModule(Categorical(4), action_mask_key="mask")
         with pytest.raises(ValueError, match=r"expected a mask of 4 choices.*got \(5, \d\)"):
             module.step(torch.zeros(5, dtype=torch.int64), torch.ones(5, count, dtype=torch.bool))
+
+
+def test_the_mask_of_the_spec_counts_beside_that_of_a_step():
+    spec = Categorical(3, mask=torch.tensor([True, True, False]))
+    module = explore(spec, action_mask_key="mask")
+    drawn = module.step(torch.zeros(50).long(), torch.tensor([[False, True, True]]).expand(50, 3))
+    assert drawn[0].tolist() == [1] * 50
+    with pytest.raises(ValueError, match="with that of the spec"):
+        module.step(torch.zeros(1).long(), torch.tensor([[False, False, True]]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        (Categorical(3, (-1,)), torch.zeros(7).long()),
+        (OneHot(3, (-1, 3)), torch.zeros(2, 7, 3).bool()),
+        (Bounded(0, 1, (-1, 2)), torch.full((7, 2), 9.0)),
+        (Bounded(0, 1, (-1,)), torch.full((7,), 9.0)),
+    ],
+)
+def test_dynamic_dimensions_take_the_sizes_of_the_action(spec, action):
+    found = explore(spec).step(action)[0]
+    assert found.shape == action.shape
+    assert spec.is_in(found)
+
+
+def test_a_mask_tells_how_many_choices_there_are():
+    module = explore(Categorical(-1), action_mask_key="mask")
+    found = module.step(torch.zeros(3).long(), torch.tensor([[False, True, False, False]]))
+    assert found[0].tolist() == [1, 1, 1]
+
+
+def test_choices_in_another_dtype_are_cast():
+    found = explore(OneHot(3)).step(torch.eye(3, dtype=torch.int64))[0]
+    assert found.dtype == torch.bool

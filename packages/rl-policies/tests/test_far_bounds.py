@@ -132,3 +132,24 @@ def test_a_divergence_is_infinite_where_the_other_forbids_what_is_allowed():
     p = OneHotCategorical(logits=torch.tensor([0.0, -200.0]))
     q = OneHotCategorical(logits=torch.tensor([0.0, -INF]))
     assert kl_divergence(p, q) == INF
+
+
+def integrated_entropy(low, width):
+    """By the trapezoid rule, of exp(-low t - t² / 2) on [0, width]."""
+    t = torch.linspace(0, min(width, 50 / low), 200_001, dtype=torch.float64)
+    log_p = -low * t - t.square() / 2
+    log_p = log_p - torch.trapezoid(log_p.exp(), t).log()
+    return -torch.trapezoid(log_p.exp() * log_p, t).item()
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("low", [16.0, 21.0, 149.0, 151.0, 1e3, 1e6])
+@pytest.mark.parametrize("share", [2.0**-9, 1.0, INF])
+def test_the_entropy_keeps_its_digits_however_far_the_bounds_lie(low, share, side):
+    # widths that numbers of the size of the bounds can tell
+    width = share if share == INF else share * 2.0 ** -round(math.log2(low))
+    loc = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    ends = sorted((side * low, side * (low + width)))
+    found = TruncatedNormal(loc, 1.0, low=ends[0], high=ends[1]).entropy()
+    assert found.item() == pytest.approx(integrated_entropy(low, width), abs=2e-7)
+    assert torch.autograd.grad(found.sum(), loc)[0].isfinite().all()

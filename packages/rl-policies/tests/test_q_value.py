@@ -175,3 +175,34 @@ def test_what_is_allowed_is_chosen_also_where_it_is_worth_minus_infinity():
     assert GreedyChoice("categorical")(values, mask)[0].tolist() == [1]
     made = GreedyChoice("multi_categorical", groups=(2, 2))(values, mask)
     assert made[0].tolist() == [[1, 1]]
+
+
+def test_no_key_of_the_values_means_the_usual_one():
+    actor = QValueActor(nn.Identity(), spec=Categorical(4), action_value_key=None)
+    assert "action_value" in actor.out_keys
+    assert QValueModule("categorical", None).in_keys == ["action_value"]
+
+
+@pytest.mark.parametrize("kind", [Categorical, OneHot])
+def test_safe_takes_the_best_choice_that_is_allowed(kind):
+    values = torch.tensor([[3.0, 1.0, 9.0, 2.0]])
+    spec = kind(4, mask=torch.tensor([True, True, False, True]))
+    action, _, chosen = QValueModule(spec=spec, safe=True).step(values)
+    assert spec.to_categorical(action).tolist() == [0]
+    assert chosen.tolist() == [[3.0]]
+
+
+def test_safe_keeps_to_both_masks():
+    spec = Categorical(4, mask=torch.tensor([True, True, False, True]))
+    actor = QValueModule(spec=spec, safe=True, action_mask_key="mask")
+    values, mask = torch.tensor([[3.0, 1.0, 9.0, 2.0]]), torch.tensor([[False, True, True, True]])
+    assert actor.step(values, mask)[0].tolist() == [3]
+    with pytest.raises(ValueError, match="must allow a choice in every row"):
+        actor.step(values, torch.tensor([[False, False, True, False]]))
+
+
+def test_safe_keeps_to_the_mask_of_each_environment():
+    mask = torch.tensor([[True, False], [False, True]])
+    actor = QValueModule(spec=Categorical(2, (2,), mask=mask), safe=True)
+    assert actor.step(torch.zeros(5, 2, 2))[0].tolist() == [[0, 1]] * 5
+    assert actor.step(torch.zeros(2, 3, 2))[0].tolist() == [[0] * 3, [1] * 3]

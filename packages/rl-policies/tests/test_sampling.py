@@ -245,3 +245,11 @@ def test_safe_mends_bounds_outside_the_spec_and_needs_one():
     assert module.step(torch.full((4, 3), 9.0), torch.ones(4, 3))[0].tolist() == [[1.0] * 3] * 4
     with pytest.raises(ValueError, match="pass spec"):
         SamplingModule(names, distribution_class=TanhNormal, safe=True)
+
+
+def test_numbers_are_drawn_in_the_dtype_of_the_spec():
+    spec = Categorical(3, dtype=torch.int32)
+    module = SamplingModule(["logits"], spec=spec, distribution_class=torch_dist.Categorical)
+    with torch.no_grad(), set_interaction_type(InteractionType.RANDOM):
+        for call in (module.step, module.step_calls()[0][0]):
+            assert call(torch.zeros(5, 3))[0].dtype == torch.int32

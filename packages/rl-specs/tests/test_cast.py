@@ -30,6 +30,7 @@ def test_exact_casts_are_made(spec, value, wanted):
         (Categorical(3), torch.tensor(float("inf"))),
         (Unbounded(()), torch.tensor(2**24 + 1)),
         (Unbounded(()), torch.tensor(1j)),
+        (Unbounded(()), torch.tensor(1.0, dtype=torch.float64)),
     ],
 )
 def test_casts_that_change_a_number_are_refused(spec, value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -81,6 +82,31 @@ class ActionForm:
         self.count = box.n if isinstance(box, CategoricalBox) and box.n > 0 else None
         self.groups = groups_of(leaf, key)
 
+    def cast(self, action: Tensor) -> Tensor:
+        """Hold dtype and last size of an action to the spec.
+
+        Args:
+            action: what a module is about to write, `[*B, *tail]`.
+
+        Returns:
+            The action, in the dtype of the spec where that changes no number. To look at the
+            numbers waits for the device; an action of that dtype is not looked at.
+
+        Raises:
+            TypeError: the dtype differs, and cannot hold the numbers.
+            ValueError: the last size differs.
+
+        Example:
+            >>> from rl_specs import OneHot
+            >>> ActionForm(OneHot(2), "action").cast(torch.tensor([0, 1]))
+            tensor([False,  True])
+        """
+        if action.dtype != self.dtype and not torch.compiler.is_compiling():
+            with contextlib.suppress(ValueError):  # it is named below
+                action = self.leaf.cast(action)
+        self.check(action)
+        return action
+
     def check(self, action: Tensor) -> None:
         """Compare dtype and last size of an action with the spec.
 
@@ -97,8 +123,8 @@ class ActionForm:
         """
         if action.dtype != self.dtype:
             msg = (
-                f"{self.key!r} must be {self.dtype} by its spec: got {action.dtype}. "
-                "Cast it, or the spec."
+                f"{self.key!r} must be {self.dtype} by its spec: got {action.dtype}, with numbers "
+                "that it may not hold. Cast it, or the spec."
             )
             raise TypeError(msg)
         tail = self.tail
@@ -145,7 +171,7 @@ class ActionForm:
             >>> ActionForm(Bounded(-1, 1, shape=(2,)), "action").fitted(torch.ones(2) * 9, True)
             tensor([1., 1.])
         """
-        self.check(action)
+        action = self.cast(action)
         return self.projected(action) if safe else action
 
     def projected(self, action: Tensor) -> Tensor:
@@ -172,20 +198,61 @@ class ActionForm:
             shape: sizes of the actions, `[*B, *tail]`.
 
         Returns:
-            The spec; that of one action where it describes several environments, met by another
-            batch.
+            A spec whose shape ends the sizes. Where the spec describes environments `[*E]` and the
+            batch is `[*E, T]`, that of each stands for its row; where all environments are alike,
+            that of one action fits any batch.
+
+        Raises:
+            ValueError: the environments differ, and the batch does not say which is which.
 
         Example:
             >>> from rl_specs import Bounded
             >>> ActionForm(Bounded(-1, 1, shape=(5, 2)), "action").over(torch.Size([7, 2])).shape
             torch.Size([2])
         """
-        leaf = self.leaf
+        leaf = sized(self.leaf, shape)
         lead = len(shape) - leaf.ndim
-        if -1 in leaf.shape or (lead >= 0 and shape[lead:] == leaf.shape):
+        if lead >= 0 and shape[lead:] == leaf.shape:
             return leaf
-        one: TensorSpec = leaf[(0,) * (leaf.ndim - self.event_dims)]
-        return one
+        of_env = leaf.ndim - self.event_dims
+        one: TensorSpec = leaf[(0,) * of_env]
+        if one.expand(leaf.shape) == leaf:
+            return one
+        if lead > 0 and shape[:of_env] == leaf.shape[:of_env]:
+            for _ in range(lead):
+                leaf = leaf.unsqueeze(of_env)
+            return leaf.expand(shape[: of_env + lead] + leaf.shape[of_env + lead :])
+        msg = (
+            f"the spec of {self.key!r} differs between environments {tuple(leaf.shape[:of_env])}, "
+            f"and actions {tuple(shape)} do not say which is which: give the module the spec of "
+            "one, or a batch that begins or ends with the environments."
+        )
+        raise ValueError(msg)
+
+
+def sized(leaf: TensorSpec, shape: torch.Size) -> TensorSpec:
+    """Give dynamic dimensions of a spec the sizes that actions have there.
+
+    Args:
+        leaf: the spec of the action.
+        shape: sizes of the actions.
+
+    Returns:
+        The spec itself where it has no such dimension, or more of them than the actions.
+
+    Example:
+        >>> sized(Categorical(3, (-1,)), torch.Size([5, 7])).shape
+        torch.Size([7])
+    """
+    lead = len(shape) - leaf.ndim
+    if -1 not in leaf.shape or lead < 0:
+        return leaf
+    sizes = [at if size == -1 else size for size, at in zip(leaf.shape, shape[lead:], strict=True)]
+    out = leaf
+    for dim, size in enumerate(leaf.shape):
+        if size == -1:
+            out = out[(slice(None),) * dim + (0,)].unsqueeze(dim)
+    return out.expand(sizes)
 
 
 def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:

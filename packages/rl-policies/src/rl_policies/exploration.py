@@ -29,7 +29,8 @@ class EGreedyModule(ExplorationModule):
         eps_end: ε at the end, at most `eps_init`.
         annealing_num_steps: how many frames it takes to get there.
         action_key: what is read and written.
-        action_mask_key: bool `[*B, n]`, True where a choice is allowed; random actions keep to it.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; random actions keep to it,
+            and to the mask of the spec.
         default_interaction_type: what counts where no interaction type is set.
         device: where the buffers lie.
 
@@ -87,37 +88,38 @@ class EGreedyModule(ExplorationModule):
             self.in_keys.append(action_mask_key)
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        self._form.check(action)
+        action = self._form.cast(action)
         if not self._acts():
             return (action,)
         dims = self._form.event_dims
         rows = action.shape[: action.ndim - dims]
-        random = self._allowed(rows, *others) if others else self._random(rows, action)
+        random = self._allowed(rows, action, *others) if others else self._random(rows, action)
         chosen = torch.rand(rows, device=action.device) < self.eps
         return (torch.where(chosen.reshape((*rows, *(1,) * dims)), random.to(action), action),)
 
     def _random(self, rows: torch.Size, action: Tensor) -> Tensor:
         """Draw from the spec as many actions as there are."""
         leaf = self._form.over(action.shape)
-        lead = action.ndim - leaf.ndim if leaf is self._form.leaf else len(rows)
         # a spec of one column draws numbers without it
-        drawn: Tensor = leaf.rand(action.shape[:lead]).reshape(action.shape)
+        drawn: Tensor = leaf.rand(action.shape[: action.ndim - leaf.ndim]).reshape(action.shape)
         return drawn
 
-    def _allowed(self, rows: torch.Size, mask: Tensor) -> Tensor:
+    def _allowed(self, rows: torch.Size, action: Tensor, mask: Tensor) -> Tensor:
         """Draw among the allowed choices, each with the same chance."""
-        if mask.dtype != torch.bool or not bool(mask.any(-1).all()):
-            msg = (
-                f"the mask must be bool and allow a choice in every row: got {mask.dtype} with "
-                f"{int((~mask.bool().any(-1)).sum())} empty rows"
-            )
-            raise ValueError(msg)
-        leaf = self._form.leaf
+        leaf = self._form.over(action.shape)
         assert isinstance(leaf, OneHot | Categorical)  # others are refused when this is made
-        count = leaf.n
-        if mask.shape[-1] != count:
+        count = leaf.n if self._form.count is not None or isinstance(leaf, OneHot) else None
+        if count not in (None, mask.shape[-1]):
             msg = f"expected a mask of {count} choices, as the spec has: got {tuple(mask.shape)}."
             raise ValueError(msg)
-        mask = mask.expand(*rows, count)
+        if mask.dtype == torch.bool and leaf.mask is not None:
+            mask = mask & leaf.mask.to(mask.device)
+        if mask.dtype != torch.bool or not bool(mask.any(-1).all()):
+            msg = (
+                f"the mask, with that of the spec, must be bool and allow a choice in every row: "
+                f"got {mask.dtype} with {int((~mask.bool().any(-1)).sum())} empty rows"
+            )
+            raise ValueError(msg)
+        mask = mask.expand(*rows, mask.shape[-1])
         drawn = OneHotCategorical(probs=mask.float()).sample()
         return drawn if isinstance(leaf, OneHot) else drawn.argmax(-1)

@@ -128,12 +128,11 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     Args:
         action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec, and is
             not enough for several choices at once.
-        action_value_key: what it reads.
+        action_value_key: what it reads; `"action_value"` where None.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
         out_keys: the action, the values again, the value of the action.
         spec: spec of the action, or a `Composite` that holds it; gives the dtype.
-        safe: project actions into the spec, whose own mask may forbid the best one. This waits
-            for the device. The value is that of the projected action.
+        safe: keep to the mask of the spec as well: the best choice that it allows is taken.
 
     Raises:
         ValueError: neither action space nor spec is given, they contradict each other, there
@@ -150,13 +149,14 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     def __init__(
         self,
         action_space: str | None = None,
-        action_value_key: NestedKey = ACTION_VALUE,
+        action_value_key: NestedKey | None = ACTION_VALUE,
         action_mask_key: NestedKey | None = None,
         out_keys: Sequence[NestedKey] | None = None,
         *,
         spec: TensorSpec | None = None,
         safe: bool = False,
     ) -> None:
+        action_value_key = ACTION_VALUE if action_value_key is None else action_value_key
         written = list(out_keys or (ACTION, action_value_key, CHOSEN_ACTION_VALUE))
         if len(written) != 3:
             msg = f"out_keys must name action, values and value of the action: got {written}"
@@ -197,23 +197,21 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     def _call_module(self, tensors: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
         if self._form is not None:
             self._form.check_scores(tensors[0].shape[-1])
-        values = tensors[0]
-        action, chosen = self.module(*tensors)
-        if self.safe and self._form is not None:
-            allowed = self._form.leaf.project(action)
-            if allowed is not action:
-                action, chosen = allowed, self._worth(allowed, values)
+        values, *masks = tensors
+        own = self._own_mask(values) if self.safe else None
+        if own is not None:
+            masks = [own & mask.expand(values.shape) for mask in masks] or [own]
+        action, chosen = self.module(values, *masks)
         return action, values, chosen
 
-    def _worth(self, action: Tensor, values: Tensor) -> Tensor:
-        """The value of any action `[*B, 1]`."""
-        if self.action_space == "categorical":
-            return values.gather(-1, action.unsqueeze(-1).to(torch.int64))
-        if self.action_space == "multi_categorical":
-            places = action.to(torch.int64) + self.module._firsts(action)
-            return values.gather(-1, places).sum(-1, keepdim=True)
-        # a choice and not a product: other values may be infinite
-        return values.where(action.bool(), 0).sum(-1, keepdim=True)
+    def _own_mask(self, values: Tensor) -> Tensor | None:
+        """The mask of the spec, for values `[*B, n]`; None where all is allowed."""
+        assert self._form is not None
+        tail = self._form.tail if self.action_space.startswith("multi") else values.shape[-1:]
+        tail = torch.Size([]) if self.action_space == "categorical" else tail
+        leaf = self._form.over(values.shape[:-1] + tail)
+        mask: Tensor | None = leaf.mask  # type: ignore[attr-defined]
+        return None if mask is None else mask.to(values.device).expand(values.shape)
 
 
 class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
@@ -231,11 +229,11 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         in_keys: what the network reads; `["observation"]` by default.
         spec: spec of the action, or a `Composite` that holds it.
         action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec.
-        action_value_key: where the values go.
+        action_value_key: where the values go; `"action_value"` where None.
         action_key: where the action goes.
         chosen_action_value_key: where the value of the action goes.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
-        safe: project actions into the spec; see `QValueModule`.
+        safe: keep to the mask of the spec as well; see `QValueModule`.
 
     Raises:
         ValueError: neither action space nor spec is given, they contradict each other, the
@@ -257,12 +255,13 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         in_keys: Sequence[NestedKey] | None = None,
         spec: TensorSpec | None = None,
         action_space: str | None = None,
-        action_value_key: NestedKey = ACTION_VALUE,
+        action_value_key: NestedKey | None = ACTION_VALUE,
         action_key: NestedKey = ACTION,
         chosen_action_value_key: NestedKey = CHOSEN_ACTION_VALUE,
         action_mask_key: NestedKey | None = None,
         safe: bool = False,
     ) -> None:
+        action_value_key = ACTION_VALUE if action_value_key is None else action_value_key
         out_keys = [action_key, action_value_key, chosen_action_value_key]
         choice = QValueModule(
             action_space, action_value_key, action_mask_key, out_keys, spec=spec, safe=safe

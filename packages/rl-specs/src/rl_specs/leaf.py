@@ -89,7 +89,7 @@ class Leaf(TensorSpec):
             raise TypeError(msg)
         if val.dtype == self._dtype:
             return val
-        if self._dtype.is_complex or not val.is_complex():
+        if not _narrows(val.dtype, self._dtype):
             out = val.to(self._dtype)
             if torch.equal(out.to(val.dtype), val):
                 return out
@@ -227,6 +227,13 @@ class Leaf(TensorSpec):
             f"expected shape {tuple(self._shape)}, or more dimensions before it, "
             f"got {tuple(shape)}. Reshape the value."
         )
+
+
+def _narrows(old: torch.dtype, new: torch.dtype) -> bool:
+    """Whether a cast goes to fewer digits or to real numbers: refused whatever the values are."""
+    if old.is_complex or (old.is_floating_point and new.is_floating_point):
+        return torch.promote_types(old, new) != new
+    return False
 
 
 def _is_plain(val: Tensor) -> bool:

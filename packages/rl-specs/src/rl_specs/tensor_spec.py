@@ -217,7 +217,7 @@ class TensorSpec(Shaped):
 
         Raises:
             TypeError: the value is not of the right kind.
-            ValueError: a number would become another one.
+            ValueError: a number would become another one, or floats would lose digits.
 
         Example:
             >>> from rl_specs import OneHot

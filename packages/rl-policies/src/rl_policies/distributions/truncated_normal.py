@@ -14,6 +14,8 @@ from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 FAR = 1e15  # scales, in place of infinity: nothing that is drawn lies there
 DEEP = -300.0  # log Φ, below which its inverse is found from the logarithm
 FAR_TAIL = -1e5  # below it φ / Φ is -z; the difference of their logarithms, torch's slope, is lost
+# below these the terms of the entropy, which are as z², leave fewer than 7 digits; Z divides them
+FAR_ENTROPY, FAR_NARROW = -150.0, -20.0
 ROUNDS = 6  # of Newton's method; it doubles the digits, of which there are two at first
 
 
@@ -132,12 +134,33 @@ class TruncatedNormal(BoundedLocScale):
 
     def entropy(self) -> Tensor:
         """Entropy log(scale Z √(2πe)) + (a φ(a) - b φ(b)) / (2 Z), in nats: floats `[*B]`."""
+        narrow = (self._from - self._to) * self._to < 1
+        far = self._to < torch.where(narrow, FAR_NARROW, FAR_ENTROPY)
+        mass = self._log_mass.masked_fill(far, 0)
         first, last = (
-            end * torch.exp(-0.5 * end.square() - HALF_LOG_2PI - self._log_mass)
-            for end in (self._from, self._to)
+            end * torch.exp(-0.5 * end.square() - HALF_LOG_2PI - mass)
+            for end in (self._from.masked_fill(far, -1), self._to.masked_fill(far, 0))
         )
-        each = self.scale.log() + self._log_mass + HALF_LOG_2PI + 0.5 + (first - last) / 2
-        return self._sum_event(each.to(self.loc.dtype))
+        each = mass + HALF_LOG_2PI + 0.5 + (first - last) / 2
+        if not _is_nowhere(far):
+            each = torch.where(far, self._far_entropy(far), each)
+        return self._sum_event((self._wide[1].log() + each).to(self.loc.dtype))
+
+    def _far_entropy(self, far: Tensor) -> Tensor:
+        """Entropy in scales where both bounds lie far out: there p(u) ~ exp(-u - u² / (2 λ²)).
+
+        u is the way from the nearer bound times λ = -to, from 0 to q = λ (to - from). Of the
+        exponential law it is 1 - r + log(1 - exp(-q)) - log λ, with r = q / (exp(q) - 1); the
+        square adds -Cov(u, u²) / (2 λ²), and what is left out is as 1 / λ⁴.
+        """
+        rate = -self._to.masked_fill(~far, -1)
+        q = (rate * (self._to - self._from)).masked_fill(~far, 1).clamp(max=700.0)
+        r = q / torch.expm1(q)
+        first = 1 - r
+        second = 2 * first - q * r
+        third = 3 * second - q.square() * r
+        bend = (third - first * second) / (2 * rate.square())
+        return first + torch.log(-torch.expm1(-q)) - rate.log() - bend
 
 
 def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
