@@ -20,13 +20,8 @@ from rl_layout.tensordict_fast import find, put
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.entries import Entries
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import (
-    Steps,
-    check_writable,
-    time_dimension,
-    under_next,
-    with_time_last,
-)
+from rl_value.estimators.steps import Steps, check_writable, under_next
+from rl_value.estimators.time_place import time_dimension, with_time_last
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised

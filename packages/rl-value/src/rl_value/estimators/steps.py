@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
@@ -17,6 +17,7 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, flat_marker
 from rl_layout.tensordict_fast import find
 from rl_layout.views import array_of
+from rl_value.estimators.time_place import refuse_misplaced_time
 from rl_value.returns.steps import check_fraction
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
@@ -232,6 +233,7 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     if batch.device is not None and batch.device.type == "meta":
         msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
         raise ValueError(msg)
+    refuse_misplaced_time(batch)
     standard = all(entries[name] == usual for name, usual in STANDARD.items())
     if standard and find(batch, keys.NEXT_DONE) is not None:
         return Segments.of(batch)
@@ -245,13 +247,11 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     markers = [key for key, _, _ in FIELDS.values()]
     if not renamed and any(batch.get(key, None) is not None for key in markers):
         return Segments.of(batch)
-    known = TensorDict({}, batch_size=batch.batch_size)
-    for key in markers:
-        if (value := batch.get(key, None)) is not None and key != keys.NEXT_TRUNCATED:
-            known.set(key, value)
+    known = batch.exclude(keys.NEXT_TRUNCATED)  # a flag that goes with other names
     for key, value in renamed.items():
         known.set(key, value)
-    if known.is_empty():  # flags of a group only: each row of time is one segment
+    if all(find(known, as_tuple(key)) is None for key in markers):
+        # flags of a group only: each row of time is one segment
         shape = (*batch.batch_size, 1)
         known.set(keys.IS_INIT, torch.zeros(shape, dtype=torch.bool, device=batch.device))
     return Segments.of(known)
@@ -343,69 +343,3 @@ def check_writable(tensordict: TensorDictBase) -> None:
     if tensordict.is_locked:
         msg = "the batch is locked, and results are written to it. Pass batch.copy()."
         raise RuntimeError(msg)
-
-
-def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:
-    """Turn a batch so that time is its last dimension, and name it where it was said to be time.
-
-    Args:
-        tensordict: the batch; it is not changed.
-        dim: dimension of time, from the front.
-        is_said: whether the caller said so: then neighbours are not compared.
-
-    Returns:
-        The batch itself, or another tensordict of the same tensors.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> with_time_last(TensorDict({}, [2, 3]), 0, is_said=True).names
-        [None, 'time']
-    """
-    last: int = tensordict.ndim - 1
-    turned = tensordict if dim == last else tensordict.transpose(dim, last)
-    if not is_said:
-        return turned
-    names = list(turned.names) if turned._has_names() else [None] * turned.ndim
-    if names[last] == keys.TIME:
-        return turned
-    turned = turned.copy()
-    turned.names = [*(None if name == keys.TIME else name for name in names[:last]), keys.TIME]
-    return turned
-
-
-def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
-    """Find the time dimension of a batch: the given one, the one of that name, or the last.
-
-    Args:
-        tensordict: the batch.
-        explicit: its number, or None.
-
-    Returns:
-        The number, from the front.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: there is no batch dimension, or not that one.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> time_dimension(TensorDict({}, [2, 3]), None)
-        1
-    """
-    dims: int = tensordict.ndim
-    if not dims:
-        msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
-        raise ValueError(msg)
-    if explicit is None:
-        named = tensordict._has_names() and keys.TIME in tensordict.names
-        names: list[str | None] = tensordict.names if named else []
-        return names.index(keys.TIME) if named else dims - 1
-    given: object = explicit
-    if not isinstance(given, int):
-        msg = f"time_dim is the number of a dimension, an int: got {explicit!r}."
-        raise TypeError(msg)
-    if isinstance(explicit, bool) or not -dims <= explicit < dims:
-        shape = list(tensordict.batch_size)
-        msg = f"time_dim={explicit}: the batch is {shape}. Pass {-dims} to {dims - 1}."
-        raise ValueError(msg)
-    return explicit % dims

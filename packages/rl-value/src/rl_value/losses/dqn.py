@@ -16,13 +16,8 @@ from rl_layout.tensordict_fast import find
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import (
-    Steps,
-    check_writable,
-    time_dimension,
-    under_next,
-    with_time_last,
-)
+from rl_value.estimators.steps import Steps, check_writable, under_next
+from rl_value.estimators.time_place import time_dimension, with_time_last
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
 from rl_value.losses.distance import DISTANCES, distance

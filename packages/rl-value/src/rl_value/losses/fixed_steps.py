@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import keys, set_recurrent_mode
+from rl_layout import keys, must_compare_observations, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, batch_shape
 from rl_layout.tensordict_fast import build, find, nest
@@ -104,7 +104,8 @@ class FixedSteps(Steps):
         reward = require(batch, names[0])
         usual = [as_tuple(key) for key, _, _ in FIELDS.values()]
         others = [(*names[1][:-1], keys.TRUNCATED), keys.NEXT_MISSING]
-        leaves = {key: find(batch, key) for key in dict.fromkeys([*names, *usual, *others])}
+        wanted = dict.fromkeys([*names, *usual, *others, *_compared(batch)])
+        leaves = {key: find(batch, key) for key in wanted}
         known = {key: value for key, value in leaves.items() if value is not None}
         found = read_rows(list(known.values()), _joined([*names, *known]), list(shape))
         real, terminated, missing, last, behind, source, is_next, is_start, next_slot = found
@@ -224,6 +225,17 @@ def _read(steps: FixedSteps, key: tuple[str, ...], source: Tensor, is_next: Tens
         return root
     ahead = steps.segments.gather(after)[source].to(root.dtype)
     return torch.where(is_next.view(-1, *(1,) * (root.ndim - 1)), ahead, root)
+
+
+def _compared(batch: TensorDictBase) -> Iterator[tuple[str, ...]]:
+    """Leaves whose bits tell who continues whom, where markers and names leave that open."""
+    if not must_compare_observations(batch):
+        return
+    for key, root in keys.leaves(batch):
+        if key[0] not in (keys.NEXT, keys.COLLECTOR) and isinstance(root, Tensor):
+            after = (keys.NEXT, *key)
+            if isinstance(find(batch, after), Tensor):
+                yield from (key, after)
 
 
 def _joined(names: Sequence[tuple[str, ...]]) -> str:
