@@ -674,6 +674,55 @@ def test_threads_wait_for_rows() -> None:
         buffer.wait_until(10)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sample_waits_for_the_first_rows_as_long_as_it_may(shared: bool) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(80), batch_size=2, shared=shared)
+    with pytest.raises(ValueError, match="there is no row to draw"):
+        buffer.sample()
+    with pytest.raises(TimeoutError, match=r"waited 0\.01 s for the first rows"):
+        buffer.sample(timeout=0.01)
+    buffer.first_rows_timeout = 0.02
+    with pytest.raises(TimeoutError, match=r"waited 0\.02 s for the first rows"):
+        buffer.sample()
+    started = threading.Event()
+
+    def write() -> None:
+        started.wait()
+        buffer.extend(torch.arange(5))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    started.set()
+    assert buffer.sample(timeout=60.0).shape == (2,)
+    writer.join()
+
+
+class Weighing(Sampler):
+    """Says something of each row."""
+
+    def sample(self, storage, batch_size):
+        numbers = storage.ring.window().numbers(torch.arange(batch_size))
+        known = {"weight": numbers.double() / 2, ("a", "b"): numbers.numpy(), "beta": 0.5}
+        return numbers, known | {"name": "weighing", "other": torch.ones(batch_size + 1)}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_sampler_knows_reaches_the_sample(shared: bool) -> None:
+    for kind in (ReplayBuffer, TensorDictReplayBuffer):
+        buffer = kind(storage=LazyTensorStorage(80), sampler=Weighing(), shared=shared)
+        buffer.extend(TensorDict({"x": torch.zeros(5)}, [5]))
+        sample, info = buffer.sample(3, return_info=True)
+        assert info["weight"].tolist() == [0, 0.5, 1]
+        assert info["name"] == "weighing"
+        if kind is ReplayBuffer:
+            assert "weight" not in sample
+            continue
+        assert sample["weight"].tolist() == [0, 0.5, 1]
+        assert sample["a", "b"].tolist() == [0, 1, 2]
+        assert sample["beta"].tolist() == [0.5] * 3
+        assert {"name", "other"}.isdisjoint(sample.keys())
+
+
 def test_threads_may_write_and_sample_at_once() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(50), batch_size=20)
     buffer.extend(steps(50))
@@ -723,8 +772,8 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
     assert sorted(first.storage.trajectories().lengths().tolist()) == sorted(
         second.storage.trajectories().lengths().tolist()
     )
-    other = ReplayBuffer(storage=LazyTensorStorage(30), sampler=SamplerWithoutReplacement())
-    with pytest.raises(ValueError, match="of a storage of 20 rows and this one has 30"):
+    other = ReplayBuffer(storage=LazyTensorStorage(19), sampler=SamplerWithoutReplacement())
+    with pytest.raises(ValueError, match="of a storage of 20 rows and this one has 19"):
         other.load_state_dict(first.state_dict())
 
 
@@ -839,7 +888,7 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
     for storage in (LazyTensorStorage(9), ListStorage(9)):
         with pytest.raises(ValueError, match="there is no row to draw"):
             ReplayBuffer(storage=storage).sample(3)
-    with pytest.raises(ValueError, match="no rows to sample yet"):
+    with pytest.raises(ValueError, match="there is no row to draw"):
         ReplayBuffer(sampler=SamplerWithoutReplacement()).sample(3)
 
 

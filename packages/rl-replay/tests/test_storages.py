@@ -43,7 +43,8 @@ def lazy(request):
 def steps(count: int, first: int = 0) -> TensorDict:
     row = torch.arange(first, first + count)
     after = {"observation": torch.stack([row + 1, row], -1).float(), "reward": row.unsqueeze(-1)}
-    return TensorDict({"observation": torch.stack([row, row], -1).float(), "next": after}, [count])
+    leaves = {"observation": torch.stack([row, row], -1).float(), "next": after}
+    return TensorDict(leaves, [count], names=["time"])
 
 
 def test_any_order_of_writes_leaves_the_newest_rows_in_their_places(lazy) -> None:

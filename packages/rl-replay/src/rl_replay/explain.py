@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from rl_replay.compact import CompactRows
+from rl_replay.observations import CURES
 
 if TYPE_CHECKING:
     from rl_replay.composition import Composition
@@ -41,6 +42,8 @@ def storage_lines(storage: TensorStorage) -> list[str]:
         f"  {cost['row_bytes']:.0f} bytes a row, {total:,} bytes in all, and 4 a row for links",
         f"  {_boundaries(marks.columns, marks.numbered, bool(marks.observations))}",
     ]
+    if storage.comparisons.cut:
+        lines.append(f"  {storage.comparisons}, {CURES}")
     if "side_slots" in cost:
         lines.append(
             f"  lossless: {cost['linked_share']:.1%} of the rows name the row that holds their "
@@ -109,5 +112,6 @@ def _boundaries(columns: tuple[object, ...], numbered: bool, observed: bool) -> 
     said = f"boundaries from {', '.join(map(str, columns))}"
     if numbered:
         return f"{said}; a row continues the one that has its id and the step before"
+    inside = "rows that are neighbours in one call, unless observations contradict it,"
     across = "where observations are equal bit for bit" if observed else "never"
-    return f"{said}; without ids or steps rows of two calls continue each other {across}"
+    return f"{said}; without ids or steps {inside} continue each other, rows of two calls {across}"

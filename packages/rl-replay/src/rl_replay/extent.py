@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,7 @@ class Extent:
         count: Rows.
         stride: Flat distance between neighbours in time.
         length: Rows of one run, from which nothing leads on to the next one.
+        named: Whether the caller says that the dimension is time, so that nothing is compared.
 
     Example:
         >>> batch_of_two_environments = Extent.of((2, 3), dim_extend=0)
@@ -30,14 +31,16 @@ class Extent:
     count: int
     stride: int
     length: int
+    named: bool = field(default=False, repr=False)
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], dim_extend: int) -> Self:
+    def of(cls, shape: tuple[int, ...], dim_extend: int, *, named: bool = False) -> Self:
         """The extent of a batch whose last dimension is time.
 
         Args:
             shape: `[*B, T]`, the batch as it was given.
             dim_extend: The dimension that is brought to the front before the rows are laid flat.
+            named: Whether the last dimension is named so.
 
         Example:
             >>> Extent.of((4, 7), dim_extend=1)
@@ -45,7 +48,7 @@ class Extent:
         """
         count = int(np.prod(shape))
         time_first = 0 < dim_extend == len(shape) - 1
-        return cls(count, count // shape[-1] if time_first else 1, shape[-1])
+        return cls(count, count // shape[-1] if time_first else 1, shape[-1], named)
 
     def inside(self) -> NDArray[np.bool_] | None:
         """For each pair of rows i and i + stride whether both lie in one run; None where all do.

@@ -2,8 +2,9 @@
 
 Row j continues row i if both are real, their ids are equal, j's step is one more, j is no first
 step and i is no boundary. Where ids or steps are missing, rows adjacent along time in one call
-continue each other; between calls only if the observations say so bit for bit. Every row has at
-most one successor, so chains never branch.
+continue each other, along a dimension that is not named "time" unless their observations
+contradict it; between calls only if the observations say so bit for bit. Every row has at most one
+successor, so chains never branch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rl_layout.keys import NestedKey
 from rl_replay.extent import Extent
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
+from rl_replay.observations import Contradictions, Last, Side, contradictions, rows_of
 from rl_slabs import Span
 from rl_slabs.dtypes import carrier
 from rl_slabs.plain_leaves import Known
@@ -31,32 +33,7 @@ Step = tuple[int, ...]
 
 # up to here a loop over open ends is quicker than sorting them
 _FEW = 48
-
-
-class Last(NamedTuple):
-    """The last row of a run, where rows are not numbered by ids and steps.
-
-    Attributes:
-        ids: Its ids.
-        step: Its step; None without one.
-        waits: Whether a row may continue it.
-        following: Its next observations, bit for bit.
-    """
-
-    ids: tuple[int, ...]
-    step: int | None
-    waits: bool
-    following: list[bytes]
-
-    def precedes(self, ids: tuple[int, ...], step: int | None) -> bool:
-        """Whether ids and step let a row be the next one.
-
-        Example:
-            >>> last = Last((4,), 2, True, [])
-            >>> last.precedes((4,), 3), last.precedes((4,), 4), last.precedes((5,), 3)
-            (True, False, False)
-        """
-        return ids == self.ids and (step is None or step - 1 == self.step)
+NOTHING_COMPARED = Contradictions()
 
 
 class Found(NamedTuple):
@@ -67,13 +44,16 @@ class Found(NamedTuple):
             -1 for padding; int32 `[n]`.
         opened: Ids, step and number of the rows that none of them continues yet.
         taken: Ids and step of older rows that are continued now.
-        lasts: The last row of each run, where rows are not numbered by ids and steps.
+        lasts: The last row of each run, or all rows side by side, where rows are not numbered by
+            ids and steps.
+        contradictions: Neighbours whose observations were compared.
     """
 
     back: NDArray[np.int32]
     opened: dict[Step, int]
     taken: Sequence[Step]
-    lasts: Sequence[Last] = ()
+    lasts: Sequence[Last] | Side = ()
+    contradictions: Contradictions = NOTHING_COMPARED
 
 
 class Links:
@@ -108,8 +88,9 @@ class Links:
         self.keys = keys
         self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
         self.pending: dict[Step, int] = {}
-        self._lasts: Sequence[Last] = ()
+        self._lasts: Sequence[Last] | Side = ()
         self._pruned_at = 64
+        self._is_beside = False
 
     def find(
         self,
@@ -139,13 +120,16 @@ class Links:
         leaves = cells if isinstance(cells, Known) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
         marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
-        back = np.empty(extent.count, dtype=np.int32)
+        back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
         back[:stride] = 0
         if extent.count > stride:
             joined = marks.joined(slice(0, -stride), slice(stride, None))
             inside = extent.inside()
             if inside is not None:
                 joined &= inside
+            if self.keys.compares and not extent.named:
+                wrong, seen = contradictions(leaves, self.keys, extent, joined)
+                joined = joined if wrong is None else joined & ~wrong
             back[stride:] = joined
             if stride > 1:
                 back *= np.int32(stride)
@@ -155,7 +139,10 @@ class Links:
             continued = np.zeros(extent.count, dtype=np.bool_)
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
-        return self._by_bits(leaves, marks, back, stride)
+        found = self._by_bits(leaves, marks, back, stride)
+        if stride == 1 and found.lasts and self._beside(seen):
+            found = found._replace(lasts=self._side(leaves, marks, found.back))
+        return found._replace(contradictions=seen)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
         """`find` for one row whose leaves are got by key.
@@ -181,7 +168,8 @@ class Links:
         pairs = keys.observations
         if not pairs:
             return Found(_NONE, {}, ())
-        goes_on = len(self._lasts) == 1 and self._follows(self._lasts[0], ids, step, get)
+        lasts = self._last_rows()
+        goes_on = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
         last = _OVER
         if not self._ends(get):
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
@@ -197,6 +185,7 @@ class Links:
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
         self._lasts = found.lasts
+        self._is_beside = self._beside(found.contradictions)
         for step in found.taken:
             self.pending.pop(step, None)
         self.pending.update(found.opened)
@@ -397,18 +386,7 @@ class Links:
             return Found(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-        if len(self._lasts) == stride <= count:
-            heads: list[NDArray[Any]] = []
-            for row, before in enumerate(self._lasts):
-                begins = not before.waits or (marks.init is not None and marks.init[row])
-                if begins or back[row] or not before.precedes(*marks.name(row)):
-                    continue
-                heads = heads or [
-                    _bits(leaves, key, path, slice(0, stride))
-                    for (key, _), (path, _) in zip(pairs, paths, strict=True)
-                ]
-                if [bits[row].tobytes() for bits in heads] == before.following:
-                    back[row] = stride
+        self._continue(leaves, marks, back, stride)
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
@@ -417,12 +395,58 @@ class Links:
                 continue
             if not following:
                 following = [
-                    _bits(leaves, key, path, slice(begin, count))
+                    rows_of(leaves, key, path, slice(begin, count))
                     for (_, key), (_, path) in zip(pairs, paths, strict=True)
                 ]
             bits = [rows[place].tobytes() for rows in following]
             lasts.append(Last(*marks.name(row), True, bits))
         return Found(back, {}, (), lasts)
+
+    def _continue(
+        self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32], stride: int
+    ) -> None:
+        """Complete `back` where rows go on from those of the last call, bit for bit."""
+        count, former, lasts = len(back), self._lasts, self._last_rows()
+        if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
+            goes_on = former.goes_on(marks, self._observed(leaves, 0)) & (back == 0)
+            # rows that this call overwrites are continued by none
+            goes_on[: max(0, 2 * count - self.capacity)] = False
+            back[goes_on] = count
+            return
+        if not len(lasts) == stride <= count:
+            return
+        heads: list[NDArray[Any]] = []
+        for row, before in enumerate(lasts):
+            begins = not before.waits or (marks.init is not None and marks.init[row])
+            if begins or back[row] or not before.precedes(*marks.name(row)):
+                continue
+            heads = heads or [
+                rows_of(leaves, key, path, slice(0, stride))
+                for (key, _), (path, _) in zip(
+                    self.keys.observations, self.keys.observed, strict=True
+                )
+            ]
+            if [bits[row].tobytes() for bits in heads] == before.following:
+                back[row] = stride
+
+    def _observed(self, leaves: Leaves | Known, which: int) -> list[NDArray[Any]]:
+        """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
+        pairs = zip(self.keys.observations, self.keys.observed, strict=True)
+        return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
+
+    def _beside(self, seen: Contradictions) -> bool:
+        """Whether the rows of one call are of as many environments, as far as it can be told."""
+        return 2 * seen.cut > seen.compared if seen.compared else self._is_beside
+
+    def _side(self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32]) -> Side:
+        """The rows of a call of which each is another environment's."""
+        continued = np.zeros(len(back), dtype=np.bool_)
+        continued[:-1] = back[1:] == 1
+        return Side.of(marks, continued, self._observed(leaves, 1))
+
+    def _last_rows(self) -> Sequence[Last]:
+        lasts = self._lasts
+        return [lasts.last()] if isinstance(lasts, Side) else lasts
 
     def _follows(
         self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
@@ -485,13 +509,3 @@ def _lacks(leaves: Leaves | Known, pairs: Iterable[tuple[Path, Path]]) -> bool:
     if isinstance(leaves, Known):
         return False
     return any(one not in leaves or two not in leaves for one, two in pairs)
-
-
-def _bits(leaves: Leaves | Known, key: NestedKey, path: Path, rows: slice) -> NDArray[Any]:
-    """Some rows of a leaf as numpy sees their bits."""
-    if isinstance(leaves, Known):
-        return leaves[key][rows]
-    leaf = leaves[path]
-    if leaf.is_cpu:
-        return bits_of(leaf, carrier(leaf.dtype))[rows]
-    return bits_of(leaf[rows], carrier(leaf.dtype))

@@ -107,6 +107,11 @@ class MarkerKeys:
         """Whether ids and steps are both there, so that a row names the one it continues."""
         return bool(self.ids) and self.step is not None
 
+    @cached_property
+    def compares(self) -> bool:
+        """Whether observations are asked who continues whom inside one call."""
+        return bool(self.observations) and not self.numbered
+
     def with_explicit(self, ids: Iterable[NestedKey], ends: Iterable[NestedKey]) -> Self:
         """The same markers and some that a user names, which cut as well.
 

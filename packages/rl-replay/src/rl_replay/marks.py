@@ -119,6 +119,17 @@ class Marks:
         step = None if self.step is None else int(self.step[row])
         return tuple([int(column[row]) for column in self.ids]), step
 
+    def copy(self) -> Self:
+        """The same markers in memory of their own, which nobody writes to."""
+        return type(self)(
+            self.count,
+            tuple([column.copy() for column in self.ids]),
+            None if self.step is None else self.step.copy(),
+            None if self.init is None else self.init.copy(),
+            tuple([flags.copy() for flags in self.ends]),
+            None if self.real is None else self.real.copy(),
+        )
+
     def before_others(self) -> NDArray[np.bool_]:
         """Rows that another one may continue: real and no last step, bool `[n]`.
 

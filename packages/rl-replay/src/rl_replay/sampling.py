@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
+from rl_layout.keys import as_tuple
 from rl_replay.addresses import coordinates
 from rl_replay.composition import Composition, apply
 from rl_replay.row_source import StoredRows
@@ -41,11 +43,18 @@ class Drawn(NamedTuple):
 class Sampling(Composition):
     """The half of a buffer that hands rows out.
 
+    Attributes:
+        first_rows_timeout: Seconds that `sample` waits for the first row. 0 unless a producer that
+            writes in the background sets it: then an empty buffer is an error at once.
+
     Args:
         pin_memory: Copy samples to pinned memory, where there is a CUDA device.
         contiguous: Copy the leaves of samples apart.
         **parts: As for `Composition`.
     """
+
+    first_rows_timeout: float = 0.0
+    _known_in_sample = False  # whether what a sampler knows of each row goes into the sample
 
     def __init__(self, *, pin_memory: bool, contiguous: bool, **parts: Any) -> None:
         super().__init__(**parts)
@@ -53,22 +62,43 @@ class Sampling(Composition):
         self._pins = pin_memory and torch.cuda.is_available()
         self._redraws = 0  # only other processes can change rows while they are read
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
         """Draw a batch.
 
         Args:
             batch_size: How many rows; those of the constructor unless given.
             return_info: Return what is known about the rows as well.
+            timeout: Seconds to wait for the first row of an empty buffer, as behind the start of a
+                collector in the background; `first_rows_timeout` unless given.
 
         Returns:
-            The batch, or the batch and a dict with "index" and "row" of each of its rows.
+            The batch, or the batch and a dict with "index" and "row" of each of its rows, and
+            whatever the sampler said about them.
 
         Raises:
             ValueError: No batch size or one below 1, an empty buffer, or what the sampler refuses.
             TypeError: The batch size is no integer.
+            TimeoutError: No row came in time.
         """
-        batch, info, _ = self._next(self._size(batch_size))
+        size = self._size(batch_size)
+        limit = self.first_rows_timeout if timeout is None else timeout
+        if limit:
+            self._await_first(limit)
+        batch, info, _ = self._next(size)
         return (batch, info) if return_info else batch
+
+    def _await_first(self, limit: float) -> None:
+        if not len(self._storage) and not self._wait(1, limit):
+            raise TimeoutError(
+                f"waited {limit:g} s for the first rows of an empty buffer and none came: is "
+                "anyone writing? Give sample(timeout=seconds) more time, or set first_rows_timeout."
+            )
 
     def __iter__(self) -> Iterator[Any]:
         """Batches up to the end of an epoch; without end where the sampler knows none."""
@@ -174,6 +204,8 @@ class Sampling(Composition):
                 index, numbers = _spread(index, rows), _spread(numbers, rows)
             put(rows, (keys.INDEX,), index)
             put(rows, keys.ROW, numbers)
+            if known and self._known_in_sample:
+                _put_known(rows, known)
             if "slices" in known:
                 mark_slices(rows, known["slices"], self._sampler.truncated_key)
         elif "slices" in known and isinstance(storage, TensorStorage):
@@ -203,7 +235,21 @@ class Sampling(Composition):
         return StoredRows(storage) if isinstance(storage, TensorStorage) else None
 
 
+def _put_known(rows: TensorDictBase, known: dict[str, Any]) -> None:
+    """Put what a sampler knows into a sample, if it is one value a row or one for all."""
+    for key, value in known.items():
+        if not isinstance(value, torch.Tensor | np.ndarray | float | int):
+            continue
+        leaf = torch.as_tensor(value, device=rows.device)
+        if not leaf.ndim:
+            leaf = leaf.expand(len(rows)).clone()
+        if len(leaf) == len(rows):
+            put(rows, as_tuple(key), _spread(leaf, rows) if leaf.ndim == 1 else leaf)
+
+
 def _spread(numbers: torch.Tensor, rows: TensorDictBase) -> torch.Tensor:
     """One number a row for every step of it, where rows are whole trajectories."""
     inner = rows.batch_size[1:]
+    if not inner:
+        return numbers
     return numbers.view(-1, *[1] * len(inner)).expand(-1, *inner).clone()

@@ -264,6 +264,7 @@ class Structure:
         shape = batch[: len(batch) - inner] if inner else batch
         if batch[len(shape) :] != self.element or len(shape) < arrangement.ndim:
             raise _too_few(batch, arrangement.ndim, self.element)
+        named = is_time(data, len(shape) - 1)
         if plain or isinstance(data, TensorDictBase):
             data = _without_sample_keys(data)
         else:
@@ -283,9 +284,9 @@ class Structure:
         elif len(shape) > 1 or inner:
             data = _merged(data, torch.Size([count]), dims=len(shape))
         extent = (
-            Extent(count, 1, length)
+            Extent(count, 1, length, named)
             if arrangement.ndim == 1
-            else Extent.of(tuple(shape), arrangement.dim_extend)
+            else Extent.of(tuple(shape), arrangement.dim_extend, named=named)
         )
         return Batch(data, shape, extent)
 
@@ -318,6 +319,11 @@ class Structure:
         }
         made = build(entries, batch + self.element + dims)
         return made if kind is None else _with_class(made, kind)
+
+
+def is_time(data: Any, dim: int) -> bool:
+    """Whether a batch dimension of a tensordict is named so."""
+    return bool(data.names[dim] == keys.TIME)
 
 
 def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size, str | None]]]:

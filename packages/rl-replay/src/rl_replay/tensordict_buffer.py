@@ -28,6 +28,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         tensor([0, 1, 2, 3, 4])
     """
 
+    _known_in_sample = True
+
     def __init__(self, *, priority_key: NestedKey = "td_error", **parts: Any) -> None:
         self.priority_key = priority_key
         super().__init__(**parts)

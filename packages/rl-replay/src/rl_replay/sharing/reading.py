@@ -101,11 +101,22 @@ def _rows(
         if not redrawn:
             numbers = numbers.clone()
         bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
-        fresh, _ = sampler.sample(storage, len(bad))
+        fresh, known = sampler.sample(storage, len(bad))
+        info = _with_others(info, bad, known)
         bad, redrawn = bad[: len(fresh)], redrawn + len(fresh)
         others, whole = storage.read_standing(fresh)
         cells[bad], numbers[bad], good[bad] = others, fresh, whole
     raise _too_fast(storage)
+
+
+def _with_others(info: dict[str, Any], rows: torch.Tensor, known: dict[str, Any]) -> dict[str, Any]:
+    """What a sampler said of rows, with what it says of those that came in place of some."""
+    found = dict(info)
+    for key, value in known.items():
+        former = found.get(key)
+        if isinstance(value, torch.Tensor) and isinstance(former, torch.Tensor) and value.ndim:
+            found[key] = former.index_copy(0, rows[: len(value)], value)
+    return found
 
 
 def _slices(

@@ -11,10 +11,12 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
+from rl_replay.extent import Extent
 from rl_replay.links import Links
 from rl_replay.marker_keys import MarkerKeys, end_candidates
 from rl_replay.marks import Marks
-from rl_replay.row_store import RowStore
+from rl_replay.observations import Comparisons, contradictions
+from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.storages.storage import Storage
 from rl_replay.structure import Arrangement, Structure
 from rl_replay.trajectory_index import TrajectoryIndex
@@ -31,6 +33,7 @@ class MarkedStorage(Storage):
         links: Who continues whom; None before the first write.
         ids: Columns that cut beside those of the contract.
         ends: Flags of last steps beside those of the contract.
+        comparisons: What this process found where it compared observations of neighbours.
         rows_device: Where the rows lie.
         on_host: Whether that is the CPU.
     """
@@ -40,7 +43,9 @@ class MarkedStorage(Storage):
     links: Links | None = None
     ids: list[NestedKey]
     ends: list[NestedKey]
+    comparisons: Comparisons
     _index: TrajectoryIndex | None
+    _is_time: bool = False  # whether the caller named the dimension of given tensors so
     rows_device: torch.device
     on_host: bool
 
@@ -210,10 +215,20 @@ class MarkedStorage(Storage):
             return
         count = len(store)
         self.ring.restore(count, 0)
-        cells = store.read(slice(0, count), keys=list(self._linked().keys.columns) or None)
-        inner = self.columns.numel()
-        marks = Marks.of(cells, self._linked().keys)
+        known, inner = self._linked().keys, self.columns.numel()
+        cells = store.read(slice(0, count), keys=list(known.columns) or None)
+        marks = Marks.of(cells, known)
         joined = marks.joined(slice(0, count - inner), slice(inner, count))
+        if known.compares and not self._is_time:
+            rows = (
+                store.rows.view() if isinstance(store, PlainRows) else store.read(slice(0, count))
+            )
+            leaves = leaves_of(rows)
+            wrong, found = contradictions(
+                leaves, known, Extent(count, inner, count // inner), joined
+            )
+            joined = joined if wrong is None else joined & ~wrong
+            self.comparisons.add(found)
         self._linked().back[inner:] = np.where(joined, inner, 0)
         self._relink()
 
@@ -225,6 +240,7 @@ class MarkedStorage(Storage):
             index = self.trajectories()
             found |= {"trajectories": len(index), "one_row_pieces": index.one_row_pieces}
             linked = index.steps - len(index)
+            found["contradicted"] = self.comparisons.cut
             found["linked_share"] = linked / index.steps if index.steps else 1.0
         return found
 

@@ -16,13 +16,15 @@ from rl_replay.explain import storage_lines, warn_of_few_links
 from rl_replay.extent import Extent
 from rl_replay.links import Found, Links
 from rl_replay.marker_keys import MarkerKeys
+from rl_replay.observations import Comparisons
 from rl_replay.ring import PrivateRing
 from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.storages.casts import with_exact_casts
 from rl_replay.storages.contents import Contents, Fill
 from rl_replay.storages.marked import MarkedStorage
 from rl_replay.storages.one_row import OneRow
 from rl_replay.stored_samples import is_sample, without_own_marks
-from rl_replay.structure import Arrangement, Batch, Structure
+from rl_replay.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.plain_leaves import Known, PlainLeaves
@@ -82,6 +84,7 @@ class TensorStorage(MarkedStorage):
         schema = self._schema(batch.cells)
         arrays = {field.path: found[field.path] for field in schema.fields}
         self.columns = torch.Size(batch.shape[1:])
+        self._is_time = structure.is_tensordict and is_time(storage, 0)
         self._take(structure, PlainRows(Rows(schema, None, arrays)), np.zeros(count, np.int32))
 
     def _begin(self, max_size: int, *, device: Device, ndim: int) -> None:
@@ -90,6 +93,7 @@ class TensorStorage(MarkedStorage):
         self.ids: list[NestedKey] = []
         self.ends: list[NestedKey] = []
         self._index: TrajectoryIndex | None = None
+        self.comparisons = Comparisons()
         self._asked = int(max_size)
         self._packed_bytes = PACKED_LEAF_BYTES
         self._plain: PlainLeaves | None = None
@@ -121,7 +125,8 @@ class TensorStorage(MarkedStorage):
             return self._write(self._make(data, None))
         known = None if self._plain is None else self._plain.of(data, 1)
         if known is not None and (count := data.batch_size[0]):
-            return self._write_leaves(known, Extent(count, 1, count))
+            named = self._linked().keys.compares and is_time(data, 0)
+            return self._write_leaves(known, Extent(count, 1, count, named))
         batch = self.structure.take_apart(data, self.arrangement)
         if self.ndim > 1 and self.columns != self.arrangement.columns(batch.shape):
             raise self._other_columns(batch.shape)
@@ -359,7 +364,8 @@ class TensorStorage(MarkedStorage):
         self.rows_device, self.on_host = kind, kind.type == "cpu"
 
     def _write(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
-        return self._write_leaves(leaves_of(batch.cells), batch.extent, marks)
+        leaves = with_exact_casts(leaves_of(batch.cells), self._came())
+        return self._write_leaves(leaves, batch.extent, marks)
 
     def _write_leaves(
         self, leaves: Leaves | Known, extent: Extent, marks: MarkerKeys | None = None
@@ -389,6 +395,8 @@ class TensorStorage(MarkedStorage):
             self._published(span, found)
         finally:
             self._end_write()
+        if found.contradictions.compared:
+            self.comparisons.add(found.contradictions)
         if self._watched:
             self._watch(store, count)
         return span
