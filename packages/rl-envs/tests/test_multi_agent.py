@@ -1,11 +1,13 @@
 """Agents under one key, with rewards and done flags of their own, through everything around."""
 
+import pytest
 import torch
 from tensordict.nn import TensorDictModule
 
-from rl_envs import ParallelEnv, SerialEnv, TransformedEnv
+from rl_envs import ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import MultiAgentEnv
-from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
+from rl_specs import Binary, Composite
+from rl_transforms import Compose, GroupDone, InitTracker, RewardSum, StepCounter
 
 AGENTS = 3
 # agent a of an episode is done from its step a + 1 on; the episode ends for all of them
@@ -62,3 +64,42 @@ def test_transforms_count_and_sum_for_each_agent():
         assert batch["next", "step_count"][row].flatten().tolist() == STEP
         sums = batch["next", "agents", "episode_reward"][row].squeeze(-1)
         assert sums.tolist() == [[step] * AGENTS for step in STEP]
+
+
+class Team(MultiAgentEnv):
+    """Agents with rewards of their own, which end when the root says so."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        flag = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
+        self.done_spec = Composite(terminated=flag, shape=self.batch_size)
+
+    def _finish(self, after, terminated, truncated):
+        super()._finish(after, terminated, truncated)
+        del after["agents", "terminated"]
+
+
+@pytest.mark.parametrize("kind", ["alone", "rows", "serial", "inside"])
+def test_a_group_without_flags_can_be_given_those_of_the_root(kind):
+    def make(*shape):
+        return Team(3, [(2, "terminated"), (3, "truncated")], *shape)
+
+    def given(env):
+        return TransformedEnv(env, GroupDone("agents"), InitTracker(), StepCounter())
+
+    env = {
+        "alone": lambda: given(make()),
+        "rows": lambda: given(make((2,))),
+        "serial": lambda: given(SerialEnv(2, make)),
+        "inside": lambda: SerialEnv(2, lambda: given(make())),
+    }[kind]()
+    check_env_specs(env, num_steps=5)
+    batch = env.rollout(5, break_when_any_done=False)
+    for name in ("done", "terminated", "truncated"):
+        flags = batch["next", name].unsqueeze(-2)
+        assert torch.equal(batch["next", "agents", name], flags.expand(*batch.shape, 3, 1))
+    assert torch.equal(
+        batch["agents", "is_init"], batch["is_init"].unsqueeze(-2).expand(*batch.shape, 3, 1)
+    )
+    marked = env.rollout(1, set_truncated=True)
+    assert marked["next", "agents", "truncated"].all()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_envs import GymEnv, Pendulums, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, Pendulums, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_envs.transformed import postponed
 from rl_specs import Unbounded
@@ -10,6 +10,7 @@ from rl_transforms import (
     DTypeCastTransform,
     InitTracker,
     RenameTransform,
+    RewardClipping,
     RewardScaling,
     RewardSum,
     SelectTransform,
@@ -299,3 +300,20 @@ def test_a_limit_of_its_own_name_is_an_observation_and_ends_as_told(make, update
     assert marks.select(len(env.batch_size), 2).all()
     assert not marks.narrow(len(env.batch_size), 0, 2).any()
     assert done.select(len(env.batch_size), 2).all() == update_done
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CountingEnv(5),
+        lambda: GymEnv("Pendulum-v1"),
+        lambda: SerialEnv(2, lambda: CountingEnv(5)),
+    ],
+    ids=["alone", "gym", "serial"],
+)
+def test_a_clipped_reward_is_bounded_in_every_spec_of_rewards(make):
+    env = TransformedEnv(make(), RewardClipping(-0.5, 0.5))
+    for spec in (env.reward_spec, env.full_reward_spec["reward"]):
+        assert spec.is_in(torch.full(spec.shape, 0.5))
+        assert not spec.is_in(torch.full(spec.shape, 0.6))
+    check_env_specs(env)

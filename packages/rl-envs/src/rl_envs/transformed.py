@@ -245,8 +245,8 @@ class TransformedEnv(EnvBase):
         # what a reset is given travels in a tensordict
         is_asked = any(getattr(one, "call_before_env_reset", False) for one in change)
         self.native_rows = base.native_rows and not is_asked
-        self.done_spec = change.transform_done_spec(base.full_done_spec)
         self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
+        self.done_spec = change.transform_done_spec(base.full_done_spec)
         self.observation_spec = change.transform_observation_spec(base.observation_spec)
         self.action_spec = change.transform_action_spec(base.full_action_spec)
         self.state_spec = change.transform_state_spec(base.state_spec)

@@ -13,6 +13,7 @@ from rl_transforms.driver import Driven, Driver
 from rl_transforms.end_of_life import EndOfLife
 from rl_transforms.exclude import ExcludeTransform
 from rl_transforms.frame_skip import FrameSkip
+from rl_transforms.group_done import GroupDone
 from rl_transforms.hindsight import HindsightRelabel, HindsightStrategy
 from rl_transforms.images import CenterCrop, GrayScale, ImageTransform, Resize, ToTensorImage
 from rl_transforms.init_tracker import InitTracker
@@ -51,6 +52,7 @@ __all__ = [
     "FlattenObservation",
     "FrameSkip",
     "GrayScale",
+    "GroupDone",
     "GroupTransform",
     "HindsightRelabel",
     "HindsightStrategy",

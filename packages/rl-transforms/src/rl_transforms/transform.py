@@ -222,7 +222,7 @@ class Transform(nn.Module):
         return self._outward(spec)
 
     def transform_done_spec(self, spec: Composite) -> Composite:
-        """Describe the done flags that come out, given those that go in."""
+        """Describe the done flags that come out. Called after the reward specs."""
         return self._outward(spec)
 
     def transform_state_spec(self, spec: Composite) -> Composite:
