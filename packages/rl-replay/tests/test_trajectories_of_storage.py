@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,9 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rl_layout import EndKind
 from rl_layout.testing import environments, trajectories
-from rl_replay import LazyTensorStorage
+from rl_replay import LazyTensorStorage, ReplayBuffer, TrajectoryIndex
 from rl_replay.samplers import SliceSampler
 from rl_replay.samplers.marks import mark_slices
+from rl_replay.trajectory_build import fill_index, pending
+from rl_slabs import Window
+from rl_slabs.lane import LANE_SHIFT
 
 
 def chains_of_markers(storage, first, rows):
@@ -139,3 +143,52 @@ def test_environments_of_one_batch_lie_in_columns_or_end_to_end():
         lengths = index.lengths_of(slots)
         rows = np.split(index.rows(slots, np.zeros_like(slots), lengths), lengths.cumsum())[:-1]
         assert sorted(map(tuple, rows)) == wanted
+
+
+def slices_of(storage, **sampler):
+    return ReplayBuffer(storage=storage, sampler=SliceSampler(slice_len=2, **sampler), batch_size=4)
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_rows_are_indexed_as_they_come_where_slices_are_drawn(lossless):
+    buffer = slices_of(LazyTensorStorage(20_000, lossless=lossless))
+    rows = trajectories([50] * 60)
+    most = 0
+    for turn in range(9):  # the ring is gone around
+        rows["collector", "traj_ids"] += 1000 * (turn + 1)
+        buffer.extend(rows)
+        most = max(most, buffer.storage.pending_rows)
+    assert most < 4096 + len(rows)  # however many were written, the first slices take in few
+    buffer.sample()
+    assert buffer.storage.pending_rows == 0
+    plain = ReplayBuffer(storage=LazyTensorStorage(20_000))
+    plain.extend(rows)
+    plain.extend(rows)
+    assert plain.storage.pending_rows == 6_000  # nobody asked for slices
+    plain.set_sampler(SliceSampler(slice_len=2))
+    assert plain.storage.pending_rows == 0
+    plain.storage.trajectories().check(plain.storage.back)
+
+
+def test_loaded_rows_are_indexed_before_the_first_slices(tmp_path):
+    plain = ReplayBuffer(storage=LazyTensorStorage(300))
+    plain.extend(trajectories([50] * 4))
+    state = plain.storage.state_dict()
+    assert state["index"] is None
+    for size in (300, 400):
+        buffer = slices_of(LazyTensorStorage(size))
+        buffer.storage.load_state_dict(state)
+        assert buffer.storage.pending_rows == 0
+        buffer.storage.trajectories().check(buffer.storage.back)
+
+
+def test_a_long_build_takes_rows_in_piece_by_piece():
+    index, back = TrajectoryIndex(40, lanes=2), np.tile([0, 1, 1, 1, 1], 16)
+    window = Window((10, 5 + (1 << LANE_SHIFT)), (30, 25))
+    assert pending(index, window) == 55
+    fill_index(index, back, window, piece=7)
+    assert pending(index, window) == 0
+    whole = TrajectoryIndex(40, lanes=2)
+    whole.catch_up(back, window)
+    assert sorted(index.lengths()) == sorted(whole.lengths())
+    index.check(back)

@@ -259,6 +259,7 @@ class Composition(InProcess):
         if isinstance(writer, ImmutableDatasetWriter) and _is_of_given_tensors(storage):
             storage.fill()
         storage.mark(list(self._sampler.id_keys), list(self._sampler.end_keys))
+        storage.keep_index(self._sampler.draws_slices)
         self._changed()
 
     @contextmanager

@@ -38,6 +38,7 @@ class Sampler(ABC, metaclass=_Dispatch):
         id_keys: Columns that must be equal in rows of one trajectory, beside those of the contract.
         end_keys: Flags of last steps, beside those of the contract.
         proven: Whether the rows that it chooses are there for certain; others are looked at again.
+        draws_slices: Whether it asks for trajectories, so that rows are indexed as they come.
         truncated_key: Where the ends of slices are marked, by samplers of slices; None for nowhere.
 
     Example:
@@ -51,6 +52,7 @@ class Sampler(ABC, metaclass=_Dispatch):
 
     without_replacement: ClassVar[type[Sampler] | None] = None
     proven: ClassVar[bool] = False
+    draws_slices: ClassVar[bool] = False
 
     generator: torch.Generator | None = None
     ran_out: bool = False

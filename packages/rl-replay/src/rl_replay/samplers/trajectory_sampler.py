@@ -54,6 +54,7 @@ class TrajectorySampler(Sampler):
     """
 
     proven: ClassVar[bool] = True
+    draws_slices: ClassVar[bool] = True
 
     def __init__(
         self,

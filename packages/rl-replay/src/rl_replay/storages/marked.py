@@ -19,6 +19,7 @@ from rl_replay.observations import Comparisons, contradictions
 from rl_replay.row_store import PlainRows, RowStore
 from rl_replay.storages.storage import Storage
 from rl_replay.structure import Arrangement, Structure
+from rl_replay.trajectory_build import fill_index, pending
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Window
 from rl_slabs.schema import leaves_of
@@ -45,6 +46,7 @@ class MarkedStorage(Storage):
     ends: list[NestedKey]
     comparisons: Comparisons
     _index: TrajectoryIndex | None
+    _indexed = False  # whether rows are taken into the index as they come
     _is_time: bool = False  # whether the caller named the dimension of given tensors so
     rows_device: torch.device
     on_host: bool
@@ -160,6 +162,29 @@ class MarkedStorage(Storage):
             self._index = TrajectoryIndex(self.ring.capacity)
         self._index.catch_up(self._linked().back, self.ring.window())
         return self._index
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows that are not in the index of trajectories yet; the next slices take them in."""
+        return 0 if self.links is None or self.common else pending(self._index, self.ring.window())
+
+    def keep_index(self, wanted: bool) -> None:
+        """Say whether slices are drawn, so that rows are taken into the index as they come.
+
+        Args:
+            wanted: Whether a sampler asks for trajectories.
+        """
+        self._indexed = wanted
+        if wanted:
+            self._take_into_index()
+
+    def _take_into_index(self) -> None:
+        """Build what the next slices need, where slices are drawn."""
+        if not self._indexed or self.links is None or self.common:
+            return  # the writers of a shared storage index what they write
+        if self._index is None:
+            self._index = TrajectoryIndex(self.ring.capacity)
+        fill_index(self._index, self.links.back, self.ring.window())
 
     def require_boundaries(self) -> None:
         """Refuse slices where flags are stored that are no known markers.

@@ -471,7 +471,9 @@ class SharableStorage(TensorStorage):
             board[REACH] = max(board[REACH], self.store.reach)
 
     def _published(self, span: Span, found: Found) -> None:
-        if self._sharing is not None:
+        if self._sharing is None:
+            super()._published(span, found)
+        else:
             self._writer.took_in(span.numbers.start, found.back)
 
     def _end_write(self) -> None:

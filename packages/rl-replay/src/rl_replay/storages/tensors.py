@@ -25,6 +25,7 @@ from rl_replay.storages.marked import MarkedStorage
 from rl_replay.storages.one_row import OneRow
 from rl_replay.stored_samples import is_sample, without_own_marks
 from rl_replay.structure import Arrangement, Batch, Structure, is_time
+from rl_replay.trajectory_build import PENDING_ROWS
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.plain_leaves import Known, PlainLeaves
@@ -99,6 +100,7 @@ class TensorStorage(MarkedStorage):
         self._plain: PlainLeaves | None = None
         self._one_row: OneRow | None = None
         self._watched = False
+        self._unindexed = 0  # rows since some were taken into the index
         self._open = True  # what is written next says what rows are like
 
     @property
@@ -290,6 +292,7 @@ class TensorStorage(MarkedStorage):
         if contents.index is not None:
             self._index = TrajectoryIndex(self.ring.capacity)
             self._index.restore(contents.index)
+        self._take_into_index()
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
@@ -432,6 +435,11 @@ class TensorStorage(MarkedStorage):
 
     def _published(self, span: Span, found: Found) -> None:
         """Take note of rows that were published."""
+        if self._indexed:
+            self._unindexed += len(span.numbers)
+            if self._unindexed >= PENDING_ROWS:
+                self._unindexed = 0
+                self._take_into_index()
 
     def _end_write(self) -> None:
         """Let go of what a write held."""
