@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rl_layout import Segments, set_recurrent_mode
+from rl_layout import Segments
 from rl_layout.end_kind import EndKind
 from rl_layout.synthetic import environments
 from rl_recurrent import GRU, LSTM, GRUModule, LSTMModule
@@ -132,19 +132,6 @@ def test_so_it_does_in_one_compiled_graph(both_forms, make, max_length):
     torch.compiler.reset()  # all modules share the code that is compiled, and a limit on its graphs
     module.compile(backend="aot_eager", fullgraph=True, dynamic=False)
     assert same_bits(both_forms(module, grid))
-
-
-def test_a_flat_batch_is_compiled_with_a_max_length_only():
-    module = module_of(GRUModule, 5)
-    batch = environments(3, 6, [2, 4], ends).reshape(-1)
-    batch["recurrent_state"] = torch.zeros(18, 1, 5)
-    torch.compiler.reset()
-    module.compile(backend="aot_eager", fullgraph=True)
-    with (
-        set_recurrent_mode(True),
-        pytest.raises(RuntimeError, match=r"flat batch \[18\] .* needs max_length="),
-    ):
-        module(batch)
 
 
 @pytest.mark.gpu

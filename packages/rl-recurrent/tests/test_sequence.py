@@ -19,9 +19,17 @@ def unnamed(batch):
 SEQUENCES = {
     "named, without any marker": GRID.select("observation"),
     "ids that go on": unnamed(trajectories([4])).exclude("next"),
+    "ids that go on, without steps": unnamed(trajectories([4]).exclude(keys.TRAJ_STEP)),
+    "a slice that a buffer drew": unnamed(trajectories([4]))
+    .set("index", torch.arange(4))
+    .set(keys.SLICE_IDS, torch.zeros(4, dtype=torch.int64)),
     "a grid of steps that were taken": unnamed(GRID).exclude("collector"),
 }
+ROWS = unnamed(trajectories([6, 5]))
 STEPS = {
+    "rows of one id in another order": ROWS[torch.tensor([3, 1, 5, 0, 4, 2, 9, 7])],
+    "rows of one id, two of which follow by chance": ROWS[torch.tensor([3, 4, 1, 5, 0])],
+    "rows that a buffer drew one by one": unnamed(trajectories([4])).set("index", torch.arange(4)),
     "one environment": GRID[0, 0],
     "several environments": GRID[:, 1],
     "one step along time": GRID[:, 1:2],
@@ -54,5 +62,7 @@ def test_padded_environments_side_by_side_are_no_sequence():
     row[keys.TRAJ_IDS] = torch.tensor([7, -1, -1, 8])
     refuse_sequence(row)
     row[keys.TRAJ_IDS] = torch.tensor([7, 7, -1, 8])
+    refuse_sequence(row)  # one id, but no step follows the other
+    row[keys.TRAJ_STEP] = torch.tensor([4, 5, 0, 0])
     with pytest.raises(ValueError, match="sequential mode expects one step"):
         refuse_sequence(row)

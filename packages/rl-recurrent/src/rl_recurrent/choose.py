@@ -2,7 +2,8 @@
 
 | where | what | backend |
 |---|---|---|
-| under `torch.compile` | anything; a flat batch with a `max_length` | ``scan`` |
+| under `torch.compile` | ``[B, T]``; a flat batch with a `max_length` | ``scan`` |
+| under `torch.compile` | anything else | as below, outside of the graph |
 | CPU | segments all of one length, but an LSTM in float64 or a narrow GRU | ``pad``, one call |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |

@@ -26,6 +26,15 @@ from rl_recurrent.stepping import step_module
 from rl_specs import Composite, Unbounded
 from rl_transforms import TensorDictPrimer
 
+OUTSIDE = (
+    "this recurrent batch has shapes that follow from its data, and runs outside of compiled code, "
+    "with one graph break. For one graph take recurrent_backend='scan' or 'auto' (pad, pack and "
+    "triton look at segments on the host), give a flat batch [N] max_length=, the most rows that a "
+    "trajectory or a slice has in it, or reshape it to [B, T], and store ('collector', 'traj_ids') "
+    "and ('collector', 'traj_step'), or name the last dimension 'time', so that no observations "
+    "must be compared"
+)
+
 
 class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     """A recurrent network on tensordicts; see `LSTMModule` and `GRUModule`.
@@ -125,10 +134,19 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         mode = recurrent_mode()
         if mode is None:
             mode = bool(self.default_recurrent_mode)
-        out, states = self._sequences(tensordict) if mode else self._one_step(tensordict)
+        if mode and torch.compiler.is_compiling() and not runs_static(self.settings, tensordict):
+            return self._outside_graph(tensordict)
+        return self._write(tensordict, *(self._sequences if mode else self._one_step)(tensordict))
+
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
+    def _outside_graph(self, batch: TensorDictBase) -> TensorDictBase:
+        """Run over whole sequences as without `torch.compile`: the graph breaks here, once."""
+        return self._write(batch, *self._sequences(batch))
+
+    def _write(self, batch: TensorDictBase, out: Tensor, states: States) -> TensorDictBase:
         for key, value in zip(self.out_keys, (out, *states), strict=True):
-            tensordict.set(key, value)
-        return tensordict
+            batch.set(key, value)
+        return batch
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Step once, on plain tensors; what policy plans call.
@@ -252,7 +270,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         require_is_init(batch)
         network = Network.of(self.network)
         burn_in = self.burn_in if torch.is_grad_enabled() else 0  # no gradient is held back
-        if runs_static(self.settings):
+        if runs_static(self.settings, batch):
             if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
                 refuse_lost_starts(batch)  # with its row, where that waits for no device
             x, states = keys.require(batch, self.in_keys[0]), self._states(batch)

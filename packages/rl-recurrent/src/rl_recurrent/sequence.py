@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
+from rl_layout.tensordict_fast import find
 
 
 def require_sequence(batch: TensorDictBase) -> None:
@@ -34,6 +36,9 @@ def refuse_sequence(tensordict: TensorDictBase) -> None:
     Args:
         tensordict: roots ``[*B]``.
 
+    Rows of one id that do not follow each other by their steps are single steps, and so are rows
+    that a buffer drew one by one (``"index"`` without ``("collector", "slice_ids")``).
+
     Raises:
         ValueError: the last dimension is time, by its name, by ids that go on along it, or since
             it lies behind another and steps were taken already.
@@ -60,8 +65,16 @@ def refuse_sequence(tensordict: TensorDictBase) -> None:
 def _is_sequence(tensordict: TensorDictBase) -> bool:
     if tensordict._has_names() and tensordict.names[-1] == keys.TIME:
         return True
-    ids = tensordict.get(keys.TRAJ_IDS, None)
-    if ids is not None:
-        same = ids[..., 1:] == ids[..., :-1]
-        return bool((same & (ids[..., 1:] != keys.PADDING_ID)).any())
-    return tensordict.batch_dims > 1 and tensordict.get(keys.NEXT_DONE, None) is not None
+    ids = find(tensordict, keys.TRAJ_IDS)
+    if ids is None:
+        return tensordict.batch_dims > 1 and find(tensordict, keys.NEXT_DONE) is not None
+    drawn_alone = find(tensordict, (keys.INDEX,)) is not None
+    if torch.compiler.is_compiling() or (drawn_alone and find(tensordict, keys.SLICE_IDS) is None):
+        return False
+    same = (ids[..., 1:] == ids[..., :-1]) & (ids[..., 1:] != keys.PADDING_ID)
+    step = find(tensordict, keys.TRAJ_STEP)
+    if step is None:
+        return bool(same.any())
+    follows = same & (step[..., 1:] == step[..., :-1] + 1)
+    # rows in random order share ids by chance, and hardly ever follow each other
+    return bool(2 * follows.sum() > same.sum())

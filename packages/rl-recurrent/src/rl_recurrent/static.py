@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from rl_layout import keys
+from rl_layout import contradictions, keys, must_compare_observations
 from rl_layout.tensordict_fast import find
 from rl_recurrent.backends.scan import gru_scan_rows, lstm_scan_rows, window_steps
 from rl_recurrent.network import Network
@@ -22,21 +22,53 @@ from rl_recurrent.stack import States
 from rl_recurrent.weights import gru_row_weights, lstm_row_weights, unprojected
 
 
-def runs_static(settings: Settings) -> bool:
+def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
     """Tell whether shapes must not depend on the data.
 
     Args:
         settings: of a module.
+        batch: TED rows ``[*B, T]``.
 
     Returns:
-        True for ``scan`` with a `max_length`, and for ``scan`` and ``auto`` under `torch.compile`.
+        True for ``scan`` with a `max_length`. Under `torch.compile` for ``scan`` and ``auto`` too,
+        where a `max_length` or T bounds the segments, and markers alone tell where they end.
 
     Example:
-        >>> runs_static(Settings("scan", max_length=5)), runs_static(Settings("scan"))
-        (True, False)
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> [runs_static(Settings("scan", max_length=length), batch) for length in (5, None)]
+        [True, False]
     """
-    fixed = settings.backend == "scan" and settings.max_length is not None
-    return fixed or (settings.backend in ("scan", "auto") and torch.compiler.is_compiling())
+    if not torch.compiler.is_compiling():
+        return settings.backend == "scan" and settings.max_length is not None
+    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # [] is refused there
+    return settings.backend in ("scan", "auto") and bounded and not may_contradict(batch)
+
+
+def may_contradict(batch: TensorDictBase) -> bool:
+    """Tell whether observations must be compared to know where segments end.
+
+    Args:
+        batch: TED rows ``[*B, T]``.
+
+    Returns:
+        False where markers tell it, or no observation is stored under ``"next"`` too.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3]).exclude("collector")
+        >>> named = may_contradict(batch)
+        >>> batch.names = None
+        >>> named, may_contradict(batch)
+        (False, True)
+    """
+    if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
+        return False
+    after = batch.get(keys.NEXT, None)
+    if after is None:
+        return False
+    flags = (*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT)
+    return any(name in batch.keys() and name not in flags for name in after.keys())  # noqa: SIM118
 
 
 def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
@@ -239,6 +271,10 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         jumps = step.flatten() != step.flatten().roll(1) + 1
         found = found | jumps
         lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
+    if not torch.compiler.is_compiling():  # where compiled, markers tell it: see `runs_static`
+        contradicted = contradictions(batch)
+        if contradicted is not None:
+            found = found | _behind(contradicted.flatten())
     lost = lost & ~is_init & real
     torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
     return found | ~real | ~_behind(real), real
@@ -269,7 +305,7 @@ def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
     rows, sequence = shape.numel(), shape[-1]
     if max_length is None and len(shape) == 1:
         msg = (
-            f"a flat batch [{rows}] under torch.compile needs max_length=, the most rows that a "
+            f"a flat batch [{rows}] in static shapes needs max_length=, the most rows that a "
             "trajectory or a slice has in it: shapes cannot follow from the data."
         )
         raise ValueError(msg)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rl_layout import EndKind, keys, set_recurrent_mode
+from rl_layout.synthetic import environments, trajectories
+from rl_recurrent import GRUModule, LSTMModule
+
+# what torch itself says where a graph goes on from tensors that another one made
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+WIDTH = 5
+
+
+def flat():
+    return trajectories([5, 3, 4])
+
+
+def grid():
+    return environments(2, 6, [4], [EndKind.TERMINATED])
+
+
+def unnumbered():
+    """Rows of two environments side by side, which only observations tell apart."""
+    batch = environments(2, 6, [9], [EndKind.TERMINATED])
+    batch.names = None
+    return batch.exclude("collector").transpose(0, 1).reshape(-1)
+
+
+def started(batch, module):
+    for key in module.state_keys:
+        batch[key] = torch.randn(*batch.batch_size, 1, WIDTH)
+    return batch
+
+
+def made(make, **options):
+    torch.manual_seed(3)
+    torch.compiler.reset()  # all modules share the code that is compiled, and a limit on its graphs
+    return make(2, WIDTH, in_key="observation", out_key="y", **options)
+
+
+def outcome(run, module, batch):
+    module.zero_grad()
+    with set_recurrent_mode(True):
+        out = run(batch.clone())
+    out["y"].square().sum().backward()
+    return [out[key] for key in module.out_keys] + [p.grad.clone() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("make", [GRUModule, LSTMModule])
+@pytest.mark.parametrize("batch", [flat, grid], ids=["flat", "grid"])
+@pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
+def test_a_compiled_module_gives_the_same_with_any_backend(make, batch, backend):
+    module = made(make, recurrent_backend=backend)
+    rows = started(batch(), module)
+    wanted = outcome(module, module, rows)
+    found = outcome(torch.compile(module, backend="aot_eager"), module, rows)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("batch", "options"),
+    [
+        (flat, {"recurrent_backend": "pack"}),
+        (grid, {"recurrent_backend": "pad"}),
+        (flat, {}),
+        (unnumbered, {"max_length": 12}),
+    ],
+    ids=["pack", "pad", "flat", "observations"],
+)
+def test_what_cannot_be_one_graph_says_how_it_could(batch, options):
+    module = made(GRUModule, **options)
+    rows = started(batch().exclude("y"), module)
+    whole = torch.compile(module, backend="aot_eager", fullgraph=True)
+    with set_recurrent_mode(True), pytest.raises(RuntimeError, match=r"For one graph take .*scan"):
+        whole(rows)
+
+
+def test_a_loss_around_a_flat_batch_compiles():
+    module = made(LSTMModule)
+    rows = started(flat(), module)
+
+    def loss(batch):
+        scaled = batch.set("observation", batch["observation"] / 2)
+        with set_recurrent_mode(True):
+            return module(scaled)["y"].square().mean()
+
+    wanted = loss(rows.clone())
+    assert_close(torch.compile(loss, backend="aot_eager")(rows.clone()), wanted)
+
+
+@pytest.mark.parametrize("max_length", [None, 12])
+def test_compiled_scans_cut_where_observations_contradict(max_length):
+    rows = unnumbered()
+    module = made(GRUModule, recurrent_backend="scan", max_length=max_length)
+    rows = started(rows, module)
+    rows["is_init"][:] = False
+    whole = set_recurrent_mode(True)(made(GRUModule, recurrent_backend="pack"))
+    with pytest.warns(UserWarning, match="contradict"):
+        wanted = whole(rows.clone())["y"]
+    with set_recurrent_mode(True):
+        assert_close(module(rows.clone())["y"], wanted)
+    alone = [module.step(*(rows[i : i + 1][key] for key in module.in_keys))[0] for i in range(12)]
+    assert_close(wanted, torch.cat(alone))  # every row starts from its own state
+    compiled = torch.compile(module, backend="aot_eager")
+    with set_recurrent_mode(True):
+        assert_close(compiled(rows.clone())["y"], wanted)
+
+
+@pytest.mark.parametrize("make", [GRUModule, LSTMModule])
+def test_a_single_step_is_one_graph_with_ids_too(make):
+    module = made(make)
+    root = started(grid()[:, 1].select("observation", "is_init", "collector"), module)
+    assert keys.TRAJ_IDS in root.keys(True)
+    wanted = module(root.clone())
+    found = torch.compile(module, backend="aot_eager", fullgraph=True)(root.clone())
+    for key in module.out_keys:
+        assert_close(found[key], wanted[key])
