@@ -198,7 +198,15 @@ def _of_domain(domain: str) -> type[Bounded]:
 
 def _bound(value: Any, dtype: torch.dtype, inward: View) -> Tensor:
     """Write a bound in the dtype of the spec, rounding inward where that is an integer."""
-    bound = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+    try:
+        given = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        bound = given.detach().cpu()
+        real = not bound.is_complex() and bound.layout is torch.strided
+    except (TypeError, ValueError, RuntimeError):
+        real = False
+    if not real:
+        msg = f"expected a bound as a number, or an array of numbers: got {value!r}"
+        raise TypeError(msg)
     if dtype.is_floating_point or not bound.is_floating_point():
         smallest, largest = limits(dtype)
         if not dtype.is_floating_point and not within(bound, smallest, largest):

@@ -123,7 +123,7 @@ class Categorical(Masked):
             bool `[*shape, n]`.
         """
         self._check(val, safe)
-        return hot(val, self.n, torch.bool)
+        return hot(self._tensor(val), self.n, torch.bool)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Return the value: it is categorical already."""
@@ -196,7 +196,7 @@ def checked_count(n: Any, dynamic: bool = False) -> int:
     """
     try:
         count = int(n)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         count = None
     if count is None or count != n:
         msg = f"the number of choices must be an integer: got {n!r}"
@@ -244,7 +244,11 @@ def hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
         tensor([0, 1, 0])
     """
     out = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
-    return out.scatter_(-1, index.long().unsqueeze(-1), 1)
+    try:
+        return out.scatter_(-1, index.long().unsqueeze(-1), 1)
+    except RuntimeError:
+        msg = f"expected choices from 0 to {n - 1}: got {index}"
+        raise ValueError(msg) from None
 
 
 def pick(tensor: Tensor, index: Tensor) -> Tensor:
@@ -261,6 +265,14 @@ def pick(tensor: Tensor, index: Tensor) -> Tensor:
         >>> pick(torch.arange(6).reshape(2, 3), torch.tensor([2, 0]))
         tensor([2, 3])
     """
-    rows = torch.broadcast_shapes(tensor.shape[:-1], index.shape)
-    places = index.long().expand(rows).unsqueeze(-1)
-    return tensor.expand(*rows, tensor.shape[-1]).gather(-1, places).squeeze(-1)
+    try:
+        rows = torch.broadcast_shapes(tensor.shape[:-1], index.shape)
+        places = index.long().expand(rows).unsqueeze(-1)
+        return tensor.expand(*rows, tensor.shape[-1]).gather(-1, places).squeeze(-1)
+    except (RuntimeError, IndexError, AttributeError):
+        found = [getattr(value, "shape", type(value).__name__) for value in (tensor, index)]
+        msg = (
+            f"expected entries [*rows, n] and positions 0 to n - 1 that the rows broadcast with: "
+            f"got {found[0]} and {found[1]}"
+        )
+        raise ValueError(msg) from None

@@ -114,18 +114,6 @@ class Composite(SpecTree):
         """Make ones of every spec."""
         return self._filled(lambda spec, sizes: spec.one(sizes), shape)
 
-    def rand_update(self, val: Any) -> Any:
-        """Write random members into a tensordict, in place, and return it."""
-        return val.update(self.rand())
-
-    def zeros_update(self, val: Any) -> Any:
-        """Write zeros into a tensordict, in place, and return it."""
-        return val.update(self.zero())
-
-    def ones_update(self, val: Any) -> Any:
-        """Write ones into a tensordict, in place, and return it."""
-        return val.update(self.one())
-
     def is_in(self, val: Any) -> bool:
         """Tell whether a tensordict, or a dictionary, holds a member of every spec."""
         if type(val) is not TensorDict and not _holds_entries(val):
@@ -152,8 +140,12 @@ class Composite(SpecTree):
             TypeError: an entry has another dtype.
         """
         if isinstance(value, Tensor):
+            if key is None:
+                msg = f"a tensor has one dtype: pass key, one of {list(self.keys(True, True))}"
+                raise TypeError(msg)
             self[key].type_check(value, key)
             return
+        self._check_entries(value)
         chosen = self._entries() if key is None else [key] if isinstance(key, str) else key
         for name in chosen:
             spec = self[name]

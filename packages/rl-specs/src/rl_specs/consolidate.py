@@ -35,6 +35,9 @@ def consolidate_spec(
         >>> consolidate_spec(torch.stack([one, two]))[1]["obs"].shape
         torch.Size([0])
     """
+    if not isinstance(spec, TensorSpec):
+        msg = f"expected a spec: got {type(spec).__name__}"
+        raise TypeError(msg)
     out = spec.clone()
     if isinstance(out, StackedComposite):
         parts = [

@@ -130,6 +130,16 @@ class Leaf(TensorSpec):
         facts = [f"shape={tuple(self._shape)}", self._describe(), f"dtype={self._dtype}"]
         return f"{type(self).__name__}({', '.join(filter(None, facts))}, device={self._device})"
 
+    def _tensor(self, val: Any) -> Tensor:
+        """Raise for what is no tensor, or ends in another domain dimension."""
+        if not isinstance(val, Tensor) or not _is_plain(val):
+            msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
+            raise TypeError(msg)
+        dims = self._domain_dims
+        if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
+            raise ValueError(self._shape_complaint(val.shape))
+        return val
+
     def _check(self, val: Any, safe: bool | None) -> None:
         if tensor_spec.CHECK_SPEC_ENCODE if safe is None else safe:
             self.assert_is_in(val)
@@ -178,7 +188,11 @@ class Leaf(TensorSpec):
         if isinstance(val, list) and len(val) == 1:
             val = val[0]
         # a copy: environments reuse their buffers, and strides may be negative
-        array = np.array(val.detach().cpu() if isinstance(val, Tensor) else val)
+        try:
+            array = np.array(val.detach().cpu() if isinstance(val, Tensor) else val)
+        except (ValueError, RuntimeError, TypeError):
+            msg = f"expected numbers in rows of one length for {self!r}: got {val!r}"
+            raise ValueError(msg) from None
         return self._fitted(self._cast(array, self._dtype), self._shape)
 
     def _cast(self, array: Any, dtype: torch.dtype) -> Tensor:

@@ -42,7 +42,11 @@ class Masked(Leaf):
         if mask is None:
             self.mask = None
             return
-        given = torch.as_tensor(mask)
+        try:
+            given = torch.as_tensor(mask)
+        except (TypeError, ValueError, RuntimeError):
+            msg = f"a mask must be a tensor, or a list, of bools: got {mask!r}"
+            raise TypeError(msg) from None
         if given.dtype != torch.bool:
             msg = f"a mask must be bool, True where allowed: got {given.dtype}. Pass mask.bool()."
             raise ValueError(msg)

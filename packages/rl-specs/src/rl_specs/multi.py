@@ -57,7 +57,11 @@ class MultiCategorical(Categorical):
         mask: Any = None,
         remove_singleton: bool = True,
     ) -> None:
-        counts = torch.atleast_1d(torch.as_tensor(nvec))
+        try:
+            counts = torch.atleast_1d(torch.as_tensor(nvec))
+        except (TypeError, ValueError, RuntimeError):
+            msg = f"nvec must be numbers of choices, one for each column: got {nvec!r}"
+            raise TypeError(msg) from None
         for count in counts.flatten().tolist():
             check_room(checked_count(count), as_dtype(dtype))
         size = counts.shape if shape is None else as_size(shape)
@@ -147,14 +151,15 @@ class MultiCategorical(Categorical):
         Returns:
             The chosen entries, one for each column.
         """
-        parts, places = tensor_to_index.split(self._columns, -1), self._columned(index).unbind(-1)
+        parts = split_columns(tensor_to_index, self._columns)
+        places = self._tensor(self._columned(index)).unbind(-1)
         picked = [pick(part, place) for part, place in zip(parts, places, strict=True)]
         return torch.stack(picked, -1)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Write choices as one-hot vectors side by side, bool `[*rows, sum(nvec)]`."""
         self._check(val, safe)
-        columns = zip(self._columned(val).unbind(-1), self._columns, strict=True)
+        columns = zip(self._tensor(self._columned(val)).unbind(-1), self._columns, strict=True)
         return torch.cat([hot(place, n, torch.bool) for place, n in columns], -1)
 
     def to_one_hot_spec(self) -> Any:
@@ -245,7 +250,11 @@ class MultiOneHot(OneHot):
         use_register: bool = False,
         mask: Any = None,
     ) -> None:
-        counts = tuple(checked_count(n) for n in nvec)
+        try:
+            counts = tuple(checked_count(n) for n in nvec)
+        except (TypeError, RuntimeError):
+            msg = f"nvec must be numbers of choices, one for each group: got {nvec!r}"
+            raise TypeError(msg) from None
         self._start(counts, shape, device, dtype, use_register)
         self._space = BoxList.from_nvec(torch.tensor(counts))
         self.update_mask(mask)
@@ -269,7 +278,7 @@ class MultiOneHot(OneHot):
         Returns:
             The chosen entries, one for each group.
         """
-        return self.to_categorical_spec().index(self._places(index), tensor_to_index)
+        return self.to_categorical_spec().index(self.to_categorical(index), tensor_to_index)
 
     def to_categorical_spec(self) -> MultiCategorical:
         """Write the spec for positions, int64 `[*rows, K]`, with the same mask."""
@@ -319,7 +328,7 @@ class MultiOneHot(OneHot):
         return index
 
     def _to_numpy(self, val: Tensor) -> Any:
-        index = self._places(val).numpy()
+        index = self.to_categorical(val, safe=False).numpy()
         if not self.use_register:
             return index
         columns = np.moveaxis(index, -1, 0)
@@ -327,6 +336,16 @@ class MultiOneHot(OneHot):
 
     def _describe(self) -> str:
         return ", ".join(filter(None, [f"nvec={list(self._counts)}", self._describe_mask()]))
+
+
+def split_columns(tensor: Any, columns: Sequence[int]) -> Sequence[Tensor]:
+    """Cut entries `[*rows, sum(nvec)]` into those of each column."""
+    if not isinstance(tensor, Tensor) or tensor.shape[-1:] != (sum(columns),):
+        found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        msg = f"expected a tensor with {sum(columns)} entries in its last dimension: got {found}"
+        raise ValueError(msg)
+    parts: Sequence[Tensor] = tensor.split(tuple(columns), -1)
+    return parts
 
 
 def _rows(counts: Tensor, size: torch.Size) -> Tensor:

@@ -114,7 +114,7 @@ class OneHot(Masked):
             int64 `[*rows]`.
         """
         self._check(val, safe)
-        return self._places(val)
+        return self._places(self._tensor(val))
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Return the value: it is one-hot already."""
@@ -138,6 +138,9 @@ class OneHot(Masked):
 
     def _places(self, val: Tensor) -> Tensor:
         """Write vectors `[*rows, n]` as positions `[*rows]`."""
+        if val.is_complex():
+            msg = f"expected zeros and ones: got {val.dtype}. Pass val.real."
+            raise TypeError(msg)
         # argmax knows no bool
         return (val.to(torch.uint8) if val.dtype == torch.bool else val).argmax(-1)
 
@@ -209,6 +212,9 @@ class OneHot(Masked):
 
     def _unregistered(self, index: Any, group: int) -> Any:
         names = list(self._registers[group])
+        if index.size and index.max() >= len(names):
+            msg = f"choice {index.max()} has no value yet: {len(names)} were encoded, {names}"
+            raise ValueError(msg)
         return np.array([names[i] for i in index.reshape(-1)]).reshape(index.shape)
 
     def clone(self) -> Any:

@@ -48,7 +48,14 @@ def as_device(device: torch.device | str | int | None) -> torch.device:
         >>> as_device("cpu")
         device(type='cpu')
     """
-    found = torch.get_default_device() if device is None else torch.device(device)
+    if device is None:
+        found = torch.get_default_device()
+    else:
+        try:
+            found = torch.device(device)
+        except (TypeError, RuntimeError, ValueError):
+            msg = f"expected a device of torch, its name or its index: got {device!r}"
+            raise TypeError(msg) from None
     unnumbered = getattr(found, "index", None) is None
     if found.type == "cuda" and unnumbered and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -210,7 +211,11 @@ class Shaped:
             IndexError: an entry is out of range.
             ValueError: there is no such dimension, or it holds the domain.
         """
-        place, rows = self._free_dim(dim, "index_select"), index.cpu()
+        place = self._free_dim(dim, "index_select")
+        rows = index.cpu() if isinstance(index, Tensor) else None
+        if rows is None or rows.ndim > 1 or rows.dtype not in (torch.int64, torch.int32):
+            msg = f"expected positions as int64 or int32 [K]: got {index!r}"
+            raise TypeError(msg)
         size = self.shape[place]
         if rows.numel() and size >= 0 and not 0 <= int(rows.min()) <= int(rows.max()) < size:
             msg = f"index {rows.tolist()} is out of range for dimension {dim} of size {size}"
@@ -218,7 +223,11 @@ class Shaped:
         return self._apply(lambda value: value[at(place, rows)], "be selected from")
 
     def __getitem__(self, index: Any) -> Any:
-        entries = tuple(_entry(e) for e in (index if isinstance(index, tuple) else (index,)))
+        try:
+            entries = tuple(_entry(e) for e in (index if isinstance(index, tuple) else (index,)))
+        except (TypeError, ValueError) as error:
+            msg = f"{self._named()} cannot be indexed with {index!r}: {error}"
+            raise TypeError(msg) from None
         if any(isinstance(entry, str) for entry in entries):
             msg = f"{type(self).__name__} has no keys: got {index!r}. Index it with integers."
             raise TypeError(msg)
@@ -246,8 +255,9 @@ class Shaped:
             return self._carry(view, self.ndim - self._domain_dims)
         except NotImplementedError:
             raise
-        except (IndexError, RuntimeError) as error:
-            kind = IndexError if isinstance(error, IndexError) else ValueError
+        except (IndexError, RuntimeError, TypeError) as error:
+            kinds = {IndexError: IndexError, TypeError: TypeError}
+            kind = next((kinds[k] for k in kinds if isinstance(error, k)), ValueError)
             # the caller knows nothing of stand-ins
             why = str(error).replace(str(stand_in_size(self.shape)), "-1")
         raise kind(f"{self._named()} cannot {what}: {why}")
@@ -269,6 +279,11 @@ class Shaped:
         return sizes[:-1]
 
     def _dim(self, dim: int, ndim: int) -> int:
+        try:
+            dim = operator.index(dim)
+        except (TypeError, RuntimeError):
+            msg = f"a dimension must be an integer: got {dim!r}"
+            raise TypeError(msg) from None
         if not -ndim <= dim < ndim:
             msg = f"dimension {dim} is out of range: {self._named()} takes {-ndim} to {ndim - 1}"
             raise ValueError(msg)

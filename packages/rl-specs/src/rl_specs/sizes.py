@@ -7,6 +7,7 @@ dynamic again, so expanding, reshaping and indexing need no rules of their own f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ View: TypeAlias = Callable[[Tensor], Tensor]
 # torch counts elements in 63 bits
 PRIMES = (100_003, 100_019), (4_099, 4_111)
 NO_SIZE = torch.Size(())
+LARGEST = 2**62
 
 
 def as_size(*shape: Any) -> torch.Size:
@@ -42,10 +44,15 @@ def as_size(*shape: Any) -> torch.Size:
     if given is None:
         return NO_SIZE
     try:
-        sizes = [int(size) for size in (given if isinstance(given, Iterable) else (given,))]
-    except (TypeError, ValueError):
+        # a tensor of one number is no sequence
+        several = isinstance(given, Iterable) and getattr(given, "ndim", None) != 0
+        sizes = [operator.index(size) for size in (given if several else (given,))]
+    except (TypeError, ValueError, RuntimeError):
         msg = f"a shape must be integers or a sequence of integers: got {given!r}"
         raise TypeError(msg) from None
+    if any(size > LARGEST for size in sizes):
+        msg = f"sizes must be below 2 ** 62: got {tuple(sizes)}"
+        raise ValueError(msg)
     if any(size < -1 for size in sizes):
         msg = f"sizes must be positive, 0, or -1 for a dynamic dimension: got {tuple(sizes)}"
         raise ValueError(msg)

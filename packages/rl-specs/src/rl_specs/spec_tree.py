@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Self, TypeAlias
 
+from tensordict import is_tensor_collection
+
 from rl_specs.lockable import Lockable
 from rl_specs.tensor_spec import TensorSpec
 
@@ -167,7 +169,7 @@ class SpecTree(Lockable, TensorSpec):
         Returns:
             The new tree, or None where nothing was moved.
         """
-        found = {key: self.pop(key, default) for key in keys}
+        found = {as_path(key): self.pop(key, default) for key in keys}
         found = {key: spec for key, spec in found.items() if spec is not None}
         if not found:
             return None
@@ -185,7 +187,7 @@ class SpecTree(Lockable, TensorSpec):
         Returns:
             The spec itself.
         """
-        for key, spec in dict_or_spec.items():
+        for key, spec in specs_of(dict_or_spec):
             inner = self.get(key)
             if isinstance(inner, SpecTree) and isinstance(spec, Mapping | SpecTree):
                 inner.update(spec)
@@ -238,9 +240,27 @@ class SpecTree(Lockable, TensorSpec):
         """List the specs. The arguments are those of `keys`."""
         return self._flat(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
 
+    def rand_update(self, val: Any) -> Any:
+        """Write random members into a tensordict, in place, and return it."""
+        return self._updated(val, self.rand())
+
+    def zeros_update(self, val: Any) -> Any:
+        """Write zeros into a tensordict, in place, and return it."""
+        return self._updated(val, self.zero())
+
+    def ones_update(self, val: Any) -> Any:
+        """Write ones into a tensordict, in place, and return it."""
+        return self._updated(val, self.one())
+
+    def _updated(self, val: Any, entries: Any) -> Any:
+        _require_entries(val)
+        found = val.update(entries)
+        return val if found is None else found
+
     def cast(self, val: Any) -> Any:
         """Write the entries that have a spec in its dtype, on a copy where one changes."""
         out = val
+        _require_entries(val)
         for name, spec in self._entries().items():
             entry = val.get(name, None)
             found = entry if spec is None or entry is None else spec.cast(entry)
@@ -323,6 +343,21 @@ class SpecTree(Lockable, TensorSpec):
                 inner = spec._flat(True, leaves_only, is_leaf, static_only)
                 out.update({(name, *as_path(key)): entry for key, entry in inner.items()})
         return out
+
+
+def _require_entries(val: Any) -> None:
+    """Raise for what holds no entries by name."""
+    if not isinstance(val, Mapping) and not is_tensor_collection(val):
+        msg = f"expected a dictionary or a tensordict: got {type(val).__name__}"
+        raise TypeError(msg)
+
+
+def specs_of(given: Any) -> Iterable[tuple[Any, Any]]:
+    """The entries of a dictionary of specs."""
+    if not isinstance(given, Mapping | SpecTree):
+        msg = f"expected a dictionary of specs: got {type(given).__name__}"
+        raise TypeError(msg)
+    return given.items()
 
 
 def is_key(index: Any) -> bool:

@@ -11,6 +11,7 @@ from rl_specs.composite import Composite
 from rl_specs.shaped import TORCH_FUNCTIONS
 from rl_specs.stacked import Stacked
 from rl_specs.stacked_composite import StackedComposite
+from rl_specs.tensor_spec import TensorSpec
 
 
 def stack_specs(specs: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
@@ -53,13 +54,16 @@ def stack_specs(specs: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
 TORCH_FUNCTIONS[torch.stack] = stack_specs
 
 
-def _unified(specs: Sequence[Any]) -> Sequence[Any]:
+def _unified(specs: Any) -> Sequence[Any]:
     """Check that specs can be stacked, and give those without a device that of the others."""
+    if not isinstance(specs, Sequence):
+        msg = f"expected a list of specs: got {type(specs).__name__}"
+        raise TypeError(msg)
     if not specs:
         msg = "cannot stack an empty list of specs: pass at least one"
         raise ValueError(msg)
     kind = Composite if isinstance(specs[0], Composite) else type(specs[0])
-    if not all(isinstance(spec, kind) for spec in specs):
+    if not all(isinstance(spec, kind) and isinstance(spec, TensorSpec) for spec in specs):
         msg = f"stacked specs must be of one class: got {[type(s).__name__ for s in specs]}"
         raise TypeError(msg)
     if kind is Composite:
@@ -73,4 +77,5 @@ def _unified(specs: Sequence[Any]) -> Sequence[Any]:
         if any(value != found[0] for value in found):
             msg = f"stacked specs need one {what}: got {found}. Convert them first."
             raise ValueError(msg)
-    return specs
+    unified: Sequence[Any] = specs
+    return unified

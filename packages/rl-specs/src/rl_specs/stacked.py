@@ -42,6 +42,9 @@ class Stack(TensorSpec):
         if not specs:
             msg = "a stack needs at least one spec: got none"
             raise ValueError(msg)
+        if not all(isinstance(spec, TensorSpec) for spec in specs):
+            msg = f"a stack holds specs: got {[type(spec).__name__ for spec in specs]}"
+            raise TypeError(msg)
         ndim = specs[0].ndim + 1
         if any(spec.ndim + 1 != ndim for spec in specs):
             msg = f"specs of a stack need the same number of dimensions: got {_shapes(specs)}"
@@ -268,7 +271,12 @@ class Stacked(Stack):
         """
         if isinstance(val, Tensor):
             return val
-        values = list(np.moveaxis(val, self.dim, 0)) if isinstance(val, np.ndarray) else val
+        values: Any = val
+        if isinstance(val, np.ndarray) and val.ndim > self.dim:
+            values = list(np.moveaxis(val, self.dim, 0))
+        if not isinstance(values, list | tuple):
+            msg = f"expected {len(self.specs)} values, one for each spec: got {val!r}"
+            raise TypeError(msg)
         if len(values) != len(self.specs):
             msg = f"expected {len(self.specs)} values, one for each spec: got {len(values)}"
             raise ValueError(msg)

@@ -11,7 +11,7 @@ from tensordict import LazyStackedTensorDict
 from rl_specs.composite import Composite
 from rl_specs.lockable import Lockable
 from rl_specs.shaped import stack
-from rl_specs.spec_tree import NestedKey, as_path, is_key
+from rl_specs.spec_tree import NestedKey, as_path, is_key, specs_of
 from rl_specs.stacked import Stack, Stacked
 from rl_specs.tensor_spec import TensorSpec
 
@@ -37,6 +37,9 @@ class StackedComposite(Stack, Composite):
     """
 
     def __init__(self, *specs: TensorSpec, dim: int) -> None:
+        if not all(isinstance(spec, Composite) for spec in specs):
+            msg = f"expected composites: got {[type(spec).__name__ for spec in specs]}"
+            raise TypeError(msg)
         super().__init__(*specs, dim=dim)
         if len({spec.shape for spec in specs}) > 1:
             msg = f"stacked composites need one shape: got {[tuple(s.shape) for s in specs]}"
@@ -109,6 +112,9 @@ class StackedComposite(Stack, Composite):
         """
         self._check_unlocked()
         entry = Composite(dict(spec), shape=self._shape) if isinstance(spec, Mapping) else spec
+        if entry is not None and not isinstance(entry, TensorSpec):
+            msg = f"expected a spec for {name!r}: got {type(spec).__name__}"
+            raise TypeError(msg)
         if entry is not None and entry.shape[self.dim : self.dim + 1] != (len(self.specs),):
             msg = (
                 f"the spec of {name!r} needs size {len(self.specs)} in dimension {self.dim}: got "
@@ -133,7 +139,7 @@ class StackedComposite(Stack, Composite):
             for holder, other in zip(self.specs, dict_or_spec.specs, strict=True):
                 holder.update(other)
             return self
-        for key, spec in dict_or_spec.items():
+        for key, spec in specs_of(dict_or_spec):
             if isinstance(spec, Composite) and key in self:
                 for holder, part in zip(self.specs, spec.unbind(self.dim), strict=True):
                     holder[key].update(part)

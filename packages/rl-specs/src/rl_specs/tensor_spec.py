@@ -358,6 +358,10 @@ class TensorSpec(Shaped):
 
     def _full(self, shape: Any) -> torch.Size:
         """Put sizes before the spec's own."""
-        if shape is None or shape == ():
+        if shape is None or (isinstance(shape, tuple) and not shape):
             return self._safe
-        return torch.Size((*as_size(shape), *self._safe))
+        sizes = as_size(shape)
+        if any(size < 0 for size in sizes):
+            msg = f"the sizes of a sample must not be negative: got {tuple(sizes)}"
+            raise ValueError(msg)
+        return torch.Size((*sizes, *self._safe))
