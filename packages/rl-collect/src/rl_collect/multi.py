@@ -241,7 +241,7 @@ class MultiCollector(Collecting):
 
     @between_batches
     def state_dict(self) -> dict[str, Any]:
-        """Save all workers and the newest weights.
+        """Save all workers, and the weights that were published last.
 
         Returns:
             Tensors, numbers and dictionaries of them, which `torch.save` can write.

@@ -177,7 +177,9 @@ class Servant:
         return self._collector.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the collector."""
+        """Save the collector, with the newest weights."""
+        if self._board is not None:  # they may have been published behind the last batch
+            self._refresh()
         return self._collector.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
