@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tensordict import TensorDictBase
+import torch
+from tensordict import TensorDict, TensorDictBase
 
+from rl_collect.at_exit import forget, shut_at_exit
+from rl_collect.numbers import check_count, check_seconds
+from rl_collect.patience import Patience
 from rl_collect.progress import Progress
 
 P = ParamSpec("P")
@@ -26,7 +31,7 @@ class Background:
     Example:
         >>> left = [1, 2, 3]
         >>> background = Background(lambda: bool(left.pop()) and bool(left), "counting")
-        >>> background.stop(timeout_s=10, finish=True)
+        >>> background.finish(timeout_s=10)
         >>> left
         []
     """
@@ -35,7 +40,8 @@ class Background:
         self._work, self._name = work, name
         self._is_asked_to_stop = threading.Event()
         self._failure: BaseException | None = None
-        self._lock = threading.Lock()  # over the calls, and whether they are still served
+        # over the calls, and whether they are still served; told of each turn
+        self._lock = threading.Condition()
         self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -75,22 +81,64 @@ class Background:
             done.cancel()
             raise TimeoutError(self._lateness(timeout_s)) from None
 
-    def stop(self, timeout_s: float, *, finish: bool = False) -> None:
+    def wait_for(self, is_enough: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is true behind a turn, or the work is over.
+
+        Args:
+            is_enough: asked behind each turn.
+            timeout_s: longest time to wait.
+
+        Returns:
+            Whether it is, in time.
+
+        Raises:
+            Exception: whatever the work raised.
+        """
+        end = time.monotonic() + timeout_s
+        with self._lock:
+            while not is_enough() and not self._is_over and (left := end - time.monotonic()) > 0:
+                self._lock.wait(left)
+            enough = is_enough()
+            if not self._is_over:
+                return enough
+        if not enough:
+            self._raise()
+        return True
+
+    def stop(self, patience: Patience) -> None:
         """Wait for the call under way, and end.
 
         Args:
-            timeout_s: longest time to wait.
-            finish: let it go on until it has nothing more to do.
+            patience: how long to wait.
 
         Raises:
             TimeoutError: the call under way takes longer.
             Exception: whatever the work raised.
         """
-        if not finish:
-            self._is_asked_to_stop.set()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        self._is_asked_to_stop.set()
+        if not patience.wait(self._ends, f"the batch under way in {self._name}"):
+            raise TimeoutError(self._lateness(patience.limit_s))
+        self._raise()
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait until there is nothing more to do.
+
+        Args:
+            timeout_s: longest time to wait.
+
+        Raises:
+            TimeoutError: there is more to do.
+            Exception: whatever the work raised.
+        """
+        if not self._ends(timeout_s):
             raise TimeoutError(self._lateness(timeout_s))
+        self._raise()
+
+    def _ends(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _raise(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -102,11 +150,14 @@ class Background:
         try:
             while not self._is_asked_to_stop.is_set() and self._work():
                 self._serve()
+                with self._lock:
+                    self._lock.notify_all()
         except BaseException as error:  # handed to whoever stops it
             self._failure = error
         finally:
             with self._lock:
                 self._is_over = True
+                self._lock.notify_all()
             self._serve()
 
     def _serve(self) -> None:
@@ -156,6 +207,7 @@ class Collecting:
         total_frames: steps to play in all; -1 for no end.
         replay_buffer: where batches go; None for the caller.
         progress: show a bar.
+        shutdown_timeout_s: how long `shutdown` waits for a batch under way.
 
     Example:
         >>> from rl_collect import Collector
@@ -163,7 +215,16 @@ class Collecting:
         True
     """
 
-    def __init__(self, total_frames: int, replay_buffer: Any, *, progress: bool) -> None:
+    def __init__(
+        self,
+        total_frames: int,
+        replay_buffer: Any,
+        *,
+        progress: bool,
+        shutdown_timeout_s: float = 60.0,
+    ) -> None:
+        self._shutdown_timeout_s = check_seconds(shutdown_timeout_s, "shutdown_timeout_s")
+        self._stored = 0  # frames in the buffer, for who waits for the first ones
         self._total, self._buffer = total_frames, replay_buffer
         self._progress = Progress(total_frames, is_on=progress)
         self._background: Background | None = None
@@ -182,6 +243,9 @@ class Collecting:
             msg = "this collector has no end: give total_frames, or do not ask for its length."
             raise TypeError(msg)
         return -(-self._total // self._frames_of_batch)
+
+    def __bool__(self) -> bool:  # a collector without an end has no length
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -208,13 +272,20 @@ class Collecting:
         """Whether batches are collected in the background."""
         return self._background is not None and self._background.is_running
 
-    def start(self) -> None:
+    def start(self, *, min_frames: int = 0, timeout_s: float = 60.0) -> None:
         """Collect into the buffer in the background, until all frames are played or `shutdown`.
 
-        What is asked meanwhile, as `stats()` or new weights, waits for the batch under way.
+        What is asked meanwhile, as `stats()` or new weights, waits for the batch under way. A
+        program that ends meanwhile shuts the collector down.
+
+        Args:
+            min_frames: return only when so many frames, or all, are in the buffer.
+            timeout_s: longest time to wait for them.
 
         Raises:
             RuntimeError: there is no buffer, or it runs already.
+            TimeoutError: the first frames did not come in time; it goes on running.
+            Exception: whatever was raised in the background before they came.
 
         Example:
             >>> from rl_collect import Collector
@@ -226,7 +297,9 @@ class Collecting:
             >>> collector = Collector(
             ...     CountingEnv(), frames_per_batch=4, total_frames=12, replay_buffer=buffer
             ... )
-            >>> collector.start()
+            >>> collector.start(min_frames=8)
+            >>> len(buffer) >= 2
+            True
             >>> collector.wait()
             >>> len(buffer)
             3
@@ -238,7 +311,19 @@ class Collecting:
         if self._background is not None:
             msg = "this collector runs in the background already."
             raise RuntimeError(msg)
-        self._background = Background(self._work, "the collector's thread")
+        check_count(min_frames, 0, "min_frames")
+        check_seconds(timeout_s, "timeout_s")
+        # tensordict imports h5py there for its first policy call; behind the program's end that crashes
+        TensorDict.from_any(torch.empty(0))
+        background = self._background = Background(self._work, "the collector's thread")
+        shut_at_exit(self)
+        if not background.wait_for(lambda: self._stored >= min_frames, timeout_s):
+            msg = (
+                f"waited {timeout_s:g} s for {min_frames} frames in the buffer, and {self._stored} "
+                "came: a batch is written when it is whole, and trajs_per_batch waits for "
+                "trajectories. The collector goes on running."
+            )
+            raise TimeoutError(msg)
 
     def wait(self, timeout_s: float = 600.0) -> None:
         """Wait until the background has played all frames.
@@ -252,13 +337,47 @@ class Collecting:
         """
         if self._background is not None:
             try:
-                self._background.stop(timeout_s, finish=True)
+                self._background.finish(timeout_s)
             finally:
                 if not self._background.is_running:
                     self._background = None
 
-    def shutdown(self, timeout_s: float = 60.0) -> None:
-        """Stop; see the two collectors."""
+    def shutdown(self, timeout_s: float | None = None) -> None:
+        """Stop, write what is unfinished as truncations, end environments and workers.
+
+        A second call does nothing. It is called at the end of a `with` block, and at the end of a
+        program where the collector runs in the background.
+
+        Args:
+            timeout_s: longest time to wait for batches under way; `shutdown_timeout_s` of the
+                constructor where None. After a few seconds the log says what is waited for.
+
+        Raises:
+            TimeoutError: the batch under way in the background did not end in time.
+            Exception: whatever was raised in the background.
+        """
+        limit_s = self._shutdown_timeout_s
+        if timeout_s is not None:
+            limit_s = check_seconds(timeout_s, "timeout_s")
+        if self._is_shut:
+            return
+        forget(self)
+        patience = Patience(limit_s, "shutdown(timeout_s=...) sets the limit")
+        try:
+            if self._background is not None:
+                self._background.stop(patience)
+            self._write_unfinished(patience)
+        finally:
+            self._is_shut = True  # not before: the background would find it closed
+            self._progress.close()
+            self._close(patience)
+
+    def _write_unfinished(self, patience: Patience) -> None:
+        """Write to the buffer what no batch has handed out."""
+        raise NotImplementedError
+
+    def _close(self, patience: Patience) -> None:
+        """Close environments, or end workers."""
         raise NotImplementedError
 
     @property
@@ -268,6 +387,10 @@ class Collecting:
 
     @property
     def _frames_of_batch(self) -> int:
+        raise NotImplementedError
+
+    def _count_stored(self) -> int:
+        """Frames that are in the buffer, between two batches."""
         raise NotImplementedError
 
     def _batch(self) -> TensorDictBase | None:
@@ -302,4 +425,5 @@ class Collecting:
     def _work(self) -> bool:
         if self._has_more():
             self._batch()
+            self._stored = self._count_stored()
         return self._has_more()

@@ -14,6 +14,7 @@ from rl_collect.batches import Batches
 from rl_collect.collecting import Collecting, between_batches
 from rl_collect.devices import Devices, Moved, mover
 from rl_collect.environments import Makers, limited, make_env
+from rl_collect.patience import Patience
 from rl_collect.playing import Player
 from rl_collect.policies import as_policy, check_keys
 from rl_collect.random_state import generators, set_generators
@@ -69,6 +70,7 @@ class Collector(Collecting):
         progress: show a bar.
         profile: name rollout, policy, marks and storing for torch's profiler, as
             "rl_collect.rollout" and so on.
+        shutdown_timeout_s: longest time for `shutdown` to wait for a batch in the background.
 
     Attributes:
         env: the environment, transforms and all.
@@ -118,8 +120,14 @@ class Collector(Collecting):
         producer: int | None = None,
         progress: bool = False,
         profile: bool = False,
+        shutdown_timeout_s: float = 60.0,
     ) -> None:
-        super().__init__(total_frames, replay_buffer, progress=progress)
+        super().__init__(
+            total_frames,
+            replay_buffer,
+            progress=progress,
+            shutdown_timeout_s=shutdown_timeout_s,
+        )
         self.settings = Settings(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
@@ -392,28 +400,13 @@ class Collector(Collecting):
 
     # the end
 
-    def shutdown(self, timeout_s: float = 60.0) -> None:
-        """Stop, write what is unfinished as truncations, close the environment; twice is nothing.
+    def _write_unfinished(self, patience: Patience) -> None:
+        self._batches.cut_unfinished()
+        if self.settings.replay_buffer is not None and self._batches.waiting:
+            self._hand_out(self._batches.pop())
 
-        Args:
-            timeout_s: longest time to wait for a batch under way in the background.
-
-        Raises:
-            TimeoutError: the background did not stop in time.
-            Exception: whatever was raised in the background.
-        """
-        if self._is_shut:
-            return
-        try:
-            if self._background is not None:
-                self._background.stop(timeout_s)
-            self._batches.cut_unfinished()
-            if self.settings.replay_buffer is not None and self._batches.waiting:
-                self._hand_out(self._batches.pop())
-        finally:
-            self._is_shut = True  # not before: the background would find it closed
-            self._progress.close()
-            self.env.close()
+    def _close(self, patience: Patience) -> None:
+        self.env.close()
 
     def __repr__(self) -> str:
         total = self._total
@@ -425,6 +418,9 @@ class Collector(Collecting):
     @property
     def _frames_of_batch(self) -> int:
         return self._batches.num_steps * max(self.env.batch_size.numel(), 1)
+
+    def _count_stored(self) -> int:
+        return self.frames - self._batches.unfinished
 
     def _waits(self) -> bool:
         return self._batches.waiting > 0

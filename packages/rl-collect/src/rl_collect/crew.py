@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 
+from rl_collect.patience import Patience
 from rl_collect.slots import NUM_SLOTS, Delivery, Slots
 from rl_collect.weight_board import WeightBoard
 from rl_envs import WorkerDied, WorkerPool
@@ -213,14 +214,34 @@ class Crew:
         self._seed = seed, static_seed
         return seed
 
-    def close(self, timeout_s: float = 60.0) -> None:
+    def take_at_last(
+        self, index: int, patience: Patience
+    ) -> tuple[Delivery | None, TensorDictBase | None]:
+        """Take the batch under way of a worker that gets no other one."""
+        self._wait(index, patience)
+        return self.take(index, timeout_s=patience.left_s)
+
+    def finish(self, index: int, patience: Patience) -> Any:
+        """Shut down the collector of a worker that is not busy; what had not ended there."""
+        self.pool.begin(index, "finish")
+        self._wait(index, patience)
+        return self.pool.receive(index, timeout_s=patience.left_s)
+
+    def _wait(self, index: int, patience: Patience) -> None:
+        """Wait for a reply, or until no time is left."""
+        patience.wait(
+            lambda seconds: self.pool.has_reply(index, timeout_s=seconds),
+            f"collector worker {index} (process {self.pool.pids[index]})",
+        )
+
+    def close(self, patience: Patience | None = None) -> None:
         """End the workers, and let go of the shared memory.
 
         Args:
-            timeout_s: those that take longer are killed.
+            patience: those that take longer are killed.
         """
         try:
-            self.pool.close(timeout_s=timeout_s)
+            self.pool.close(timeout_s=60.0 if patience is None else max(patience.left_s, 0.1))
         finally:
             for slots in self._slots:
                 if slots is not None:

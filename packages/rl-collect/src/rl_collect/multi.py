@@ -22,6 +22,7 @@ from rl_collect.multi_options import (
     serve,
     worker_options,
 )
+from rl_collect.patience import Patience
 from rl_collect.turns import OneByOne, Together, Turns
 from rl_collect.weight_board import WeightBoard
 from rl_collect.weights import has_weights
@@ -53,6 +54,8 @@ class MultiCollector(Collecting):
         mp_start_method: "fork", "spawn" or "forkserver", the last where None.
         timeout_s: longest time to wait for a batch of a worker.
         progress: show a bar.
+        shutdown_timeout_s: longest time for `shutdown` to wait for batches under way; then workers
+            are killed.
         options: what else `Collector` takes, for each worker.
 
     Attributes:
@@ -94,11 +97,17 @@ class MultiCollector(Collecting):
         mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None,
         timeout_s: float = 600.0,
         progress: bool = False,
+        shutdown_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
         makers = makers_of(create_env_fn, num_workers)
         check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
-        super().__init__(total_frames, replay_buffer, progress=progress)
+        super().__init__(
+            total_frames,
+            replay_buffer,
+            progress=progress,
+            shutdown_timeout_s=shutdown_timeout_s,
+        )
         self._by_trajectory = options.get("trajs_per_batch") is not None
         self._how = (
             cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
@@ -304,43 +313,27 @@ class MultiCollector(Collecting):
 
     # the end
 
-    def shutdown(self, timeout_s: float = 60.0) -> None:
-        """Stop, write what is unfinished as truncations, end the workers; twice is nothing.
-
-        Args:
-            timeout_s: longest time to wait for the batches under way; then workers are killed.
-
-        Raises:
-            TimeoutError: the background did not stop in time.
-            Exception: whatever was raised in the background.
-        """
-        if self._is_shut:
-            return
+    def _close(self, patience: Patience) -> None:
+        """End the workers; those that have not left in time are killed."""
         try:
-            if self._background is not None:
-                self._background.stop(timeout_s)
-            if self._buffer is not None and not self._workers_write:
-                self._store_unfinished(timeout_s)
+            self._crew.close(patience)
         finally:
-            self._is_shut = True  # not before: the background would find it closed
-            self._progress.close()
-            try:
-                self._crew.close(timeout_s)
-            finally:
-                for shared in (self._board, self._turns.stop):
-                    if shared is not None:
-                        shared.close()
+            for shared in (self._board, self._turns.stop):
+                if shared is not None:
+                    shared.close()
 
-    def _store_unfinished(self, timeout_s: float) -> None:
+    def _write_unfinished(self, patience: Patience) -> None:
         """Write what is there; what a worker held that is gone now is gone as well."""
+        if self._buffer is None or self._workers_write:
+            return
         failure: Exception | None = None
         self._crew.replaces = False
         found: list[Any] = [*self._ready, *self._turns.left()]
         for index in range(len(self._crew)):
             try:
                 if self._crew.is_busy(index):
-                    found.append(self._crew.take(index, timeout_s=timeout_s)[1])
-                found.append(self._crew.call(index, "finish"))
+                    found.append(self._crew.take_at_last(index, patience)[1])
+                found.append(self._crew.finish(index, patience))
             except WorkerDied:
                 continue
             except Exception as error:
@@ -362,6 +355,10 @@ class MultiCollector(Collecting):
             f"{type(self).__name__}({len(self._crew)} workers {kind}, {self._sizes} frames a "
             f"batch, {self.frames} of {total} played)"
         )
+
+    def _count_stored(self) -> int:
+        held: int = sum(one["unfinished_frames"] for one in self._crew.stats)
+        return self.frames - held
 
     def _waits(self) -> bool:
         """Take, once, the whole trajectories that no batch has handed out."""

@@ -100,7 +100,11 @@ def check_options(
     Example:
         >>> check_options({}, True, "stack", None, (None, None))
     """
-    known = inspect.signature(Collector).parameters.keys() - {"progress", "producer"}
+    known = inspect.signature(Collector).parameters.keys() - {
+        "progress",
+        "producer",
+        "shutdown_timeout_s",
+    }
     unknown = sorted(options.keys() - known)
     if unknown:
         msg = f"unknown options {unknown}: a worker's Collector takes {sorted(known)}."

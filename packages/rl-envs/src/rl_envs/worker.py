@@ -98,6 +98,11 @@ class Worker:
         return self._ending is not None
 
     @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended."""
+        return self._is_over or self._is_gone()
+
+    @property
     def descriptors(self) -> tuple[int, int]:
         """Readable when a reply is there, and when the process is gone."""
         return self._channel.fileno(), self._descriptor

@@ -17,6 +17,7 @@ it leaves; the caller, a `WorkerDied` from whatever it waits in, or from its nex
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import time
@@ -32,6 +33,11 @@ from rl_envs.serving import Orders
 from rl_envs.start_methods import StartMethod, context_of
 from rl_envs.worker import Worker
 from rl_envs.worker_errors import CallOutOfOrder
+
+SILENT_S = 3.0
+"""How long nothing is said of workers that do not leave."""
+
+log = logging.getLogger("rl_envs")
 
 
 class WorkerPool:
@@ -403,8 +409,7 @@ class WorkerPool:
         try:
             for worker in self._workers:
                 worker.forget(timeout_s)
-            for worker in self._workers:
-                failure = worker.drain(deadline) or failure
+            failure = self._drain(deadline)
         except BaseException:  # a second Ctrl-C: no more patience
             deadline = time.monotonic()
             raise
@@ -412,6 +417,45 @@ class WorkerPool:
             self._end_all(deadline)
         if failure is not None:
             raise failure
+
+    def _drain(self, deadline: float) -> BaseException | None:
+        """Wait until all have left; say after a while who has not."""
+        failure = None
+        soon = min(time.monotonic() + SILENT_S, deadline)
+        for worker in self._workers:
+            found = worker.drain(soon)
+            if not worker.is_gone and (left_s := deadline - time.monotonic()) > 0:
+                log.warning(
+                    "waiting up to %.0f s more for %s to leave %r: then it is killed. "
+                    "close(timeout_s=...) sets the limit.",
+                    left_s,
+                    worker.who,
+                    worker.pending,
+                )
+                found = worker.drain(deadline)
+            failure = found or failure
+        return failure
+
+    def has_reply(self, index: int, *, timeout_s: float) -> bool:
+        """Wait until one worker with a pending call has a reply, or is gone.
+
+        Args:
+            index: Which worker.
+            timeout_s: Longest time to wait.
+
+        Returns:
+            Whether `receive` returns or raises without waiting.
+
+        Raises:
+            CallOutOfOrder: The pool is closed.
+
+        Example:
+            >>> with WorkerPool([list], start_method="fork") as pool:
+            ...     pool.begin(0, "__len__")
+            ...     pool.has_reply(0, timeout_s=60)
+            True
+        """
+        return self._worker(index).has_event(timeout_s)
 
     def __enter__(self) -> Self:
         return self
