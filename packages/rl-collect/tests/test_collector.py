@@ -570,3 +570,13 @@ def test_a_plain_module_takes_weights_under_its_own_names():
     assert collector.state_dict()["policy"].keys() == net.state_dict().keys()
     collector.update_policy_weights_(TensorDictModule(nn.Linear(1, 2), ["a"], ["b"]))
     assert (net.weight != other.weight).any()
+
+
+@pytest.mark.parametrize("make", [cart_poles, lambda: GymEnv("CartPole-v1")])
+def test_the_random_step_of_an_environment_is_a_policy_of_random_actions(make):
+    env = make()
+    found = collected(env, env.rand_step, frames_per_batch=30, total_frames=60)
+    expected = collected(make(), None, frames_per_batch=30, total_frames=60)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one["observation"], other["observation"])
+        assert torch.equal(one["action"], other["action"])

@@ -28,10 +28,61 @@ def test_what_is_not_said_is_where_the_parts_are():
 def test_devices_that_are_not_there_are_refused():
     with pytest.raises(RuntimeError, match="no device 'cuda:99'"):
         Devices.of(CPU, storing_device="cuda:99")
+    with pytest.raises(RuntimeError, match="no device 'cuda:99'"):
+        Collector(CountingEnv(), nn.Linear(1, 2), frames_per_batch=2, policy_device="cuda:99")
     with pytest.raises(ValueError, match=r"environment is on cpu.* make it with device='meta'"):
         Devices.of(CPU, env_device="meta")
     with pytest.raises(ValueError, match=r"policy is on cpu.* policy\.to\('meta'\)"):
         Devices.of(CPU, nn.Linear(2, 2), device="meta")
+
+
+@pytest.mark.parametrize("option", ["policy_device", "device"])
+def test_a_copy_of_a_module_acts_where_the_policy_is_wanted(option):
+    learner = nn.Linear(1, 2)
+    collector = Collector(CountingEnv(), learner, frames_per_batch=2, **{option: "meta"})
+    assert learner.weight.device.type == "cpu"
+    assert {one.device.type for one in collector.policy.parameters()} == {"meta"}
+    assert collector.devices.policy.type == "meta"
+    with pytest.warns(UserWarning, match="copying from a non-meta parameter"):
+        collector.update_policy_weights_()  # those of the learner
+    assert collector.policy_version == 1
+
+
+def test_a_policy_that_is_there_already_acts_itself():
+    learner = nn.Linear(1, 2)
+    collector = Collector(CountingEnv(), learner, frames_per_batch=2, policy_device="cpu")
+    assert collector.policy.module is learner
+
+
+def test_a_policy_that_cannot_be_copied_is_refused_by_name():
+    learner = nn.Linear(1, 2, device="meta")
+    with pytest.raises(ValueError, match=r"policy is on meta, and a copy on cpu could not be made"):
+        Collector(CountingEnv(), learner, frames_per_batch=2, policy_device="cpu")
+
+
+def test_an_environment_is_moved_where_it_can_be():
+    env = GymEnv("CartPole-v1")
+    Collector(env, frames_per_batch=2, env_device="meta", storing_device="cpu")
+    assert env.device.type == "meta"
+    with pytest.raises(NotImplementedError, match="CountingEnv lives on cpu and cannot be moved"):
+        Collector(CountingEnv(), frames_per_batch=2, env_device="meta")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_copy_takes_the_weights_of_the_learner_when_it_is_told_to():
+    learner = nn.Linear(4, 2)
+    policy = TensorDictModule(learner, ["observation"], ["logits"])
+    acting = TensorDictSequential(
+        policy, TensorDictModule(lambda x: x == x.max(-1, True)[0], ["logits"], ["action"])
+    )
+    collector = Collector(GymEnv("CartPole-v1"), acting, frames_per_batch=2, policy_device="cuda")
+    with torch.no_grad():
+        learner.weight.fill_(3.0)
+    collector.update_policy_weights_()
+    copied = next(collector.policy.parameters())
+    assert copied.device.type == "cuda"
+    assert bool((copied == 3).all())
+    collector.next()
 
 
 def test_nothing_moves_that_is_there_already():

@@ -240,3 +240,28 @@ def test_a_limit_that_is_no_time_is_refused():
 def test_a_collector_is_true():
     assert Collector(CountingEnv(), frames_per_batch=4)
     assert Collector(CountingEnv(), frames_per_batch=4, total_frames=8)
+
+
+class Waiting(Buffer):
+    """Waits for its first rows where it is told to, as those of rl-replay."""
+
+    first_rows_timeout = 0.0
+
+
+def test_a_buffer_is_told_to_wait_for_its_first_rows_while_somebody_writes():
+    buffer = Waiting()
+    collector = Collector(CountingEnv(), frames_per_batch=4, total_frames=8, replay_buffer=buffer)
+    collector.start(timeout_s=7)
+    assert buffer.first_rows_timeout == 7
+    collector.wait()
+    assert buffer.first_rows_timeout == 0
+    collector.shutdown()
+
+
+def test_a_limit_that_the_caller_gave_a_buffer_stays():
+    buffer = Waiting()
+    buffer.first_rows_timeout = 2.0
+    with Collector(CountingEnv(), frames_per_batch=4, replay_buffer=buffer) as collector:
+        collector.start()
+        assert buffer.first_rows_timeout == 2.0
+    assert buffer.first_rows_timeout == 2.0

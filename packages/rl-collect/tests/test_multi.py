@@ -624,3 +624,11 @@ def test_what_is_told_waits_for_no_worker():
     assert (told["frames"], told["workers"][0]["frames"]) == (4, 4)
     assert (told["workers"][0]["episodes"], told["workers"][0]["mean_return"]) == (1, 3)
     assert (last["frames"], last["workers"][0]["frames"]) == (8, 8)
+
+
+def test_workers_deliver_one_by_one_where_nothing_is_said():
+    env = CountingEnv()
+    with MultiCollector(
+        [CountingEnv, CountingEnv], env.rand_step, frames_per_batch=4, total_frames=16, **FORK
+    ) as collector:
+        assert [len(batch) for batch in collector] == [4, 4, 4, 4]

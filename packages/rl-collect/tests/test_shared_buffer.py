@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from rl_collect import MultiAsyncCollector, MultiSyncCollector
+from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
 from rl_envs.testing import CountingEnv, EpisodeStepEnv
 from rl_layout import check_layout
 from rl_replay import LazyTensorStorage, ReplayBuffer
@@ -124,3 +124,10 @@ def test_nothing_of_a_shared_buffer_stays_behind():
     with MultiSyncCollector([CountingEnv] * 2, **options, **FORK) as collector:
         list(collector)
     assert set(os.listdir("/dev/shm")) == before
+
+
+def test_a_sample_behind_start_waits_for_the_first_rows():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5)
+    with Collector(CountingEnv(), frames_per_batch=10, replay_buffer=buffer) as collector:
+        collector.start()
+        assert len(buffer.sample()) == 5

@@ -225,6 +225,7 @@ class Collecting:
     ) -> None:
         self._shutdown_timeout_s = check_seconds(shutdown_timeout_s, "shutdown_timeout_s")
         self._stored = 0  # frames in the buffer, for who waits for the first ones
+        self._has_set_timeout = False  # of the buffer
         self._total, self._buffer = total_frames, replay_buffer
         self._progress = Progress(total_frames, is_on=progress)
         self._background: Background | None = None
@@ -276,11 +277,12 @@ class Collecting:
         """Collect into the buffer in the background, until all frames are played or `shutdown`.
 
         What is asked meanwhile, as `stats()` or new weights, waits for the batch under way. A
-        program that ends meanwhile shuts the collector down.
+        program that ends meanwhile shuts the collector down. A buffer with `first_rows_timeout`,
+        as those of rl-replay, is told to wait for its first rows in `sample()` until then.
 
         Args:
             min_frames: return only when so many frames, or all, are in the buffer.
-            timeout_s: longest time to wait for them.
+            timeout_s: longest time to wait for them, here and in `sample()`.
 
         Raises:
             RuntimeError: there is no buffer, or it runs already.
@@ -313,10 +315,11 @@ class Collecting:
             raise RuntimeError(msg)
         check_count(min_frames, 0, "min_frames")
         check_seconds(timeout_s, "timeout_s")
-        # tensordict imports h5py there for its first policy call; behind the program's end that crashes
+        # tensordict would import h5py in the thread, which crashes where the program has ended
         TensorDict.from_any(torch.empty(0))
         background = self._background = Background(self._work, "the collector's thread")
         shut_at_exit(self)
+        self._let_samples_wait(timeout_s)
         if not background.wait_for(lambda: self._stored >= min_frames, timeout_s):
             msg = (
                 f"waited {timeout_s:g} s for {min_frames} frames in the buffer, and {self._stored} "
@@ -324,6 +327,15 @@ class Collecting:
                 "trajectories. The collector goes on running."
             )
             raise TimeoutError(msg)
+
+    def _let_samples_wait(self, timeout_s: float) -> None:
+        if getattr(self._buffer, "first_rows_timeout", None) == 0:  # else somebody has set it
+            self._buffer.first_rows_timeout, self._has_set_timeout = timeout_s, True
+
+    def _let_samples_fail(self) -> None:
+        """Nobody writes any more: an empty buffer stays empty."""
+        if self._has_set_timeout:
+            self._buffer.first_rows_timeout, self._has_set_timeout = 0.0, False
 
     def wait(self, timeout_s: float = 600.0) -> None:
         """Wait until the background has played all frames.
@@ -341,6 +353,7 @@ class Collecting:
             finally:
                 if not self._background.is_running:
                     self._background = None
+                    self._let_samples_fail()
 
     def shutdown(self, timeout_s: float | None = None) -> None:
         """Stop, write what is unfinished as truncations, end environments and workers.
@@ -370,6 +383,7 @@ class Collecting:
         finally:
             self._is_shut = True  # not before: the background would find it closed
             self._progress.close()
+            self._let_samples_fail()
             self._close(patience)
 
     def _write_unfinished(self, patience: Patience) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_collect.batches import Batches
 from rl_collect.collecting import Collecting, between_batches
-from rl_collect.devices import Devices, Moved, mover
+from rl_collect.devices import Devices, Moved, mover, policy_on
 from rl_collect.environments import Makers, limited, make_env
 from rl_collect.patience import Patience
 from rl_collect.playing import Player
@@ -34,14 +34,15 @@ class Collector(Collecting):
     Args:
         create_env_fn: an environment, a function that makes one, or several of these.
         policy: a tensordict module, an `nn.Module` of observations, any callable on a tensordict,
-            or None for random actions.
+            or None or `env.rand_step` for random actions.
         frames_per_batch: steps in a batch, of all environments together; rounded up to a multiple
             of the environments.
         total_frames: steps to play in all; -1 for no end.
         device: for `policy_device` and `storing_device` that are not named. The environment stays
             where it is; what it returns is moved.
-        env_device: where the environment is.
-        policy_device: where the policy is.
+        env_device: where to bring the environment, by its `to`.
+        policy_device: where the policy acts. A module that is elsewhere stays there; a copy acts,
+            which `update_policy_weights_` brings up to date.
         storing_device: where batches go.
         no_cuda_sync: do not wait for copies between devices, because the caller does.
         create_env_kwargs: arguments for `create_env_fn`.
@@ -77,7 +78,9 @@ class Collector(Collecting):
         policy: what acts.
 
     Raises:
-        ValueError: options that exclude each other, or a number out of range.
+        ValueError: options that exclude each other, a number out of range, or a policy that cannot
+            be copied to `policy_device`.
+        NotImplementedError: the environment cannot be moved to `env_device`.
         TypeError: something is no environment, no policy, or no buffer.
         KeyError: the policy reads what the environment lacks, or writes no action.
 
@@ -147,9 +150,12 @@ class Collector(Collecting):
             max_unfinished_frames=max_unfinished_frames,
             profile=profile,
         )
-        env = limited(make_env(create_env_fn, create_env_kwargs), max_frames_per_traj)
-        self.policy = as_policy(policy, env)
-        self._given = policy  # whose weights have the names that the caller knows
+        env = make_env(create_env_fn, create_env_kwargs)
+        env = limited(env if env_device is None else env.to(env_device), max_frames_per_traj)
+        self._source = policy  # the caller's, which may be a copy of on another device
+        # whose weights have the names that the caller knows
+        self._given = policy_on(policy, device if policy_device is None else policy_device)
+        self.policy = as_policy(self._given, env)
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
         check_keys(self.policy, env)
@@ -301,7 +307,8 @@ class Collector(Collecting):
 
         Args:
             policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
-                parameters; None where the weights were changed in place.
+                parameters; None for those of the policy that the collector was given, as where
+                they were changed in place.
 
         Raises:
             TypeError: the policy has no weights, or these are none.
@@ -314,6 +321,8 @@ class Collector(Collecting):
             >>> collector.policy_version
             1
         """
+        if policy_or_weights is None and self._source is not self._given:
+            policy_or_weights = self._source
         if policy_or_weights is not None:
             names = state_of(policy_or_weights).keys()
             is_whole = (
@@ -396,6 +405,8 @@ class Collector(Collecting):
         self._batches.note_moves()
         if isinstance(self._given, nn.Module):
             self._given.load_state_dict(state["policy"])
+            if self._source is not self._given:
+                self._source.load_state_dict(state["policy"])
         set_generators(state["random"])
 
     # the end

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import nn
 
 from rl_layout.keys import leaves
 from rl_layout.tensordict_fast import build, nest
@@ -76,6 +78,34 @@ class Devices:
         moving = f"move it first, by policy.to({str(devices.policy)!r})"
         _require_same("policy", None if parameter is None else found, devices.policy, moving)
         return devices
+
+
+def policy_on(policy: Any, device: Any) -> Any:
+    """The policy where it is on a device, or has no place of its own; otherwise a copy there.
+
+    Args:
+        policy: any policy.
+        device: where it shall act; None for where it is.
+
+    Raises:
+        RuntimeError: the device is not there.
+        ValueError: it cannot be copied.
+    """
+    if device is None or not isinstance(policy, nn.Module):
+        return policy
+    wanted = torch.device(device)
+    found = next((one.device for one in policy.parameters()), wanted)
+    if found.type == wanted.type and wanted.index in (None, found.index):
+        return policy
+    _require_there(wanted)
+    try:
+        return deepcopy(policy).to(wanted)
+    except Exception as error:
+        msg = (
+            f"the policy is on {found}, and a copy on {wanted} could not be made ({error}): move "
+            f"it first, by policy.to({str(wanted)!r})."
+        )
+        raise ValueError(msg) from error
 
 
 def _first(*said: Any) -> torch.device:

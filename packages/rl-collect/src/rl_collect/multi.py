@@ -23,6 +23,7 @@ from rl_collect.multi_options import (
     worker_options,
 )
 from rl_collect.patience import Patience
+from rl_collect.policies import takes_steps
 from rl_collect.turns import OneByOne, Together, Turns
 from rl_collect.weight_board import WeightBoard
 from rl_collect.weights import has_weights
@@ -41,7 +42,8 @@ class MultiCollector(Collecting):
             function and `num_workers`.
         policy: as for `Collector`; each worker has a copy.
         sync: hand out one batch of all workers together, begun with the same weights. Otherwise
-            each worker's batch as it comes, while all go on.
+            each worker's batch as it comes, while all go on; that is what TorchRL does too where
+            nothing is said.
         num_workers: how many, where `create_env_fn` is one function.
         policy_factory: makes the policy in the worker instead.
         frames_per_batch: steps in what is handed out; rounded up to a multiple of the workers.
@@ -85,7 +87,7 @@ class MultiCollector(Collecting):
         create_env_fn: Makers,
         policy: Any = None,
         *,
-        sync: bool,
+        sync: bool = False,
         num_workers: int | None = None,
         policy_factory: Callable[[], Any] | None = None,
         frames_per_batch: int,
@@ -100,6 +102,7 @@ class MultiCollector(Collecting):
         shutdown_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
+        policy = None if takes_steps(policy) else policy
         makers = makers_of(create_env_fn, num_workers)
         check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
         super().__init__(

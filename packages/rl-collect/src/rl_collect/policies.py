@@ -23,7 +23,7 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
     is, and what it returns is the action.
 
     Args:
-        policy: a policy; random actions where None.
+        policy: a policy; random actions where None or the `rand_step` of an environment.
         env: where it will act.
 
     Returns:
@@ -37,7 +37,9 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
         >>> as_policy(nn.Linear(1, 2), CountingEnv()).in_keys
         ['observation']
     """
-    if policy is None or isinstance(policy, TensorDictModuleBase):
+    if policy is None or takes_steps(policy):
+        return None
+    if isinstance(policy, TensorDictModuleBase):
         return policy
     if not callable(policy):
         msg = f"expected a policy that can be called on a tensordict: got {type(policy).__name__}."
@@ -48,6 +50,12 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
     if len(names) == 1 and names[0] in TENSORDICT_NAMES:
         return policy
     return TensorDictModule(policy, _observations(policy, names, env), env.action_keys)
+
+
+def takes_steps(policy: Any) -> bool:
+    """Whether it is the `rand_step` of an environment; the collector takes the steps itself."""
+    is_method = isinstance(getattr(policy, "__self__", None), EnvBase)
+    return is_method and getattr(policy, "__name__", None) == "rand_step"
 
 
 def _arguments(forward: Callable[..., Any]) -> list[str]:

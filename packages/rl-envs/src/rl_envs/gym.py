@@ -161,7 +161,7 @@ class GymEnv(EnvBase):
             raise RuntimeError(msg)
         self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
-        observation, _ = self.env.reset(**kwargs)
+        observation, _ = self._expect(self.env.reset(**kwargs), 2, "reset")
         self._seed, self._is_over, self._is_started = None, False, True
         return observation
 
@@ -176,9 +176,21 @@ class GymEnv(EnvBase):
     def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
         self._require_ready()
         self._num_moves += 1
-        observation, reward, terminated, truncated, _ = self.env.step(action)
+        found = self.env.step(action)
+        if type(found) is not tuple or len(found) != 5 or found[0] is None:
+            self._expect(found, 5, "step")
+        observation, reward, terminated, truncated, _ = found
         self._is_over = terminated or truncated
         return observation, reward, terminated, truncated
+
+    def _expect(self, found: Any, count: int, name: str) -> Any:
+        """Raise unless the environment inside has returned as many parts as Gymnasium says."""
+        if isinstance(found, tuple | list) and len(found) == count and found[0] is not None:
+            return found
+        parts = {2: "(observation, info)", 5: "(observation, reward, terminated, truncated, info)"}
+        what = "None" if found is None else f"{type(found).__name__}: {found!r:.200}"
+        msg = f"{name} of {self.env} must return {parts[count]}: got {what}."
+        raise TypeError(msg)
 
     def _require_ready(self) -> None:
         if not self._is_started or self._is_over or self.is_closed:
