@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-import hypothesis
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -13,9 +12,14 @@ from sybil.parsers.rest import DocTestParser
 from sybil.parsers.rest import SkipParser as DocstringSkipParser
 from sybil.sybil import SybilCollection
 
-hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+try:
+    import hypothesis
+except ModuleNotFoundError:  # examples are tested without what only tests need
+    pass
+else:
+    hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
+    hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+    hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 pytest_collect_file = SybilCollection(
     [

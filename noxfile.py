@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "tests", "wheel", "integration", "examples", "docs"]
+nox.options.sessions = ["lint", "types", "tests", "wheel", "plain", "integration"]
+nox.options.sessions += ["examples", "docs"]
 
 ROOT = Path(__file__).parent
 PACKAGES = {
@@ -217,6 +218,15 @@ def wheel(session: nox.Session, package: str) -> None:
     session.run(
         "pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs
     )
+
+
+@nox.session
+@frees_disk
+def plain(session: nox.Session) -> None:
+    """Run all code that users are shown with only what the packages declare: no test extras."""
+    install(session, "pytest", "sybil", *editable(list(PACKAGES)))
+    shown = [f"packages/{name}/{part}" for name in PACKAGES for part in ("README.md", "src")]
+    session.run("pytest", *shown, "README.md", "docs", *session.posargs)
 
 
 @nox.session

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -41,3 +44,24 @@ def test_a_trajectory_without_rows_has_no_end():
     assert torch.equal(
         trajectories([2, 0, 3])[keys.NEXT_DONE].nonzero()[:, 0], torch.tensor([1, 4])
     )
+
+
+WITHOUT_HYPOTHESIS = """
+import sys
+sys.modules["hypothesis"] = None  # as on an install without test extras
+from rl_layout import testing
+assert len(testing.trajectories([2, 3])) == 5
+for name in ("batches", "rows"):
+    try:
+        getattr(testing, name)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_builders_need_no_hypothesis_and_strategies_name_the_extra():
+    command = [sys.executable, "-c", WITHOUT_HYPOTHESIS]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0].startswith("ImportError rl_layout.testing.batches is a hypothesis strategy")
+    assert "pip install 'rl-layout[testing]'" in said[0]
+    assert "no attribute 'rows': there are EndKind, batches" in said[1]
