@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from rl_layout import EndKind, check_layout, keys
+from rl_layout import EndKind, check_layout, draw_layout, keys
 from rl_layout.testing import batches, environments, flat_batches, trajectories
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED]
@@ -306,6 +306,8 @@ def test_a_state_that_is_not_the_default_at_a_reset_is_found():
         (keys.NEXT_REWARD, torch.zeros(5)),
         (keys.DONE, torch.zeros(5, 1)),
         (keys.NEXT_MISSING, torch.zeros(5, 1, dtype=torch.bool)),
+        (keys.HISTORY_MISSING, torch.zeros(5)),
+        (keys.HISTORY_MISSING, torch.zeros(5, 1, dtype=torch.bool)),
         (keys.POLICY_VERSION, torch.zeros(5)),
         (keys.SLICE_IDS, torch.zeros(5, 1, dtype=torch.int64)),
     ],
@@ -365,3 +367,111 @@ def test_the_batch_is_left_as_it_was():
     check_layout(batch)
     assert (batch == before).all()
     assert set(batch.keys(True)) == set(before.keys(True))
+
+
+def bare(batch):
+    """The batch without ids, start markers and names."""
+    batch = batch.exclude(keys.COLLECTOR, keys.IS_INIT)
+    batch.names = None
+    return batch
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 2)])
+def test_time_that_lies_along_another_dimension_than_the_last_is_an_error(shape):
+    batch = bare(environments(*shape, [9], KINDS))
+    assert check_layout(batch).ok
+    (finding,) = check_layout(batch.transpose(0, 1)).errors
+    assert finding.key == ("next", "observation")
+    assert finding.count == (shape[0] - 1) * shape[1]
+    assert "names=['time', None], or time_dim=0" in finding.message
+    assert f"and 0 of {shape[0] * (shape[1] - 1)} along dimension 0" in finding.message
+
+
+def test_time_that_is_named_or_numbered_is_where_it_is_said():
+    batch = environments(6, 4, [9], KINDS).transpose(0, 1)
+    numbered = batch.clone(False)
+    numbered.names = None
+    assert not any("time lies" in finding.message for finding in check_layout(numbered).errors)
+    named = bare(batch)
+    named.names = [None, "time"]
+    assert not any("time lies" in finding.message for finding in check_layout(named).errors)
+
+
+def test_a_cut_that_only_observations_show_is_a_note():
+    batch = bare(trajectories([4, 3], EndKind.CUT))
+    (note,) = check_layout(batch).findings
+    assert (note.severity, note.row, note.count) == ("note", (3,), 1)
+    assert "contradicts the row behind" in note.message
+
+
+def test_a_state_that_equals_the_first_one_of_another_trajectory_is_no_error():
+    batch = trajectories([4, 4], first_step=2)
+    for name in ("memory", "recurrent_state"):
+        batch[name] = torch.rand(8, 1, 3)
+        batch[name][4] = 0  # the only reset of the batch
+        batch["next", name] = torch.zeros(8, 1, 3)  # as modules write it but at ends
+    batch["recurrent_state"][4] = batch["next", "recurrent_state"][:] = torch.rand(3)
+    assert check_layout(batch).ok
+
+
+@pytest.mark.parametrize("name", keys.DONE_KEYS)
+def test_a_step_from_a_state_that_is_done_is_found(name):
+    batch = trajectories([3, 2])
+    batch[name] = batch[name].clone()
+    batch[name][3] = True
+    assert errors(batch) == [(name, (3,))]
+    mask = torch.arange(5) != 3
+    batch[keys.TRAJ_IDS][3] = -1
+    assert check_layout(batch.set(keys.MASK, mask)).ok
+
+
+def test_an_id_that_goes_on_after_its_termination_elsewhere_is_found():
+    batch = trajectories([3, 2, 4], [EndKind.TERMINATED, EndKind.CUT, EndKind.CUT])
+    batch[keys.TRAJ_IDS][5:] = 7
+    batch[keys.TRAJ_STEP][5:] += 3
+    batch["is_init"][5] = False
+    assert (keys.TRAJ_IDS, (5,)) in errors(batch)
+    slices = trajectories([6])[torch.tensor([3, 4, 5, 0, 1])]
+    slices["is_init"][0] = True
+    slices.set(keys.SLICE_IDS, torch.tensor([0, 0, 0, 1, 1]))
+    assert check_layout(slices).ok
+
+
+def far_rows(lengths, kinds, far):
+    batch = trajectories(lengths, kinds).exclude(("next", "observation"))
+    return batch.set(keys.STEPS_TO_NEXT_OBS, torch.tensor(far).unsqueeze(-1))
+
+
+def test_rows_of_n_steps_that_reach_past_their_end_are_found():
+    kinds = [EndKind.TRUNCATED, EndKind.CUT]
+    assert errors(far_rows([4, 3], kinds, [3, 4, 2, 1, 3, 3, 3])) == [
+        (keys.STEPS_TO_NEXT_OBS, (1,))
+    ]
+    assert check_layout(far_rows([4, 3], kinds, [3, 3, 2, 1, 3, 3, 3])).ok
+
+
+def test_rows_of_n_steps_that_terminate_leave_their_id_where_they_reach():
+    batch = far_rows([5], EndKind.TERMINATED, [3, 3, 3, 2, 1])
+    flags = torch.tensor([False, False, True, True, True]).unsqueeze(-1)
+    batch[keys.NEXT_TERMINATED], batch[keys.NEXT_DONE] = flags, flags
+    assert check_layout(batch).ok
+
+
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_an_end_of_a_group_without_its_start_marker_is_a_note(flag):
+    key = ("next", "agents", flag)
+    batch = trajectories([2, 3]).set(key, torch.zeros(5, 3, 1).bool())
+    assert [note.key for note in check_layout(batch).notes] == [key]
+    batch.set(("next", "agents", "done"), torch.zeros(5, 3, 1).bool())
+    assert [note.key for note in check_layout(batch).notes] == [("next", "agents", "done")]
+
+
+@pytest.mark.filterwarnings("ignore:.*[Qq]uantiz")
+def test_a_quantized_leaf_is_named_and_not_compared():
+    batch = trajectories([2, 3])
+    coarse = torch.quantize_per_tensor(torch.rand(5, 2), 0.1, 0, torch.qint8)
+    batch.set("observation", coarse).set(("next", "observation"), coarse)
+    notes = check_layout(batch).notes
+    assert [note.key for note in notes] == ["observation", ("next", "observation")]
+    assert "is quantized" in notes[0].message
+    assert len(draw_layout(batch).bars) == 2

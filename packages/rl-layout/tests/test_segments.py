@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from rl_layout import EndKind, Segments, keys, reference
-from rl_layout.ted import bits
 from rl_layout.testing import batches, environments, trajectories
+from rl_layout.views import bits
 
 DTYPES = [torch.float32, torch.bool, torch.bfloat16, torch.uint16, torch.float8_e5m2]
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=9)
@@ -191,3 +191,18 @@ def test_cuda_gives_what_the_cpu_gives(batch):
     assert torch.equal(here.starts, there.starts)
     assert torch.equal(here.lengths, there.lengths)
     assert torch.equal(here.kinds, there.kinds)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "match"),
+    [
+        (torch.ones(4), TypeError, r"'mask': expected torch.bool, got torch.float32"),
+        (torch.ones(3, dtype=torch.bool), ValueError, r"'mask': expected shape \[4\], got \[3\]"),
+        (torch.ones(4, 1, dtype=torch.bool), ValueError, r"expected shape \[4\], got \[4, 1\]"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask, error, match):
+    with pytest.raises(error, match=match):
+        Segments.from_ids(torch.zeros(4, dtype=torch.int64), mask=mask)
+    with pytest.raises(error, match=match):
+        Segments.from_ends(torch.zeros(4, 1, dtype=torch.bool), mask=mask)

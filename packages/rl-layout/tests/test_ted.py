@@ -4,10 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from rl_layout import EndKind, Flat2TED, Nested2TED, Segments, TED2Flat, TED2Nested, keys
-from rl_layout.ted import bits
 from rl_layout.testing import batches, environments, trajectories
+from rl_layout.views import bits
 
 CODECS = [(TED2Flat, Flat2TED), (TED2Nested, Nested2TED)]
 DTYPES = [torch.float64, torch.bfloat16, torch.uint16, torch.bool, torch.complex128]
@@ -130,3 +131,36 @@ def test_lengths_belong_to_whoever_compacted(codec):
     if "lengths" in made:
         made["lengths"] += 1
     assert Segments.of(batch).lengths.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(("encode", "decode"), CODECS)
+@pytest.mark.parametrize("names", [["env", "time"], [None, "time"], [None, None]])
+def test_names_of_dimensions_and_batch_sizes_of_groups_come_back(encode, decode, names):
+    batch = environments(2, 7, [3, 5], [EndKind.TRUNCATED]).exclude(keys.COLLECTOR)
+    for root in ((), (keys.NEXT,)):
+        batch[(*root, "agents")] = TensorDict({"state": torch.rand(2, 7, 3, 4)}, [2, 7, 3])
+        batch[*root, "agents"].names = [*names, "agent"]
+    batch.names = names
+    back = decode()(encode()(batch))
+    assert back.names == names
+    for group in (("agents",), ("next", "agents")):
+        assert back[group].batch_size == (2, 7, 3)
+        assert back[group].names == batch[group].names
+    assert_bitwise(back, batch)
+
+
+def test_dimensions_that_do_not_fit_are_refused_and_may_be_absent():
+    compact = TED2Flat()(trajectories([2, 3]))
+    assert Flat2TED()(compact.exclude("dimensions")).names == ["time"]
+    compact["dimensions"] = compact["dimensions"][:-3]
+    with pytest.raises(ValueError, match=r"'dimensions' does not fit a batch \[5\]"):
+        Flat2TED()(compact)
+
+
+@pytest.mark.filterwarnings("ignore:.*[Qq]uantiz")
+def test_a_quantized_leaf_is_refused():
+    batch = trajectories([2, 3])
+    coarse = torch.quantize_per_tensor(torch.rand(5, 2), 0.1, 0, torch.qint8)
+    batch.set("coarse", coarse).set(("next", "coarse"), coarse)
+    with pytest.raises(TypeError, match=r"expected dense numbers, got torch\.qint8"):
+        TED2Flat()(batch)

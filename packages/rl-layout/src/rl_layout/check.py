@@ -11,10 +11,11 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.check_markers import marker_findings
 from rl_layout.check_observations import observation_findings, went_on
-from rl_layout.keys import NestedKey
+from rl_layout.keys import NestedKey, as_key
 from rl_layout.markers import FIELDS, Markers, batch_shape, flat_marker
 from rl_layout.report import Finding, LayoutReport
 from rl_layout.rows import Rows
+from rl_layout.views import is_plain
 
 # key, dtype, whether the leaf ends in a dimension of size 1; the markers themselves left out
 _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (
@@ -23,6 +24,7 @@ _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (
     (keys.TERMINATED, torch.bool, True),
     (keys.TRUNCATED, torch.bool, True),
     (keys.NEXT_MISSING, torch.bool, False),
+    (keys.HISTORY_MISSING, torch.bool, False),
     (keys.POLICY_VERSION, torch.int64, False),
     (keys.ROW, torch.int64, False),
     (keys.SLICE_IDS, torch.int64, False),
@@ -66,6 +68,8 @@ def check_layout(
         *wrong,
         *marker_findings(rows),
         *_group_findings(batch),
+        *_root_findings(sound, rows),
+        *_opaque_findings(sound),
         *observation_findings(sound, rows),
         *_state_findings(sound, rows, default_states or {}),
     ]
@@ -90,14 +94,32 @@ def _slice_ids(batch: TensorDictBase) -> Tensor | None:
 
 
 def _group_findings(batch: TensorDictBase) -> Iterator[Finding]:
-    """Done flags of nested groups whose starts nothing marks."""
+    """Done flags of nested groups whose starts nothing marks, each group once."""
     present = {key for key, _ in keys.leaves(batch)}
-    for key in sorted(present):
-        group = key[1:-1]
-        is_done = bool(group) and key[0] == keys.NEXT and key[-1] == keys.DONE
-        if is_done and (*group, keys.IS_INIT) not in present:
+    flags = [key for key in present if key[0] == keys.NEXT and key[-1] in keys.DONE_KEYS]
+    for group in sorted({key[1:-1] for key in flags if key[1:-1]}):
+        if (*group, keys.IS_INIT) not in present:
+            key = min(key for key in flags if key[1:-1] == group)  # done before its kinds
             what = f"cuts nothing: {(*group, keys.IS_INIT)} is missing"
             yield Finding("note", key, (), batch.numel(), what)
+
+
+def _root_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+    """Steps that were taken from a state that the root flags call done."""
+    for name in keys.DONE_KEYS:
+        flag = batch.get(name, None)
+        if flag is not None:
+            over = flag.reshape(-1).cpu() & rows.real
+            what = "is set before the step: no step is taken from a state that is done"
+            yield from rows.found("error", name, over, what)
+
+
+def _opaque_findings(batch: TensorDictBase) -> Iterator[Finding]:
+    """Leaves whose bits cannot be looked at."""
+    for key, leaf in keys.leaves(batch):
+        if isinstance(leaf, Tensor) and not is_plain(leaf):
+            what = "is quantized, sparse or nested: not compared. Store dense numbers"
+            yield Finding("note", as_key(key), (), batch.numel(), what)
 
 
 def _state_findings(

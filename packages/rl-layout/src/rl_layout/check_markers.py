@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.boundaries import cut_rows
 from rl_layout.report import Finding
 from rl_layout.rows import Rows
 
@@ -32,6 +33,7 @@ def marker_findings(rows: Rows) -> Iterator[Finding]:
     yield from _done_findings(rows)
     yield from _start_findings(rows)
     yield from _id_findings(rows)
+    yield from _end_findings(rows)
     yield from _number_findings(rows)
 
 
@@ -106,6 +108,31 @@ def _id_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.TRAJ_STEP, jumped & ~pair.marked, what)
         what = "begins again inside a trajectory: every reset takes a new id"
         yield from rows.found("error", keys.TRAJ_STEP, jumped & pair.marked & pair.first, what)
+
+
+def _end_findings(rows: Rows) -> Iterator[Finding]:
+    """Steps of an id behind its termination, and rows of n steps that reach past an end."""
+    m = rows.markers
+    far = m.steps_to_next_obs
+    ahead = torch.ones(rows.size, dtype=torch.int64) if far is None else far.cpu()
+    if m.traj_ids is not None and m.traj_step is not None and m.terminated is not None:
+        ids, step = m.traj_ids.cpu(), m.traj_step.cpu()
+        numbers = torch.unique(ids, return_inverse=True)[1]
+        ended = m.terminated.cpu() & rows.real
+        last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
+        last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
+        again = rows.real & (step > last) & ~Pairs(rows).joins  # neighbours are found above
+        what = "goes on behind its termination, which stands elsewhere: ids are never reused"
+        yield from rows.found("error", keys.TRAJ_IDS, again, what)
+    if far is not None and m.can_cut:
+        ends = torch.where(rows.boundary & rows.real, torch.arange(rows.size), rows.size)
+        nearest = ends.flip(0).cummin(0).values.flip(0)
+        cuts = torch.where(cut_rows(m).cpu(), torch.arange(rows.size), rows.size)
+        nearest_cut = cuts.flip(0).cummin(0).values.flip(0)
+        reached = torch.arange(rows.size) + ahead - 1
+        past = rows.real & (nearest == nearest_cut) & (reached > nearest)
+        what = "reaches past the end of its trajectory: count the steps up to the end"
+        yield from rows.found("error", keys.STEPS_TO_NEXT_OBS, past, what)
 
 
 def _number_findings(rows: Rows) -> Iterator[Finding]:

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.boundaries import cut_rows
-from rl_layout.keys import NestedKey, as_key
+from rl_layout.contradiction import Comparison, compare_neighbours, is_observed
+from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_layout.report import Finding
 from rl_layout.rows import Rows
-from rl_layout.views import bits
+from rl_layout.views import bits, is_plain
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
+_WANTED: tuple[NestedKey, ...] = ("action", keys.NEXT_REWARD, "observation")
 Pairs = list[tuple[NestedKey, Tensor, Tensor]]
 
 
@@ -40,6 +42,9 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
     """
     if not rows.markers.can_cut:
         return
+    compared = compare_neighbours(batch)
+    if compared is not None:
+        yield from _axis_findings(batch, rows, compared)
     successor, follows = _successors(rows)
     missing = batch.get(keys.NEXT_MISSING, None)
     has_next = rows.real if missing is None else rows.real & ~missing.reshape(-1).cpu()
@@ -48,12 +53,34 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
         known = has_next & follows
         differs = known & (_flat_bits(after) != _flat_bits(root)[successor]).any(1)
         foreign = differs & _stands_elsewhere(rows, root, after, differs)
+        foreign &= is_observed(as_tuple(key))
         what = "is an observation of another trajectory"
         yield from rows.found("error", keys.next_key(key), foreign, what)
         what = "differs from the observation that follows, as behind a running normaliser"
+        if compared is not None and key in compared.leaves:
+            what = "contradicts the row behind, which no ids, steps or names prove: a cut"
         yield from rows.found("note", keys.next_key(key), differs & ~foreign, what)
     yield from _reset_findings(rows, pairs)
     yield from _copy_findings(batch, rows)
+
+
+def _axis_findings(batch: TensorDictBase, rows: Rows, last: Comparison) -> Iterator[Finding]:
+    """Time along another dimension than the last one, as observations tell it."""
+    if not last.is_rule:
+        return
+    for dim in range(batch.ndim - 1):
+        other = compare_neighbours(batch, dim)
+        number = 0 if other is None else int(other.compared.sum())
+        if other is not None and 2 * other.count < number:
+            names = ["'time'" if d == dim else "None" for d in range(batch.ndim)]
+            what = (
+                f"contradicts most neighbours along the last dimension, and {other.count} of "
+                f"{number} along dimension {dim}: time lies there. Say so by "
+                f"names=[{', '.join(names)}], or time_dim={dim} of an estimator, or put it last"
+            )
+            where = last.contradicts.reshape(-1)
+            yield from rows.found("error", keys.next_key(last.leaves[0]), where, what)
+            return
 
 
 def went_on(batch: TensorDictBase, rows: Rows) -> Tensor:
@@ -84,7 +111,7 @@ def _pairs(batch: TensorDictBase) -> Iterator[tuple[NestedKey, Tensor, Tensor]]:
     flat = batch.reshape(-1)
     for parts, root in keys.leaves(flat):
         after = None if parts[0] == keys.NEXT else flat.get(keys.next_key(parts), None)
-        if parts[-1] in _FLAGS or not isinstance(root, Tensor) or not isinstance(after, Tensor):
+        if parts[-1] in _FLAGS or not is_plain(root) or not is_plain(after):
             continue
         if root.shape == after.shape and root.dtype == after.dtype:
             yield as_key(parts), root.cpu(), after.cpu()
@@ -122,6 +149,8 @@ def _stands_elsewhere(rows: Rows, root: Tensor, after: Tensor, differs: Tensor) 
     counts = torch.bincount(here[rows.real], minlength=len(both))
     owner = torch.zeros(len(both), dtype=torch.int64).scatter(0, here, torch.arange(rows.size))
     found[where] = (counts[wanted] == 1) & (ids.cpu()[owner[wanted]] != ids.cpu()[where])
+    # states are reset to zeros, and missing values filled with them
+    found[where] &= (both[rows.size :] != 0).any(1)
     return found & rows.real
 
 
@@ -144,7 +173,7 @@ def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
     m = rows.markers
     fresh = rows.real if m.is_init is None else m.is_init.cpu()
     ended = rows.paired & fresh & rows.after(rows.boundary) & ~rows.new_slice
-    pairs = _telling(pairs, ended)
+    pairs = _telling([pair for pair in pairs if is_observed(as_tuple(pair[0]))] or pairs, ended)
     moved = torch.zeros(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
         moved |= (_flat_bits(after) != _flat_bits(root)).any(1)
@@ -185,13 +214,12 @@ def _copy_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
     first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
     original = first[numbers].clamp(max=rows.size - 1)
     flat = batch.reshape(-1)
-    wanted: list[NestedKey] = ["action", keys.NEXT_REWARD]
-    if rows.slice_ids is None:  # the observations of a sample may be augmented at random
-        wanted.append("observation")
+    # the observations of a sample may be augmented at random
+    wanted = _WANTED if rows.slice_ids is None else _WANTED[:2]
     differs = torch.zeros(rows.size, dtype=torch.bool)
     for key in wanted:
         leaf = flat.get(key, None)
-        if isinstance(leaf, Tensor):
+        if is_plain(leaf):
             values = _flat_bits(leaf.cpu())
             differs |= (values != values[original]).any(1)
     what = "names another step already: ids are never reused"

@@ -20,7 +20,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key
 from rl_layout.tensordict_fast import find
-from rl_layout.views import bits
+from rl_layout.views import bits, is_plain
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""
@@ -290,16 +290,6 @@ def is_observed(key: tuple[str, ...]) -> bool:
     """Tell whether a name is that of an observation: no flag, reward, action, value or state."""
     made = any("recurrent_state" in part or "hidden" in part for part in key)
     return not made and key[-1] not in _NO_OBSERVATIONS
-
-
-def is_plain(value: object) -> bool:
-    """Tell whether a leaf is a tensor whose bits can be looked at."""
-    return (
-        isinstance(value, Tensor)
-        and not value.is_quantized
-        and not value.is_nested
-        and value.layout == torch.strided
-    )
 
 
 def _flat_bits(values: Tensor, rows: int) -> Tensor:

@@ -260,3 +260,24 @@ def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
         msg = f"expected ids and steps of one shape [*B, T]: got {list(ids.shape)} and {got}."
         raise ValueError(msg)
     return ids.reshape(-1), None if steps is None else steps.reshape(-1)
+
+
+def mask_rows(mask: Tensor, shape: torch.Size) -> Tensor:
+    """Check a lone mask of real steps and flatten it.
+
+    Args:
+        mask: bool ``[*B, T]``.
+        shape: of the batch, ``[*B, T]``.
+
+    Returns:
+        bool ``[N]``.
+
+    Raises:
+        TypeError: it is not boolean.
+        ValueError: it has another shape than the batch.
+
+    Example:
+        >>> mask_rows(torch.ones(2, 3, dtype=torch.bool), torch.Size([2, 3])).shape
+        torch.Size([6])
+    """
+    return flat_marker(mask, shape, "mask", torch.bool, False)

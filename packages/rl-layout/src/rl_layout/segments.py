@@ -18,7 +18,7 @@ from rl_layout.boundaries import find_runs
 from rl_layout.contradiction import compare_neighbours
 from rl_layout.end_kind import EndKind
 from rl_layout.keys import PADDING_ID
-from rl_layout.markers import FIELDS, SIGNED, Markers, batch_shape, flag_rows, id_rows
+from rl_layout.markers import FIELDS, SIGNED, Markers, batch_shape, flag_rows, id_rows, mask_rows
 from rl_layout.memo import Memo, leaves_of
 from rl_layout.tensordict_fast import find
 from rl_layout.time_blocks import TimeBlock, time_blocks
@@ -135,15 +135,16 @@ class Segments:
             termination, and in a cut where only the batch ends.
 
         Raises:
-            TypeError: the flag is not boolean.
-            ValueError: it has no row, or no last dimension of size 1.
+            TypeError: the flag or the mask is not boolean.
+            ValueError: the flag has no row, or no last dimension of size 1, or the mask has another
+                shape.
 
         Example:
             >>> Segments.from_ends(torch.tensor([[0], [1], [0]], dtype=torch.bool)).lengths
             tensor([2, 1])
         """
-        real = None if mask is None else mask.reshape(-1)
         ends = flag_rows(flag, "done")
+        real = None if mask is None else mask_rows(mask, flag.shape[:-1])
         return cls._of_markers(Markers(flag.shape[:-1], truncated=ends, mask=real))
 
     @classmethod
@@ -161,7 +162,7 @@ class Segments:
             Segments that all end in a cut.
 
         Raises:
-            TypeError: a tensor does not hold signed integers.
+            TypeError: a tensor does not hold signed integers, or the mask no flags.
             ValueError: the shapes differ, or there is no row.
 
         Example:
@@ -169,7 +170,7 @@ class Segments:
             tensor([1, 1, 1])
         """
         flat, step = id_rows(ids, steps)
-        real = flat != PADDING_ID if mask is None else mask.reshape(-1)
+        real = flat != PADDING_ID if mask is None else mask_rows(mask, ids.shape)
         return cls._of_markers(Markers(ids.shape, traj_ids=flat, traj_step=step, mask=real))
 
     @classmethod

@@ -12,19 +12,22 @@ The compact form of a batch of N rows in S trajectories is a tensordict without 
 ``"steps"``         the other leaves ``[N, ...]``, or jagged ``[S, j, ...]``
 ``"lengths"``       int64 ``[S]``, steps of each trajectory
 ``"batch_shape"``   int64, ``[N]`` or ``[*B, T]``
+``"dimensions"``    uint8, JSON: names of the dimensions, and what groups have of their own
 ==================  ==============================================================
 """
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, require
+from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.segments import Segments
 from rl_layout.tensordict_fast import build, nest, tensors
 from rl_layout.views import bits
@@ -89,7 +92,8 @@ class TED2Flat:
             bits(both)[firsts] = bits(root)
             bits(both)[lasts] = bits(after)[segments.lasts]
             once[key] = both
-        return self._pack(once, leaves, segments)
+        packed = self._pack(once, leaves, segments)
+        return packed.set("dimensions", _dimensions_of(data))
 
     def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
         rows = segments.num_rows
@@ -128,7 +132,8 @@ class Flat2TED:
             data: what `TED2Flat` returned.
 
         Returns:
-            The TED tensordict that it was made of, its last dimension named ``"time"``.
+            The TED tensordict that it was made of, with the names of its dimensions and the batch
+            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
 
         Raises:
             KeyError: an entry of the compact form is missing.
@@ -148,7 +153,9 @@ class Flat2TED:
             steps[keys.next_key(key)] = both.index_select(0, firsts + 1)
         whole = {key: value.reshape(*shape, *value.shape[1:]) for key, value in steps.items()}
         names = [*[None] * (len(shape) - 1), keys.TIME]
-        return _roll(build(nest(whole), shape, names), int(data[self.shift_key]))
+        made = _roll(build(nest(whole), shape, names), int(data[self.shift_key]))
+        written = data.get("dimensions", None)
+        return made if written is None else _with_dimensions(made, written)
 
 
 class TED2Nested(TED2Flat):
@@ -191,7 +198,8 @@ class Nested2TED(Flat2TED):
             data: what `TED2Nested` returned.
 
         Returns:
-            The TED tensordict that it was made of, its last dimension named ``"time"``.
+            The TED tensordict that it was made of, with the names of its dimensions and the batch
+            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
 
         Raises:
             KeyError: an entry of the compact form is missing.
@@ -203,6 +211,34 @@ class Nested2TED(Flat2TED):
                 jagged = tensors(flat[name])
                 flat[name] = TensorDict(nest({key: v.values() for key, v in jagged.items()}))
         return super().__call__(flat)
+
+
+def _dimensions_of(batch: TensorDictBase) -> Tensor:
+    """The names of the dimensions of a batch, and groups that have their own, as JSON."""
+    groups = []
+    for key in batch.keys(include_nested=True):
+        group = batch.get(key)
+        if isinstance(group, TensorDictBase) and not is_non_tensor(group):
+            groups.append([as_tuple(key), group.batch_size[batch.ndim :], group.names])
+    text = json.dumps({"names": batch.names, "groups": groups})
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _with_dimensions(batch: TensorDict, written: Tensor) -> TensorDict:
+    """Give a batch and its groups the dimensions that were written down."""
+    try:
+        found: dict[str, Any] = json.loads(bytes(written.tolist()))
+        batch.names = found["names"]
+        # what is set on a group is set on those inside it too
+        for key, size, names in sorted(found["groups"], key=lambda group: len(group[0])):
+            group = batch.get(tuple(key), None)
+            if group is not None:  # it held leaves
+                group.batch_size = torch.Size([*batch.batch_size, *size])
+                group.names = names
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        msg = f"'dimensions' does not fit a batch {list(batch.batch_size)}: the data is altered."
+        raise ValueError(msg) from error
+    return batch
 
 
 def _rows_of(batch: TensorDictBase, done_key: NestedKey | None) -> Segments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -51,6 +51,27 @@ def array_of(values: Tensor) -> NDArray[Any]:
     return np.from_dlpack(_Lent(values))
 
 
+def is_plain(value: object) -> TypeGuard[Tensor]:
+    """Tell whether a leaf is a tensor whose bits can be looked at.
+
+    Args:
+        value: any leaf.
+
+    Returns:
+        False for quantized, sparse and nested tensors, and for what is no tensor.
+
+    Example:
+        >>> is_plain(torch.ones(2)), is_plain(torch.ones(2).to_sparse()), is_plain("a")
+        (True, False, False)
+    """
+    return (
+        isinstance(value, Tensor)
+        and not value.is_quantized
+        and not value.is_nested
+        and value.layout == torch.strided
+    )
+
+
 def bits(values: Tensor) -> Tensor:
     """View a leaf as integers of the same size, so that equal means equal bit for bit.
 
@@ -60,10 +81,16 @@ def bits(values: Tensor) -> Tensor:
     Returns:
         Integers of the same shape, complex numbers with one more dimension of size 2.
 
+    Raises:
+        TypeError: the leaf is quantized, sparse or nested.
+
     Example:
         >>> bits(torch.tensor([0.0, -0.0])).tolist()
         [0, -2147483648]
     """
+    if not is_plain(values):
+        msg = f"expected dense numbers, got {values.dtype} ({values.layout}): call dequantize()."
+        raise TypeError(msg)
     plain = values.resolve_conj().resolve_neg()
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
     return plain.view(_INTEGERS[plain.element_size()])
