@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 
 import pytest
 from sybil import Sybil
@@ -21,11 +22,18 @@ else:
     hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+
+def _lacks(*modules: str) -> bool:
+    """Whether an extra that a page shows is not installed."""
+    return any(find_spec(name) is None for name in modules)
+
+
 pytest_collect_file = SybilCollection(
     [
         Sybil(
             parsers=[PythonCodeBlockParser(), SkipParser()],
             patterns=["README.md", "docs/*.md", "docs/examples/*.md"],
+            setup=lambda namespace: namespace.update(lacks=_lacks),
         ),
         Sybil(
             parsers=[DocTestParser(), DocstringSkipParser()],
