@@ -182,3 +182,18 @@ def test_a_mask_belongs_to_whoever_split():
     again = split_trajectories(batch)
     assert again["collector", "mask"].tolist() == [[True, True, False], [True, True, True]]
     assert len(join_trajectories(again)) == 5
+
+
+@given(batches())
+def test_jagged_trajectories_pad_to_the_longest_one(batch):
+    segments = Segments.of(batch)
+    if not len(segments):
+        return
+    jagged = split_trajectories(batch, as_nested=True)
+    padded = split_trajectories(batch)
+    made = [jagged, jagged.clone(), nest_trajectories(padded)]
+    for nested in made:
+        dense = nested.to_padded_tensor()
+        assert dense.batch_size == (len(segments),)
+        assert dense["observation"].shape == (len(segments), segments.max_length, 2)
+        assert torch.equal(dense["observation"], padded["observation"])

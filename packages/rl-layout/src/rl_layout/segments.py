@@ -398,13 +398,17 @@ class Segments:
             values: ``[*B, T, ...]``.
 
         Returns:
-            ``[S, j, ...]``; shares memory with the values where every row is real.
+            ``[S, j, ...]``; shares memory with the values where every row is real. Its
+            ``to_padded_tensor`` is ``[S, L, ...]``, L the longest length, as of `pad`.
 
         Example:
             >>> Segments.from_lengths(torch.tensor([1, 2])).nest(torch.tensor([5, 6, 7])).is_nested
             True
         """
-        return torch.nested.nested_tensor_from_jagged(self.gather(values), self.offsets)
+        # told the longest, torch pads to it and not to the number of all rows
+        return torch.nested.nested_tensor_from_jagged(
+            self.gather(values), self.offsets, max_seqlen=self.max_length
+        )
 
     def unnest(self, nested: Tensor, fill: float = 0) -> Tensor:
         """Bring jagged segments back into the shape of the batch, the inverse of `nest`.

@@ -38,7 +38,8 @@ def split_trajectories(
 
     Returns:
         A new tensordict ``[S, L]`` with ``(prefix, "mask")``, or ``[S]`` with jagged leaves
-        ``[S, j, ...]``.
+        ``[S, j, ...]``, of which ``to_padded_tensor`` makes leaves ``[S, L, ...]`` without a mask;
+        `pad_trajectories` gives the padded form with it.
 
     Raises:
         KeyError: a key, or every marker, is missing.
