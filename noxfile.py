@@ -36,7 +36,7 @@ HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
 
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/loops", "rl_layout/strategies", "rl_value/returns/loops"]
-OF_EXTRAS += ["rl_envs/rendering"]
+OF_EXTRAS += ["rl_envs/rendering", "rl_recurrent/triton/*", "rl_value/triton/*"]
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])

@@ -58,7 +58,7 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
         yield from rows.found("error", keys.next_key(key), foreign, what)
         what = "differs from the observation that follows, as behind a running normaliser"
         if compared is not None and key in compared.leaves:
-            what = "contradicts the row behind, which no ids, steps or names prove: a cut"
+            what = "contradicts the row behind, unproved by ids, steps or names: a cut"
         yield from rows.found("note", keys.next_key(key), differs & ~foreign, what)
     yield from _reset_findings(rows, pairs)
     yield from _copy_findings(batch, rows)
