@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from sybil import Sybil
@@ -28,12 +29,25 @@ def _lacks(*modules: str) -> bool:
     return any(find_spec(name) is None for name in modules)
 
 
+def _begin_page(namespace: dict[str, Any]) -> None:
+    """Give a page what it asks for, and let it be warned of everything."""
+    namespace["lacks"] = _lacks
+    _forget_warnings()
+
+
+def _forget_warnings() -> None:
+    """Forget what the process has warned of once."""
+    contradiction = sys.modules.get("rl_layout.contradiction")
+    if contradiction is not None:
+        contradiction.warned.clear()
+
+
 pytest_collect_file = SybilCollection(
     [
         Sybil(
             parsers=[PythonCodeBlockParser(), SkipParser()],
             patterns=["README.md", "docs/*.md", "docs/examples/*.md"],
-            setup=lambda namespace: namespace.update(lacks=_lacks),
+            setup=_begin_page,
         ),
         Sybil(
             parsers=[DocTestParser(), DocstringSkipParser()],
@@ -53,9 +67,7 @@ def _seeded() -> None:
     import torch
 
     torch.manual_seed(0)
-    contradiction = sys.modules.get("rl_layout.contradiction")
-    if contradiction is not None:
-        contradiction.warned.clear()
+    _forget_warnings()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
