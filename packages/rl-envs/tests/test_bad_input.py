@@ -121,7 +121,7 @@ def test_actions_and_roots_that_do_not_fit_are_refused(make):
     with pytest.raises(ValueError, match=r"'action': expected shape \(.*2,?\), got \(.*5,?\)"):
         env.step(root.copy().set("action", torch.zeros(*sizes, 5, dtype=torch.bool)))
     with pytest.raises(TypeError, match=r"'action': expected dtype torch\.bool, got"):
-        env.step(root.copy().set("action", torch.zeros(*sizes, 2)))
+        env.step(root.copy().set("action", torch.full((*sizes, 2), 0.5)))
     with pytest.raises(ValueError, match="expected batch size"):
         env.step(TensorDict({}, [9]))
     with pytest.raises(TypeError, match="expected a tensordict with the action: got None"):
@@ -176,7 +176,7 @@ def test_policies_that_do_not_fit_are_refused(make):
     with pytest.raises(ValueError, match=r"'action': expected shape"):
         env.rollout(3, act(lambda seen: torch.zeros(*sizes, 5, dtype=torch.bool)))
     with pytest.raises(TypeError, match=r"'action': expected dtype"):
-        env.rollout(3, act(lambda seen: torch.zeros(*sizes, 2)))
+        env.rollout(3, act(lambda seen: torch.full((*sizes, 2), torch.nan)))
     with pytest.raises(ValueError, match=r"'action': expected .* as in the steps before"):
         env.rollout(9, changes_its_mind(lambda good: good.float()))
     with pytest.raises(ValueError, match=r"'action': expected .* as in the steps before"):

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 
 from rl_envs.env import EnvBase
 from rl_envs.env_specs import leaves_of
+from rl_envs.whole_number import check_kind, check_whole
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite
 
@@ -32,6 +33,8 @@ def check_env_specs(env: EnvBase, num_steps: int = 3, seed: int | None = None) -
         >>> from rl_envs.testing import CountingEnv
         >>> check_env_specs(CountingEnv())
     """
+    check_kind(env, EnvBase, "an environment")
+    check_whole(num_steps, 1, "num_steps")
     if seed is not None:
         env.set_seed(seed)
     checking, env.check_values = env.check_values, False

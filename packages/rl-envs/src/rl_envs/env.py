@@ -77,8 +77,8 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     _num_moves: int = 0
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
-        self.device = torch.device("cpu" if device is None else device)
-        self.batch_size = torch.Size(batch_size)
+        self.device = guards.named_device("cpu" if device is None else device)
+        self.batch_size = guards.sizes_of(batch_size)
         self.is_closed = False
         self._is_started = False
 
@@ -256,6 +256,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> env.maybe_reset(root) is root
             True
         """
+        guards.check_root(self, tensordict)
         over = ends(tensordict, self.done_groups)
         if not over or (may_wait(self) and names_no_row(over)):
             return tensordict
@@ -271,7 +272,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
         *,
         auto_reset: bool = True,
-        break_when_any_done: bool = True,
+        break_when_any_done: bool | None = None,
         break_when_all_done: bool = False,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
@@ -288,9 +289,9 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
                 that are done are reset first, as `maybe_reset` does; or, where an environment
                 `resets_by_stepping`, from where the last rollout has ended.
             break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset
-                and the rollout goes on.
+                and the rollout goes on. True where None, unless `break_when_all_done`.
             break_when_all_done: stop as soon as every row has been done once; rows that were done
-                earlier are reset and go on. Needs `break_when_any_done=False`.
+                earlier are reset and go on.
             tensordict: the root to start from; needed where `auto_reset` is False.
             set_truncated: mark the last step as truncated, unless it is terminated.
             auto_cast_to_device: move each root to the policy's device, and its actions back.
@@ -314,6 +315,18 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """
         guards.check_open(self)
         policy = rollout.without_steps(policy)
+        if break_when_any_done is None:
+            break_when_any_done = break_when_all_done is False
+        guards.check_flags(
+            auto_reset=auto_reset,
+            break_when_any_done=break_when_any_done,
+            break_when_all_done=break_when_all_done,
+            set_truncated=set_truncated,
+            auto_cast_to_device=auto_cast_to_device,
+        )
+        guards.check_calls(policy=policy, callback=callback)
+        guards.check_batch(self, tensordict)
+        guards.check_tensordict(out, "out")
         request = Request(
             max_steps,
             rollout.moved(policy, self.device) if auto_cast_to_device else policy,
@@ -361,6 +374,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> env.action_spec.is_in(env.rand_action()["action"])
             True
         """
+        guards.check_batch(self, tensordict)
         shape = () if tensordict is None else self._lead(tensordict)
         drawn = self.full_action_spec.rand(shape)
         return drawn if tensordict is None else tensordict.copy().update(drawn)
@@ -404,6 +418,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """
         guards.check_open(self)
         check_whole(seed, 0, "seed")
+        guards.check_flags(static_seed=static_seed)
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding, RowBinding
 from rl_envs.leftover import Leftover
+from rl_envs.row_arguments import explained
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_transforms import Compose
@@ -45,6 +46,7 @@ class EnvRows:
     leftover: Leftover | None = None
     reached: TensorDictBase | None = None
 
+    @explained
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
         """Tell what must run at every step from what can be computed on finished rows.
 
@@ -65,6 +67,7 @@ class EnvRows:
         """
         return cast("EnvBase", self), Compose()
 
+    @explained
     def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows.
 
@@ -85,6 +88,7 @@ class EnvRows:
         """
         reset_into(cast("EnvBase", self), rows, mask)
 
+    @explained
     def step_into(self, root: Rows, after: Rows) -> None:
         """Take one step, from numpy rows into numpy rows.
 
@@ -108,6 +112,7 @@ class EnvRows:
         """
         step_into(cast("EnvBase", self), root, after)
 
+    @explained
     def bind(self, root: Rows, after: Rows) -> Binding:
         """Bind the columns of a batch, to step through them in place.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_envs.row_arguments import METHODS, explained
+
 
 class EnvType(type):
     """Makes environments, and wires them to a policy where one is given.
@@ -13,6 +15,11 @@ class EnvType(type):
         >>> type(CountingEnv)
         <class 'rl_envs.env_type.EnvType'>
     """
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        """Make a class whose methods on numpy rows name the arguments that they fail on."""
+        named = {key: explained(namespace[key]) for key in METHODS if key in namespace}
+        return super().__new__(mcs, name, bases, namespace | named)
 
     def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:
         """Make an environment.

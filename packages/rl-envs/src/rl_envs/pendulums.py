@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import EnvBase
+from rl_envs.whole_number import check_whole
 from rl_layout.tensordict_fast import build
 from rl_specs import Bounded
 
@@ -49,6 +50,8 @@ class Pendulums(EnvBase):
     def __init__(
         self, num_envs: int, *, max_steps: int = 200, device: torch.device | str | None = None
     ) -> None:
+        check_whole(num_envs, 1, "num_envs")
+        check_whole(max_steps, 1, "max_steps")
         super().__init__(device=device, batch_size=(num_envs,))
         self.max_steps = max_steps
         most = torch.tensor([1.0, 1.0, MAX_SPEED]).expand(num_envs, 3)

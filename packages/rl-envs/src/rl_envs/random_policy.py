@@ -6,6 +6,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env_specs import leaves_of
+from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite, TensorSpec
 
@@ -47,6 +48,7 @@ class RandomPolicy:
         Returns:
             The tensordict.
         """
+        check_kind(tensordict, TensorDictBase, "a tensordict")
         for key, spec in self._specs.items():
             drawn, group = self._drawn(spec, tensordict), None
             if isinstance(spec, StackedComposite):  # lies among what its agents see

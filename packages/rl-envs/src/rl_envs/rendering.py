@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+
+from rl_envs.whole_number import check_kind
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase
@@ -126,6 +129,12 @@ def write_gif(frames: Tensor, path: str | Path, *, fps: float = 30.0) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_gif(torch.zeros(3, 5, 7, 3, dtype=torch.uint8), f"{folder}/black.gif")
     """
+    check_kind(path, str | PathLike, "a path")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        msg = f"the folder {str(folder)!r} is not there: make it first."
+        raise FileNotFoundError(msg)
+    check_kind(frames, Tensor, "frames uint8 [T, H, W, 3]")
     if not 0 < fps <= 50:
         msg = f"fps must be above 0 and at most 50, which GIF can show: got {fps}."
         raise ValueError(msg)

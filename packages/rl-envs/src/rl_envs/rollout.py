@@ -73,12 +73,13 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     policy = env.rand_action if request.policy is None else request.policy
     policy = policy.policy if isinstance(policy, PolicyPlan) else policy
     refuse_shared_states({"policy": policy})
-    groups, steps = env.done_groups, []
+    groups = env.done_groups
+    steps: list[TensorDictBase] = []
     ended: list[Tensor] = []
     # a policy writes to it, and it may be the caller's; roots that follow name no device
     root = root.copy().clear_device_()
     while True:
-        acted = policy(root)
+        acted = policy(root) if steps else _first_action(policy, root)
         if acted is not None and acted is not root:
             root = root.update(acted)  # it may have returned nothing but the action
         step = env.step(root)
@@ -94,6 +95,23 @@ def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase
     batch = TensorDict.maybe_dense_stack(steps, len(env.batch_size))
     batch.names = [*[None] * len(env.batch_size), keys.TIME]
     return batch
+
+
+def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
+    """Call a policy for the first time: one that knows no tensordicts is told what it was given."""
+    hint = (
+        "the policy is called with the root, a tensordict, and returns it with the action: wrap a "
+        "module on tensors in TensorDictModule(module, in_keys, out_keys)."
+    )
+    try:
+        acted = policy(root)
+    except Exception as error:
+        error.add_note(hint)
+        raise
+    if acted is not None and not isinstance(acted, TensorDictBase):
+        msg = f"expected a tensordict from the policy, got {type(acted).__name__}: {hint}"
+        raise TypeError(msg)
+    return acted
 
 
 def _ended(step: TensorDictBase, groups: list[Prefix], before: list[Tensor]) -> list[Tensor]:

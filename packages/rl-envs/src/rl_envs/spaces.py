@@ -141,7 +141,6 @@ def spec_under(name: str, space: Space, *, one_hot: bool = False) -> Composite:
     return Composite({name: spec})
 
 
-@singledispatch
 def space_of_spec(spec: TensorSpec) -> Space:
     """Describe the data of a spec as a Gymnasium space.
 
@@ -159,17 +158,22 @@ def space_of_spec(spec: TensorSpec) -> Space:
         >>> space_of_spec(OneHot(3))
         Discrete(3)
     """
+    return _space_of(spec)
+
+
+@singledispatch
+def _space_of(spec: Any) -> Space:
     msg = f"there is no Gymnasium space for {type(spec).__name__}."
     raise TypeError(msg)
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: Bounded) -> Space:
     low, high = (_broadcast(bound, spec) for bound in (spec.space.low, spec.space.high))
     return spaces.Box(low, high, tuple(spec.shape), low.dtype.type)
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: Unbounded) -> Space:
     dtype = spec.zero().numpy().dtype
     if dtype.kind == "f":
@@ -178,36 +182,36 @@ def _(spec: Unbounded) -> Space:
     return spaces.Box(int(limits.min), int(limits.max), tuple(spec.shape), dtype.type)
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: Categorical) -> Space:
     if spec.ndim:
         return spaces.MultiDiscrete(np.full(tuple(spec.shape), spec.n))
     return spaces.Discrete(spec.n)
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: OneHot) -> Space:
     return space_of_spec(spec.to_categorical_spec())
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: MultiCategorical) -> Space:
     return spaces.MultiDiscrete(np.asarray(spec.nvec))
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: MultiOneHot) -> Space:
     return space_of_spec(spec.to_categorical_spec())
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: Binary) -> Space:
     if spec.dtype == torch.bool:
         return spaces.Box(0, 1, tuple(spec.shape), np.bool_)
     return spaces.MultiBinary(spec.shape[0] if spec.ndim == 1 else tuple(spec.shape))
 
 
-@space_of_spec.register
+@_space_of.register
 def _(spec: Composite) -> Space:
     named: dict[Any, Any] = dict(spec.items())
     parts: dict[Any, Space] = {name: space_of_spec(inner) for name, inner in named.items()}

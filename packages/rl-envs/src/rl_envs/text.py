@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 
 from rl_envs.arrays import Array
+from rl_envs.whole_number import check_kind
 from rl_specs import Categorical
 
 END = 0
@@ -32,6 +33,7 @@ class Alphabet:
     """
 
     def __init__(self, space: spaces.Text) -> None:
+        check_kind(space, spaces.Text, "a Text space of Gymnasium")
         self.space = space
         self.characters = space.characters
         self._numbers = {character: i + 1 for i, character in enumerate(self.characters)}

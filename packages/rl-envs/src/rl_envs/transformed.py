@@ -20,6 +20,7 @@ from rl_envs.leftover import Leftover
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollout import Request
 from rl_envs.transformed_binding import TransformedBinding, pass_step
+from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_transforms import (
     ActionMask,
@@ -136,6 +137,7 @@ class TransformedEnv(EnvBase):
             >>> type(env.insert_transform(0, InitTracker()).transforms[0]).__name__
             'InitTracker'
         """
+        check_kind(index, int, "a place, a whole number")
         if not 0 <= index <= len(self.transforms):
             msg = f"expected a place from 0 to {len(self.transforms)}: got {index}."
             raise IndexError(msg)

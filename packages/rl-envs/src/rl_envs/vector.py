@@ -22,6 +22,7 @@ from rl_envs.show_info import InfoKeys, ShowVectorInfo
 from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.space_values import batch_reader_of_space, writer_of_space
 from rl_envs.spaces import spec_under
+from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite
@@ -103,6 +104,7 @@ class GymVectorEnv(EnvBase):
         elif kwargs or num_envs is not None:
             msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
             raise TypeError(msg)
+        check_kind(env, VectorEnv, "an id or a vector environment of gymnasium.vector")
         if info_keys is not None and is_whole:
             env = ShowVectorInfo(env, info_keys)
         super().__init__(batch_size=(env.num_envs,))
