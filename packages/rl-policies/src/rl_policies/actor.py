@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 from rl_layout.keys import NestedKey
 from rl_policies.action_spec import ActionForm, check_safe, form_of
 from rl_policies.distributions.delta import Delta
+from rl_policies.explained import explained, note
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.plan import PlannedStep
 from rl_policies.sampling import Keys, SamplingModule
@@ -49,6 +50,7 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         tensor(True)
     """
 
+    @explained
     def __init__(
         self,
         module: nn.Module,
@@ -77,7 +79,11 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
             TypeError: the action has another dtype than the spec.
             ValueError: the action has another shape than the spec.
         """
-        return self._fitted(self.module(*tensors))
+        try:
+            return self._fitted(self.module(*tensors))
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            raise
 
     def _call_module(self, tensors: Sequence[Tensor], **kwargs: Any) -> tuple[Tensor, ...]:
         # what tensordict's own forward calls
@@ -138,6 +144,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         (torch.Size([5, 4]), torch.bool, torch.Size([5]))
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         module: TensorDictModuleBase,
@@ -198,6 +205,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         ProbabilisticTensorDictSequential.__init__(made, network, sampling)
         return made
 
+    @explained
     def get_dist(
         self,
         tensordict: TensorDictBase,

@@ -11,6 +11,7 @@ from tensordict.nn import (
 )
 
 from rl_policies.actor import ProbabilisticActor
+from rl_policies.explained import explained
 from rl_policies.plan import PlannedStep
 
 
@@ -66,6 +67,7 @@ class ActorValueOperator(SharedSequential):
         torch.Size([5, 2])
     """
 
+    @explained
     def __init__(
         self,
         common_operator: TensorDictModuleBase,

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_policies.explained import explained, require_tensor
+
 Sizes = int | tuple[int, int]
 _WIDTH = 32
 _DEPTH = 3
@@ -47,6 +49,7 @@ class ConvNet(nn.Sequential):
         (torch.Size([5, 2, 1296]), 3)
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_features: int | None = None,
@@ -115,6 +118,7 @@ class ConvNet(nn.Sequential):
         return out.flatten(-3)
 
     def _check(self, images: Tensor) -> None:
+        require_tensor(images, "images")
         shape = tuple(images.shape)
         if not images.is_floating_point():
             msg = f"expected images of floats: got {images.dtype}. ToTensorImage scales bytes."

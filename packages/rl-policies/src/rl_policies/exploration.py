@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_layout.keys import NestedKey
 from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.explained import explained
 from rl_policies.keys import ACTION
 from rl_policies.schedule import ExplorationModule
 from rl_specs import Categorical, OneHot, TensorSpec
@@ -54,6 +55,7 @@ class EGreedyModule(ExplorationModule):
     eps_init: Tensor
     eps_end: Tensor
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,

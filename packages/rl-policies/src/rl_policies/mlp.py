@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_policies.explained import explained, note
+
 _WIDTH = 32
 _DEPTH = 3
 
@@ -49,6 +51,7 @@ class MLP(nn.Sequential):
         (torch.Size([4, 1]), 5)
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_features: int | None = None,
@@ -109,11 +112,15 @@ class MLP(nn.Sequential):
             >>> MLP(3, (2, 5), depth=0)(torch.zeros(4, 3)).shape
             torch.Size([4, 2, 5])
         """
-        first = inputs[0]
-        if len(inputs) > 1:
-            first = torch.cat([tensor.to(first.dtype) for tensor in inputs], -1)
-        out: Tensor = super().forward(first)  # type: ignore[no-untyped-call]
-        return out if self._out_shape is None else out.unflatten(-1, self._out_shape)
+        try:
+            first = inputs[0]
+            if len(inputs) > 1:
+                first = torch.cat([tensor.to(first.dtype) for tensor in inputs], -1)
+            out: Tensor = super().forward(first)  # type: ignore[no-untyped-call]
+            return out if self._out_shape is None else out.unflatten(-1, self._out_shape)
+        except Exception as error:
+            note(error, type(self).__name__, inputs)
+            raise
 
 
 def hidden_sizes(depth: int | None, num_cells: Sequence[int] | int | None) -> list[int]:

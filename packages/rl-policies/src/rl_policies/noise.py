@@ -10,6 +10,7 @@ from tensordict.nn import InteractionType
 from torch import Tensor
 
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key
+from rl_policies.explained import explained
 from rl_policies.keys import ACTION
 from rl_policies.schedule import ExplorationModule
 from rl_specs import Composite, TensorSpec, Unbounded
@@ -57,6 +58,7 @@ class AdditiveGaussianModule(ExplorationModule):
     mean: Tensor
     std: Tensor
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,
@@ -140,6 +142,7 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
 
     eps: Tensor
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,

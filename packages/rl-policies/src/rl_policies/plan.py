@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey
+from rl_policies.explained import note
 from rl_policies.tensor_step import Call, TensorStep, ordinary, outputs_of, read
 
 
@@ -95,7 +96,12 @@ class PlannedStep(TensorStep):
             msg = f"step takes one tensor for each of {in_keys}: got {len(tensors)}"
             raise TypeError(msg)
         values: dict[NestedKey, Any] = dict(zip(in_keys, tensors, strict=True))
-        self._planned().run(values)
+        plan = self._planned()
+        try:
+            plan.run(values)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, in_keys)
+            raise
         return tuple([values[key] for key in self.out_keys])
 
     def step_calls(self) -> list[Call]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey
 from rl_policies.action_spec import check_safe, form_of
+from rl_policies.explained import explained, note
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.plan import PlannedStep
 from rl_policies.tensor_step import TensorStep
@@ -146,6 +147,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         (tensor([[0, 1]]), tensor([[0., 2.]]), tensor([[2.]]))
     """
 
+    @explained
     def __init__(
         self,
         action_space: str | None = None,
@@ -192,7 +194,11 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
             ValueError: there are not as many values as the spec has choices.
             TypeError: the mask is not bool.
         """
-        return self._call_module(tensors)
+        try:
+            return self._call_module(tensors)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            raise
 
     def _call_module(self, tensors: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
         if self._form is not None:
@@ -248,6 +254,7 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         (torch.Size([5]), torch.Size([5, 4]), torch.Size([5, 1]))
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         module: nn.Module,

@@ -28,6 +28,7 @@ from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.ordinal import OneHotOrdinal
 from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.distributions.truncated_normal import TruncatedNormal
+from rl_policies.explained import explained, note
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
 from rl_policies.tensor_step import Call, TensorStep, read
 from rl_specs import Bounded, OneHot, TensorSpec
@@ -72,6 +73,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         tensor([[0, 1]])
     """
 
+    @explained
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_keys: Keys,
@@ -141,10 +143,15 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         Returns:
             The distribution.
         """
-        named = dict(zip(self._names, parameters, strict=True))
-        made: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
+        try:
+            named = dict(zip(self._names, parameters, strict=True))
+            made: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
+        except Exception as error:
+            note(error, f"the distribution of {type(self).__name__}", parameters, self.in_keys)
+            raise
         return made
 
+    @explained
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Make the distribution from the parameters in a tensordict.
 
@@ -164,6 +171,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
     build_dist_from_params = get_dist
 
+    @explained
     def log_prob(self, tensordict: TensorDictBase, *, dist: Distribution | None = None) -> Any:
         """Compute the log-probability of the sample in a tensordict.
 

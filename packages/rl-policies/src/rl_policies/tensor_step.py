@@ -14,6 +14,7 @@ from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor
 
 from rl_layout.keys import NestedKey, require
+from rl_policies.explained import note
 
 Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
 
@@ -66,8 +67,16 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
             KeyError: an input is missing.
         """
         if kwargs or len(args) != 1 or not isinstance(args[0], TensorDictBase):
-            return super().forward(*args, **kwargs)
-        return self._write(args[0]) if self._direct() else super().forward(args[0])
+            try:
+                return super().forward(*args, **kwargs)
+            except Exception as error:
+                note(error, type(self).__name__, [*args, *kwargs.values()], self.in_keys)
+                raise
+        try:
+            return self._write(args[0]) if self._direct() else super().forward(args[0])
+        except Exception as error:
+            note(error, type(self).__name__, args)
+            raise
 
     def _direct(self) -> bool:
         """Tell whether `forward` need not do more than `step`."""

@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey, as_tuple
+from rl_policies.explained import explained, note
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
 from rl_policies.tensor_step import TensorStep, outputs_of
 
@@ -34,6 +35,7 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         ['state_action_value']
     """
 
+    @explained
     def __init__(
         self,
         module: nn.Module,
@@ -54,7 +56,11 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         Returns:
             One for each of `out_keys`, `[*B, 1]`.
         """
-        return outputs_of(self.module(*tensors), self.out_keys)
+        try:
+            return outputs_of(self.module(*tensors), self.out_keys)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            raise
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Read the inputs from a tensordict, and write the values to it.

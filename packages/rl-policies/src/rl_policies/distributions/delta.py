@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from rl_policies.explained import explained, require_tensor
+
 
 class Delta(Distribution):
     """The parameter itself, and nothing else.
@@ -79,6 +81,7 @@ class Delta(Distribution):
         """Zeros: `[*B, *E]`."""
         return torch.zeros_like(self.param)
 
+    @explained
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Repeat the point, without gradient.
 
@@ -90,6 +93,7 @@ class Delta(Distribution):
         """
         return self.rsample(sample_shape).detach()
 
+    @explained
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Repeat the point, with its gradient.
 
@@ -114,6 +118,7 @@ class Delta(Distribution):
             ValueError: the value does not end in the shape of the event.
         """
         size = self.event_shape
+        require_tensor(value, "values")
         if value.shape[value.ndim - len(size) :] != size:
             msg = f"expected values that end in {tuple(size)}: got shape {tuple(value.shape)}"
             raise ValueError(msg)
@@ -131,6 +136,7 @@ class Delta(Distribution):
         dtype = self.param.dtype if self.param.is_floating_point() else None
         return torch.zeros(self.batch_shape, dtype=dtype, device=self.param.device)
 
+    @explained
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         """Repeat the rows.
 
@@ -153,7 +159,7 @@ def _check(param: Any, event_dims: int, validate_args: bool) -> None:
         msg = f"param must be a tensor: got {type(param).__name__}"
         raise TypeError(msg)
     shape = tuple(param.shape)
-    if not 0 <= event_dims <= param.ndim:
+    if not isinstance(event_dims, int) or not 0 <= event_dims <= param.ndim:
         msg = f"event_dims must be 0 to {param.ndim} for param {shape}: got {event_dims}"
         raise ValueError(msg)
     if validate_args and bool(param.isnan().any()):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
+
+from rl_policies.explained import explained, require_tensor
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -53,7 +56,7 @@ class LocScale(Distribution):
             came = loc.dtype if isinstance(loc, Tensor) else type(loc).__name__
             msg = f"loc must be a floating-point tensor: got {came}"
             raise TypeError(msg)
-        scale = scale if isinstance(scale, Tensor) else torch.full_like(loc, scale)
+        scale = scale if isinstance(scale, Tensor) else constant(scale, loc, "scale")
         if loc.shape != scale.shape:
             loc, scale = _broadcast(loc, scale)
         self.loc = upscale * (loc / upscale).tanh() if tanh_loc else loc
@@ -64,7 +67,7 @@ class LocScale(Distribution):
 
     def _set_shapes(self, event_dims: int, validate_args: bool) -> None:
         shape = self.loc.shape
-        if not 0 <= event_dims <= len(shape):
+        if not isinstance(event_dims, int) or not 0 <= event_dims <= len(shape):
             msg = f"event_dims must be 0 to {len(shape)} for loc {tuple(shape)}: got {event_dims}"
             raise ValueError(msg)
         cut = len(shape) - event_dims
@@ -84,6 +87,7 @@ class LocScale(Distribution):
                 )
                 raise ValueError(msg)
 
+    @explained
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         """Repeat the rows.
 
@@ -128,11 +132,20 @@ class LocScale(Distribution):
 
     def _check_event(self, value: Tensor) -> None:
         size = self.event_shape
+        require_tensor(value, "values")
         if value.shape[value.ndim - len(size) :] != size:
             msg = f"expected values that end in {tuple(size)}: got shape {tuple(value.shape)}"
             raise ValueError(msg)
         if self._validate_args:
             self._validate_sample(value)
+
+
+def constant(value: Any, like: Tensor, name: str) -> Tensor:
+    """A number as a tensor of the shape, dtype and device of another one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        msg = f"{name} must be a tensor or a number: got {type(value).__name__}"
+        raise TypeError(msg)
+    return torch.full_like(like, value)  # type: ignore[arg-type]
 
 
 def _broadcast(loc: Tensor, scale: Tensor) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.drawn import Drawn
+from rl_policies.explained import explained, require_tensor
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -129,6 +130,7 @@ class OneHotCategorical(Distribution):
         noise = torch.empty_like(probs).exponential_()
         return self._vectors((probs / noise).argmax(-1, True), probs)
 
+    @explained
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient is that of the probabilities.
 
@@ -166,6 +168,7 @@ class OneHotCategorical(Distribution):
 
     def _places(self, value: Tensor) -> Tensor:
         """Write vectors as positions `[*S, *B, 1]`."""
+        require_tensor(value, "one-hot vectors")
         if value.shape[-1:] != self.event_shape:
             msg = (
                 f"expected one-hot vectors of {self.event_shape[0]} entries: got shape "
@@ -184,6 +187,7 @@ class OneHotCategorical(Distribution):
         finite = self.logits.clamp(min=torch.finfo(self.logits.dtype).min)
         return -(self.logits.exp() * finite).sum(-1)
 
+    @explained
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """List the vectors.
 
@@ -198,6 +202,7 @@ class OneHotCategorical(Distribution):
         eye = eye.view(n, *(1,) * len(self.batch_shape), n)
         return eye.expand(n, *self.batch_shape, n) if expand else eye
 
+    @explained
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
         """Repeat the rows.
 

@@ -8,6 +8,7 @@ from torch.distributions import Categorical
 from torch.nn.functional import logsigmoid
 
 from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.explained import explained
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:
@@ -42,6 +43,7 @@ class Ordinal(Categorical):
         (1, [1, 2, 0])
     """
 
+    @explained
     def __init__(self, scores: Tensor) -> None:
         super().__init__(logits=ordinal_logits(scores), validate_args=False)
 
@@ -63,5 +65,6 @@ class OneHotOrdinal(OneHotCategorical):
         tensor([0, 1, 0])
     """
 
+    @explained
     def __init__(self, scores: Tensor, dtype: torch.dtype = torch.int64) -> None:
         super().__init__(ordinal_logits(scores), dtype=dtype)

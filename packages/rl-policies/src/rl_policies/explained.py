@@ -1,0 +1,85 @@
+"""Notes on errors of torch, tensordict and networks: what our module was given when they came."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def note(error: Exception, what: str, given: Iterable[Any], keys: Iterable[Any] = ()) -> None:
+    """Add to an error, once, which of our edges it came through, and what that was given.
+
+    Args:
+        error: is raised again by the caller.
+        what: the module, or its method.
+        given: the arguments.
+        keys: their names, as far as they have some.
+    """
+    if getattr(error, "__notes__", None):
+        return
+    names = [f"{key!r} " for key in keys]
+    values = list(given)
+    names += [""] * (len(values) - len(names))
+    listed = ", ".join(name + described(v) for name, v in zip(names, values, strict=False))
+    expected = f"; it reads {names}" if names and not values else ""
+    error.add_note(f"{what} was given {listed or 'nothing'}{expected}")
+
+
+def described(value: Any) -> str:
+    """Write what an argument is in a few words.
+
+    Args:
+        value: anything.
+
+    Example:
+        >>> import torch
+        >>> described(torch.zeros(2, 3)), described("a")
+        ('float32 [2, 3]', "'a'")
+    """
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, TensorDictBase):
+        return f"a tensordict {list(value.batch_size)} of {list(value.keys(True, True))}"
+    return repr(value) if isinstance(value, str | int | float | None) else f"a {_kind(value)}"
+
+
+def _kind(value: Any) -> str:
+    return f"class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def require_tensor(value: Any, what: str) -> None:
+    """Raise for what is no tensor."""
+    if not isinstance(value, Tensor):
+        msg = f"expected {what} as a tensor: got {type(value).__name__}"
+        raise TypeError(msg)
+
+
+def explained(function: Callable[P, T]) -> Callable[P, T]:
+    """Note on errors of others what a method was given: for constructors and rare calls.
+
+    Args:
+        function: a method.
+
+    Returns:
+        A method that does the same.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            name = "" if function.__name__ == "__init__" else f".{function.__name__}"
+            given = [*args[1:], *kwargs.values()]
+            unnamed = [f"argument {place}" for place in range(1, len(args))]
+            note(error, f"{type(args[0]).__name__}{name}", given, [*unnamed, *kwargs])
+            raise
+
+    return call
