@@ -36,6 +36,16 @@ def leaves_of(batch: TensorDictBase) -> list[Tensor | None]:
     return [find(batch, place) for place in PLACES]
 
 
+def _refuse_others(found: Sequence[object]) -> None:
+    """Raise for the first marker that is no tensor."""
+    for (key, _, _), leaf in zip(FIELDS.values(), found, strict=True):
+        if leaf is not None and not isinstance(leaf, Tensor):
+            msg = (
+                f"{key!r}: expected a tensor, got {type(leaf).__name__}. Store markers as tensors."
+            )
+            raise TypeError(msg)
+
+
 def _is_torchs_own(tensor: Tensor) -> bool:
     """Whether only torch writes to a tensor's memory, so that its version counter tells.
 
@@ -102,7 +112,11 @@ class Memo(Generic[Made]):
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)
-        versions = [None if t is None or t.is_inference() else t._version for t in found]
+        try:
+            versions = [None if t is None or t.is_inference() else t._version for t in found]
+        except AttributeError:
+            _refuse_others(found)
+            raise
         stamp = (shape, versions, torch.is_inference_mode_enabled())
         if kept is not None and kept[0] == stamp and all(map(_is_torchs_own, tensors)):
             alive = [None if weak is None else weak() for weak in kept[1]]

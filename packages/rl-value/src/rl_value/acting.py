@@ -14,7 +14,7 @@ from tensordict.nn import (
 from torch import Tensor
 from torch.distributions import Distribution
 
-from rl_layout.keys import as_tuple
+from rl_layout.keys import as_key, as_tuple
 from rl_layout.tensordict_fast import build, find, nest
 from rl_value.direct_call import Key, has_hooks, run, stock
 
@@ -73,7 +73,13 @@ class Acting:
             The distribution.
         """
         given = build(nest(dict(zip(self.parameters, parameters, strict=True))), self.batch_size)
-        dist: Distribution = self.choice.get_dist(given)
+        try:
+            dist: Distribution = self.choice.get_dist(given)
+        except Exception as error:
+            shown = [f"{as_key(k)!r} {list(v.shape)}" for k, v in self.parameters.items()]
+            note = f"the actor computed {', '.join(shown)}. Look for NaN in what it reads and in "
+            error.add_note(f"{note}its weights, and at the class of its distribution.")
+            raise
         return dist
 
     def parameter_of(self, kind: type, name: str) -> Tensor | None:

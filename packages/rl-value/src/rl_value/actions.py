@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -59,10 +60,19 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
     found = []
     for key, head in heads(dist, action).items():
         taken = require(batch, key)
+        if not isinstance(taken, Tensor):
+            msg = f"{key!r}: expected a tensor of actions, got {type(taken).__name__}."
+            raise TypeError(msg)
         if taken.requires_grad:
             msg = f"{key!r} requires gradients: a stored action is a constant. Call .detach()."
             raise RuntimeError(msg)
-        value = _log_prob(head, taken, key)
+        try:
+            value = _log_prob(head, taken, key)
+        except Exception as error:
+            wanted = [*head.batch_shape, *head.event_shape]
+            note = f"{key!r}: {list(taken.shape)} {taken.dtype}; the actor gives {wanted} by "
+            error.add_note(f"{note}{type(head).__name__}. Store actions as the actor gives them.")
+            raise
         if value.numel() > taken.numel():  # each action was compared with every distribution
             expected = [*head.batch_shape, *head.event_shape]
             msg = f"{key!r}: expected {expected}, as the actor gives it, got {list(taken.shape)}. "
@@ -97,8 +107,8 @@ def stored_log_probability(
         tensor([0., 0., 0.])
     """
     whole = find(batch, as_tuple(entry))
-    if isinstance(whole, Tensor):
-        return whole.detach()
+    if whole is not None:
+        return _floats(whole, entry).detach()
     found = {}
     for key in [action] if dist is None else heads(dist, action):
         own = log_probability_key(key)
@@ -106,7 +116,7 @@ def stored_log_probability(
     absent = [key for key, value in found.items() if value is None]
     if absent:
         require(batch, entry if len(absent) == len(found) else absent[0])
-    return _total(list(found.values()), batch).detach()
+    return _total([_floats(value, key) for key, value in found.items()], batch).detach()
 
 
 def log_probability_key(action: NestedKey) -> NestedKey:
@@ -222,6 +232,14 @@ def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
         msg = f"{key!r}: expected numbers from 0 to {values.shape[-1] - 1}, got some from "
         msg += f"{int(index.min())} to {int(index.max())}."
         raise IndexError(msg) from error
+
+
+def _floats(value: Any, key: NestedKey) -> Tensor:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        msg = f"{key!r}: expected a log-probability in floating point, got {got}."
+        raise TypeError(msg)
+    return value
 
 
 def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:

@@ -105,8 +105,7 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
     made = _made_by_stock(network, partial(find, batch), wanted)
     if made is not None:
         return made
-    result: Tensor = require(network(batch.copy()), wanted)
-    return result
+    return _written(network, batch.copy(), wanted)
 
 
 def output_from(
@@ -136,8 +135,57 @@ def output_from(
     if made is not None:
         return made
     batch = build(nest(inputs), torch.Size([size]))
-    result: Tensor = require(network(batch), wanted)
+    return _written(network, batch, wanted)
+
+
+def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBase:
+    """Call a network; what it raises says which one it was, and what it was given.
+
+    Args:
+        network: a tensordict module.
+        batch: what it reads and writes.
+
+    Returns:
+        What it returned.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
+        >>> noted(net, TensorDict({"x": torch.ones(2)}, [2]))["y"]
+        tensor([2., 2.])
+    """
+    try:
+        made: TensorDictBase = network(batch)
+    except Exception as error:
+        error.add_note(_call_of(network, {key: batch.get(key, None) for key in network.in_keys}))
+        raise
+    return made
+
+
+def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
+    """One output of a network that is called as it is."""
+    made = require(noted(network, batch), wanted)
+    given: object = made
+    if not isinstance(given, Tensor):
+        msg = f"{wanted!r}: expected a tensor from the network, got {type(given).__name__}."
+        raise TypeError(msg)
+    result: Tensor = made
     return result
+
+
+def _call_of(network: Any, given: Mapping[NestedKey, Any]) -> str:
+    """Which network was called with what, for a note on what it raised."""
+    shown = [
+        f"{key!r} {list(value.shape)} {value.dtype}"
+        if isinstance(value, Tensor)
+        else f"{key!r} {type(value).__name__}"
+        for key, value in given.items()
+    ]
+    return (
+        f"raised by the network that writes {list(network.out_keys)}, which was given "
+        f"{', '.join(shown) or 'nothing'}. Steps are its rows: look at their shapes and dtypes."
+    )
 
 
 def _made_by_stock(
@@ -223,7 +271,11 @@ def run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, 
         given = [scope[name] if name in scope else read(name) for name in names]
         if any(value is None for value in given):
             return None
-        made = part.module(*given)
+        try:
+            made = part.module(*given)
+        except Exception as error:
+            error.add_note(_call_of(part, dict(zip(part.in_keys, given, strict=True))))
+            raise
         if isinstance(made, Mapping | TensorDictBase):
             return None
         values = made if isinstance(made, tuple) else (made,)

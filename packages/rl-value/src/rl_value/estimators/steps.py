@@ -80,10 +80,8 @@ class Steps:
         segments = _segments(batch, entries)
         place = _behind(entries["reward"])
         found = find(batch, place)
-        reward = segments.gather(require(batch, place) if found is None else found)
-        if not reward.is_floating_point():
-            msg = f"{entries['reward']!r}: expected floating point, got {reward.dtype}."
-            raise TypeError(msg)
+        reward = floats(require(batch, place) if found is None else found, entries["reward"])
+        reward = segments.gather(reward)
         terminated, done = _flags(batch, entries, segments)
         _check_group(terminated, reward, entries["terminated"])
         if done is not None:
@@ -156,7 +154,7 @@ class Steps:
     def stored(self, key: NestedKey) -> Tensor | None:
         """Read an entry ``[M, ...]`` of the batch; None where it is missing."""
         value = find(self.batch, as_tuple(key))
-        return None if value is None else self.segments.gather(value)
+        return None if value is None else self.segments.gather(floats(value, key))
 
     def factor(self, name: str, value: float | Tensor) -> float | Tensor:
         """A setting of each step: a number, or ``[M, ...]``.
@@ -325,6 +323,33 @@ def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor
     if flag is None:
         return None
     return segments.gather(flat_marker(flag, shape, key, torch.bool, singleton=False).view(shape))
+
+
+def floats(values: Tensor, key: NestedKey) -> Tensor:
+    """Hold an entry to floating point.
+
+    Args:
+        values: the entry.
+        key: its key, for the message.
+
+    Returns:
+        The same.
+
+    Raises:
+        TypeError: it is no tensor, or holds something else.
+
+    Example:
+        >>> floats(torch.ones(2), "advantage")
+        tensor([1., 1.])
+    """
+    given: object = values
+    if not isinstance(given, Tensor):
+        msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."
+        raise TypeError(msg)
+    if not values.is_floating_point():
+        msg = f"{key!r}: expected floating point, got {values.dtype}. Call .float()."
+        raise TypeError(msg)
+    return values
 
 
 def check_writable(tensordict: TensorDictBase) -> None:

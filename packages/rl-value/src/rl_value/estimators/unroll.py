@@ -17,7 +17,7 @@ from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import build, find, nest
 from rl_layout.views import flatten
-from rl_value.direct_call import Key, output_from
+from rl_value.direct_call import Key, noted, output_from
 from rl_value.estimators.slots import Slots
 
 
@@ -304,7 +304,7 @@ def unroll(
     found = []
     with swapped, set_recurrent_mode(True):
         for start, stop in spans:
-            out = reader.network(reader.read(start, stop) if size else reader.blank_row())
+            out = noted(reader.network, reader.read(start, stop) if size else reader.blank_row())
             found.append([require(out, key) for key in wanted])
     if not size:  # the row that shows what the network writes is none of the batch
         return [values[:0] for values in found[0]]

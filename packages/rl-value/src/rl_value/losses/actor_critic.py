@@ -20,6 +20,7 @@ from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
 from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
+from rl_value.estimators.steps import floats
 from rl_value.estimators.time_place import refuse_misplaced_time
 from rl_value.estimators.unroll import is_row_wise, observation_keys
 from rl_value.losses.arrays import Array, is_eager
@@ -385,7 +386,7 @@ def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
     """An entry that must be there, without gradient."""
     found = find(batch, as_tuple(key))
     value: Tensor = require(batch, key) if found is None else found
-    return value.detach()
+    return floats(value, key).detach()
 
 
 def _bound(given: Any) -> float | None:

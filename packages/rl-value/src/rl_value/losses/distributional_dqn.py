@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, require
 from rl_value.actions import of_action
+from rl_value.direct_call import noted
 from rl_value.estimators.next_values import Unrolled
 from rl_value.estimators.steps import Steps
 from rl_value.losses.dqn import DQNLoss, action_index
@@ -107,7 +108,7 @@ class DistributionalDQNLoss(DQNLoss):
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
-            out = self.value_network(seen.copy())
+            out = noted(self.value_network, seen.copy())
         log_probs = require(out, self.entries["action_value"])
         self._check_shape(log_probs, tensordict.batch_size)
         action = require(seen, self.entries["action"])

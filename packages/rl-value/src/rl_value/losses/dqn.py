@@ -14,9 +14,9 @@ from rl_layout import keys, refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.actions import of_action
-from rl_value.direct_call import check_network
+from rl_value.direct_call import check_network, noted
 from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, under_next
+from rl_value.estimators.steps import Steps, check_writable, floats, under_next
 from rl_value.estimators.time_place import time_dimension, with_time_last
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
@@ -171,7 +171,7 @@ class DQNLoss(LossModule):
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
-            out = self.value_network(seen.copy())
+            out = noted(self.value_network, seen.copy())
         values = require(out, self.entries["action_value"])
         index = action_index(require(seen, self.entries["action"]), values, self.action_space)
         chosen = of_action(values, index, self.entries["action"])
@@ -269,11 +269,10 @@ class DQNLoss(LossModule):
     def _weight(self, batch: TensorDictBase) -> Tensor | None:
         if self.use_prioritized_weights is False:
             return None
-        if self.use_prioritized_weights == "auto":
-            found: Tensor | None = find(batch, as_tuple(self.entries["priority_weight"]))
-            return found
-        wanted: Tensor = require(batch, self.entries["priority_weight"])
-        return wanted
+        key = self.entries["priority_weight"]
+        auto = self.use_prioritized_weights == "auto"
+        weight: Tensor | None = find(batch, as_tuple(key)) if auto else require(batch, key)
+        return None if weight is None else floats(weight, key)
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:

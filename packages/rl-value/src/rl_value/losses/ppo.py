@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.tensordict_fast import find
 from rl_value.actions import divergence, stored_log_probability
+from rl_value.estimators.steps import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.arrays import Array
 from rl_value.losses.closed_form import Gain
@@ -299,6 +300,8 @@ class KLPENPPOLoss(PPOLoss):
                 "Store its parameters with the actions."
             )
             raise KeyError(msg)
+        for key in needed:
+            floats(batch.get(key), key)
         before = self.actor_network.build_dist_from_params(batch.detach())
         apart = divergence(before, dist, batch, self.samples_mc_kl).unsqueeze(-1)
         apart = kept(apart, counted)
