@@ -90,7 +90,7 @@ class Links:
         self.pending: dict[Step, int] = {}
         self._lasts: Sequence[Last] | Side = ()
         self._pruned_at = 64
-        self._is_beside = False
+        self._is_beside = True
 
     def find(
         self,
@@ -140,7 +140,8 @@ class Links:
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
         found = self._by_bits(leaves, marks, back, stride)
-        if stride == 1 and found.lasts and self._beside(seen):
+        beside = stride == 1 < extent.count and not extent.named and self._beside(seen)
+        if beside and found.lasts:
             found = found._replace(lasts=self._side(leaves, marks, found.back))
         return found._replace(contradictions=seen)
 
@@ -412,7 +413,8 @@ class Links:
             # rows that this call overwrites are continued by none
             goes_on[: max(0, 2 * count - self.capacity)] = False
             back[goes_on] = count
-            return
+            if goes_on[-1]:
+                return  # the last row is continued, and by no second one
         if not len(lasts) == stride <= count:
             return
         heads: list[NDArray[Any]] = []

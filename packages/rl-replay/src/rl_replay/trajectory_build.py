@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,5 +50,7 @@ def _shown(pieces: Iterable[int], rows: int) -> Iterable[int]:
         return pieces
     from tqdm.auto import tqdm
 
-    bar: Any = tqdm(pieces, desc="trajectories", unit_scale=_PIECE, unit=" rows", leave=False)
+    bar: Iterable[int] = tqdm(
+        pieces, desc="trajectories", unit_scale=_PIECE, unit=" rows", leave=False
+    )
     return bar

@@ -22,10 +22,12 @@ class SharedFiles:
     The rows are made first, and say what everything else looks like; so whoever is killed while
     the files are filled leaves nothing that the next one cannot complete.
 
+    Files on a disk can be opened again by name, by processes that nobody handed them to.
+
     Attributes:
         rows: The rows and the words of their lanes; and the slots of lossless rows, where all of
             their leaves are packed.
-        tables: Links, trajectories and the board; in memory whatever the rows are in.
+        tables: Links, trajectories and the board.
         side: The side table of lossless rows, but for slots that lie with the rows.
 
     Example:
@@ -53,13 +55,18 @@ class SharedFiles:
 
     @classmethod
     def on_disk(
-        cls, rows: os.PathLike[str], side: os.PathLike[str] | None, lanes: int
+        cls,
+        rows: os.PathLike[str],
+        side: os.PathLike[str] | None,
+        tables: os.PathLike[str] | None,
+        lanes: int,
     ) -> SharedFiles:
-        """Rows in a new file, and the side table too where it is given one.
+        """Rows in a new file, and the tables too where they are given one.
 
         Args:
             rows: The file of the rows.
             side: The file of the side table; memory without one.
+            tables: The file of links, trajectories and board; memory without one.
             lanes: How many writers there may be at a time.
 
         Raises:
@@ -67,7 +74,25 @@ class SharedFiles:
         """
         made = LazySlab.mapped(rows, lanes=lanes)
         beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
-        return cls(made, LazyFile.shared("rl-replay tables"), beside)
+        others = LazyFile.shared("rl-replay tables") if tables is None else LazyFile.mapped(tables)
+        return cls(made, others, beside)
+
+    @classmethod
+    def opened(
+        cls,
+        rows: os.PathLike[str],
+        side: os.PathLike[str] | None,
+        tables: os.PathLike[str],
+        lanes: int,
+    ) -> SharedFiles:
+        """The files that another process made with `on_disk`, by their names.
+
+        Raises:
+            OSError: One is not there, or may not be read and written.
+            ValueError: One is no regular file.
+        """
+        beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
+        return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), beside)
 
     def arrays(self, capacity: int, lanes: int) -> Arrays:
         """Links, trajectories and board, made now by whoever comes first.

@@ -28,6 +28,7 @@ class SharedRows(NamedTuple):
         ids: Columns that cut beside those of the contract.
         ends: Flags of last steps beside those of the contract.
         layout: How observations are kept once; None where they are not.
+        dim_extend: The dimension of data along which the storage grows.
     """
 
     structure: Structure
@@ -36,6 +37,7 @@ class SharedRows(NamedTuple):
     ids: list[NestedKey]
     ends: list[NestedKey]
     layout: CompactLayout | None
+    dim_extend: int = 0
 
     @classmethod
     def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], CompactLayout] | None) -> Self:
@@ -52,7 +54,7 @@ class SharedRows(NamedTuple):
         ids, ends = ([as_key(tuple(key)) for key in about[name]] for name in ("ids", "ends"))
         layout = None if layout_of is None else layout_of(schema)
         structure, columns = Structure.from_plain(about["structure"]), torch.Size(about["columns"])
-        return cls(structure, schema, columns, ids, ends, layout)
+        return cls(structure, schema, columns, ids, ends, layout, about["dim_extend"])
 
     def make(self, sharing: Sharing, capacity: int) -> RowStore:
         """Make the rows, and take all of their memory.
@@ -72,6 +74,8 @@ class SharedRows(NamedTuple):
             "schema": None if layout is None else self.schema.to_dict(),
             "ids": [list(as_tuple(key)) for key in self.ids],
             "ends": [list(as_tuple(key)) for key in self.ends],
+            "dim_extend": self.dim_extend,
+            "once": [] if layout is None else [list(pair.root) for pair in layout.pairs],
         }
         stored = self.schema if layout is None else layout.stored
         spare = 0 if layout is None else capacity * layout.joins

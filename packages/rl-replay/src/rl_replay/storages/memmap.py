@@ -7,17 +7,16 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from rl_layout.keys import NestedKey
 from rl_replay.sharing.files import SharedFiles
+from rl_replay.storages.folder import ROWS_FILE, SIDE_FILE, TABLES_FILE, FolderStorage
 from rl_replay.storages.lazy import LazyTensorStorage
 from rl_replay.structure import Structure
 from rl_slabs import RowSchema
-
-ROWS_FILE = "rows.slab"
-SIDE_FILE = "side.slab"
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -25,11 +24,12 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     The disk space is taken in full then, so that a full disk is an error at once. Without a
     folder the file is a temporary one that is gone with the last process that has it, however that
-    ends. A buffer over it can be passed to other processes; they take turns to write.
+    ends. A buffer over it can be passed to other processes; they take turns to write. In a folder
+    it lies beside the index, 136 bytes a row, and any process can `open` both, also later.
 
     Args:
         max_size: How many rows, those of all dimensions together; rounded up to whole columns.
-        scratch_dir: The folder of the file; it is made where it is missing, and the file stays.
+        scratch_dir: The folder of the files; it is made where it is missing, and they stay.
         device: Where samples are handed out; only the CPU has files.
         ndim: Its dimensions.
         existsok: Write over the file of an earlier storage.
@@ -44,8 +44,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     storage = LazyMemmapStorage(9, scratch_dir=folder)
         ...     _ = storage.extend(torch.arange(5))
-        ...     os.listdir(folder)
-        ['rows.slab']
+        ...     sorted(os.listdir(folder))
+        ...     LazyMemmapStorage.open(folder).read(torch.tensor([4]))
+        ['rows.slab', 'tables.slab']
+        tensor([4])
     """
 
     _lost = False
@@ -70,6 +72,40 @@ class LazyMemmapStorage(LazyTensorStorage):
         self.existsok = existsok
         self._share(lanes or 1)
 
+    @classmethod
+    def open(cls, scratch_dir: str | os.PathLike[str]) -> Self:
+        """The storage whose files lie in a folder: the same rows, ring and trajectories.
+
+        Processes that have it open see each other's rows, as if it had been passed to them. What
+        it is, its size, dimensions and lanes, is read from the files; nothing in them is run.
+
+        Args:
+            scratch_dir: The folder that another storage, in this process or another one, was given.
+
+        Raises:
+            FileNotFoundError: There are no such files.
+            ValueError: Nothing was written yet, the files are damaged, or their rows are of a class
+                that this process does not know.
+
+        Example:
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     first = LazyMemmapStorage(9, scratch_dir=folder)
+            ...     _ = first.extend(torch.arange(5))
+            ...     second = LazyMemmapStorage.open(folder)
+            ...     _ = second.extend(torch.arange(3)), first.extend(torch.arange(2))
+            ...     len(first), len(second)
+            (9, 9)
+        """
+        found = FolderStorage.of(Path(scratch_dir))
+        storage = cls(
+            found.capacity, ndim=found.ndim, lossless=found.lossless or False, lanes=found.lanes
+        )
+        storage.scratch_dir = Path(scratch_dir)
+        storage.arrange(found.dim_extend)
+        storage._stand_over(storage._over(found.files))
+        storage.look()
+        return storage
+
     def flush(self) -> None:
         """Wait until every row is on the disk.
 
@@ -83,18 +119,18 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _files(self, lanes: int, mark: str = "") -> SharedFiles:
         if self.scratch_dir is None:
             name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
-            files = SharedFiles.on_disk(name, None, lanes)
+            files = SharedFiles.on_disk(name, None, None, lanes)
             name.unlink()  # the open file lives on without its name
             return files
         self.scratch_dir.mkdir(parents=True, exist_ok=True)
         if not mark and (self.existsok or self._sharing is not None):  # the latter are its own
             self._drop("")
-        rows, side = self._names(mark)
-        return SharedFiles.on_disk(rows, side if self.lossless else None, lanes)
+        rows, side, tables = self._names(mark)
+        return SharedFiles.on_disk(rows, side if self.lossless else None, tables, lanes)
 
     def _names(self, mark: str) -> list[Path]:
-        folder = self.scratch_dir
-        return [] if folder is None else [folder / (n + mark) for n in (ROWS_FILE, SIDE_FILE)]
+        folder, names = self.scratch_dir, (ROWS_FILE, SIDE_FILE, TABLES_FILE)
+        return [] if folder is None else [folder / (name + mark) for name in names]
 
     def _name(self, mark: str) -> None:
         for name, made in zip(self._names(""), self._names(mark), strict=True):

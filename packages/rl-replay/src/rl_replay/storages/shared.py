@@ -420,7 +420,8 @@ class SharableStorage(TensorStorage):
             super()._take_new(structure, schema, columns)
             return
         layout = self._layout(schema) if self.lossless else None  # refuses before anything changes
-        rows = SharedRows(structure, schema, columns, self.ids, self.ends, layout)
+        dim = self.arrangement.dim_extend
+        rows = SharedRows(structure, schema, columns, self.ids, self.ends, layout, dim)
         capacity = self.capacity_for(columns)
         if self.store is None:
             self._attach(former, rows, rows.make(former, capacity))
