@@ -195,3 +195,9 @@ POOLS: dict[str, Pool] = {
     "out_keys": each("advantage", "loss"),
     "batch": ROWS,
 }
+
+SKIP = {
+    f"{name}.{method}": "takes records that estimators make themselves"
+    for name in MODULES
+    for method in ("estimate", "returns_of")
+}

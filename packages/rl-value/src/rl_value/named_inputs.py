@@ -122,6 +122,23 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
         return build(nest(leaves), _shared_shape(leaves))
 
 
+def check_tensordict(batch: object) -> None:
+    """Raise where something is no tensordict.
+
+    Args:
+        batch: what was given.
+
+    Raises:
+        TypeError: it is something else.
+
+    Example:
+        >>> check_tensordict(build({}, torch.Size([2])))
+    """
+    if not isinstance(batch, TensorDictBase):
+        msg = f"expected a tensordict of steps, got {type(batch).__name__}."
+        raise TypeError(msg)
+
+
 def _name_of(key: NestedKey) -> str:
     return "_".join(as_tuple(key))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor
@@ -25,7 +25,7 @@ from rl_value.estimators.time_place import time_dimension, with_time_last
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import MissingNext, ValueCalls
 from rl_value.estimators.valued import Valued, standardised
-from rl_value.named_inputs import NamedModule, takes_names
+from rl_value.named_inputs import NamedModule, check_tensordict, takes_names
 from rl_value.returns.steps import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
@@ -270,6 +270,13 @@ class ValueEstimator(NamedModule):
         if target_params is not None and self.calls.shifted:
             msg = "shifted=True reads values and next values at once: it takes no target_params."
             raise ValueError(msg)
+        check_tensordict(tensordict)
+        for name, given_params in (("params", params), ("target_params", target_params)):
+            other: object = given_params
+            if other is not None and not isinstance(other, TensorDictBase | TensorDictParams):
+                msg = f"{name}: expected a tensordict of parameters, got {type(other).__name__}. "
+                msg += "Call TensorDict.from_module(network)."
+                raise TypeError(msg)
         said = self.time_dim if time_dim is None else time_dim
         dim = time_dimension(tensordict, said)
         last = dim == tensordict.ndim - 1

@@ -26,7 +26,7 @@ from rl_value.estimators.unroll import is_row_wise, observation_keys
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
 from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
-from rl_value.losses.distance import DISTANCES
+from rl_value.losses.distance import check_kind
 from rl_value.losses.known import attach
 from rl_value.losses.loss import (
     LossModule,
@@ -109,10 +109,7 @@ class ActorCriticLoss(LossModule):
         refuse_shared_states(
             {"actor_network": self.actor_network, "critic_network": critic_network}
         )
-        if loss_critic_type not in DISTANCES:
-            known = ", ".join(DISTANCES)
-            msg = f"loss_critic_type: expected one of {known}, got {loss_critic_type!r}."
-            raise ValueError(msg)
+        check_kind("loss_critic_type", loss_critic_type)
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None
         self.target_critic_network = late

@@ -93,6 +93,24 @@ def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
     return each, near
 
 
+def check_kind(name: str, kind: object) -> None:
+    """Raise where there is no distance of that name.
+
+    Args:
+        name: of the argument, for the message.
+        kind: what was given.
+
+    Raises:
+        ValueError: it is none of the three.
+
+    Example:
+        >>> check_kind("loss_function", "l2")
+    """
+    if not isinstance(kind, str) or kind not in DISTANCES:
+        msg = f"{name}: expected one of {', '.join(DISTANCES)}, got {kind!r}."
+        raise ValueError(msg)
+
+
 def _check(value: Tensor, target: Tensor, kind: str) -> None:
     if kind not in DISTANCES:
         msg = f"loss: expected one of {', '.join(DISTANCES)}, got {kind!r}."

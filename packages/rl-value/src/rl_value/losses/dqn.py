@@ -20,7 +20,7 @@ from rl_value.estimators.steps import Steps, check_writable, floats, under_next
 from rl_value.estimators.time_place import time_dimension, with_time_last
 from rl_value.estimators.unroll import observation_keys
 from rl_value.estimators.value_calls import ValueCalls
-from rl_value.losses.distance import DISTANCES, distance
+from rl_value.losses.distance import check_kind, distance
 from rl_value.losses.fixed_steps import FixedSteps, Inputs, unroll_rows
 from rl_value.losses.loss import (
     LossModule,
@@ -108,9 +108,7 @@ class DQNLoss(LossModule):
             msg = "double_dqn=True chooses with one network and values with another: it needs "
             msg += "delay_value=True."
             raise ValueError(msg)
-        if loss_function not in DISTANCES:
-            msg = f"loss_function: expected one of {', '.join(DISTANCES)}, got {loss_function!r}."
-            raise ValueError(msg)
+        check_kind("loss_function", loss_function)
         self.value_network = value_network
         self.target_value_network = delayed(value_network) if delay_value else None
         self.loss_function = loss_function

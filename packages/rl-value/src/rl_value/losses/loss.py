@@ -26,7 +26,7 @@ from rl_value.estimators import (
 )
 from rl_value.estimators.entries import Entries
 from rl_value.losses.masks import Reduction, counted_steps, reduce
-from rl_value.named_inputs import NamedModule
+from rl_value.named_inputs import NamedModule, check_tensordict
 from rl_value.padding import readable
 
 
@@ -193,6 +193,7 @@ class LossModule(NamedModule):
 
     def counted(self, batch: TensorDictBase) -> Tensor | None:
         """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
+        check_tensordict(batch)
         return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
 
     def _seen(

@@ -75,6 +75,12 @@ class PPOLoss(ActorCriticLoss):
     ) -> None:
         super().__init__(actor_network, critic_network, **settings)
         self.normalize_advantage = normalize_advantage
+        given: object = normalize_advantage_exclude_dims
+        if not isinstance(given, tuple | list) or not all(isinstance(dim, int) for dim in given):
+            msg = (
+                f"normalize_advantage_exclude_dims: expected numbers of dimensions, got {given!r}."
+            )
+            raise TypeError(msg)
         self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
 
     @property
@@ -255,6 +261,12 @@ class KLPENPPOLoss(PPOLoss):
         samples_mc_kl: int = 1,
         **settings: Any,
     ) -> None:
+        settings_of = {"dtarg": dtarg, "beta": beta, "increment": increment, "decrement": decrement}
+        for name, value in settings_of.items():
+            given: object = value
+            if isinstance(given, bool) or not isinstance(given, Real):
+                msg = f"{name}: expected a number, got {value!r}."
+                raise TypeError(msg)
         if increment < 1 or decrement > 1:
             msg = f"expected increment >= 1 and decrement <= 1: got {increment} and {decrement}."
             raise ValueError(msg)

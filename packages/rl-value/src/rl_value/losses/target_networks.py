@@ -61,6 +61,10 @@ class TargetUpdate:
         Args:
             state_dict: what `state_dict` gave.
         """
+        given: object = state_dict
+        if not isinstance(given, dict):
+            msg = f"expected what state_dict() gave, a dict: got {type(given).__name__}."
+            raise TypeError(msg)
         if self.counter is not None:
             self.counter = int(state_dict.get("counter", self.counter))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_value.returns.blocked import blocked_scan
 from rl_value.returns.doubling import doubling_scan
-from rl_value.returns.steps import time_of
+from rl_value.returns.steps import check_tensor, time_of
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: int = -2) -> Tensor:
@@ -40,8 +40,8 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: in
         >>> linear_scan(half, one, torch.tensor([False, True, False, False]))
         tensor([1.5000, 1.0000, 1.5000, 1.0000])
     """
-    dim = time_of(b, time_dim)
     _check(a, b, cut)
+    dim = time_of(b, time_dim)
     if not b.numel():
         return b.clone()
     dtype, steps = torch.promote_types(a.dtype, b.dtype), b.shape[dim]
@@ -128,9 +128,15 @@ def _has_triton() -> bool:
 
 def _check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
     for name, value in (("a", a), ("b", b)):
+        check_tensor(name, value)
         if value.dtype not in (torch.float32, torch.float64):
             msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
             raise TypeError(msg)
+    if cut is not None:
+        check_tensor("cut", cut)
+    if not b.ndim:
+        msg = "b: expected steps [*B, T, C], got a single number."
+        raise ValueError(msg)
     if cut is not None and cut.dtype != torch.bool:
         msg = f"cut: expected torch.bool, got {cut.dtype}. Call .bool()."
         raise TypeError(msg)

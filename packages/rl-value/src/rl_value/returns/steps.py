@@ -23,11 +23,16 @@ def time_of(values: Tensor, time_dim: int) -> int:
 
     Raises:
         ValueError: there is no such dimension.
+        TypeError: it is no integer.
 
     Example:
         >>> time_of(torch.zeros(2, 3, 1), -2), time_of(torch.zeros(3), -2)
         (1, 0)
     """
+    given: object = time_dim
+    if isinstance(given, bool) or not isinstance(given, int):
+        msg = f"time_dim: expected the number of a dimension, got {time_dim!r}."
+        raise TypeError(msg)
     if values.ndim == 1:
         return 0
     if not -values.ndim <= time_dim < values.ndim:
@@ -54,19 +59,40 @@ def check_steps(reward: Tensor, **others: Tensor) -> None:
         >>> check_steps(torch.zeros(3, 1), value=torch.zeros(3, 1))
     """
     for name, value in (("reward", reward), *others.items()):
-        given: object = value
-        if not isinstance(given, Tensor):
-            msg = f"{name}: expected a tensor, got {type(given).__name__}. Call torch.as_tensor."
-            raise TypeError(msg)
+        check_tensor(name, value)
         if value.dtype not in FLOATS:
             msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
             raise TypeError(msg)
+        if not value.ndim:
+            msg = f"{name}: expected steps [*B, T, C], got a single number."
+            raise ValueError(msg)
         if value.shape != reward.shape:
             msg = (
                 f"{name}: expected the shape of the reward, {list(reward.shape)}, "
                 f"got {list(value.shape)}. All steps have one shape [*B, T, C]."
             )
             raise ValueError(msg)
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Raise where something is no plain tensor.
+
+    Args:
+        name: what it is, for the message.
+        value: what was given.
+
+    Raises:
+        TypeError: it is no tensor, or one without strides.
+
+    Example:
+        >>> check_tensor("reward", torch.zeros(2))
+    """
+    if not isinstance(value, Tensor):
+        msg = f"{name}: expected a tensor, got {type(value).__name__}. Call torch.as_tensor."
+        raise TypeError(msg)
+    if value.layout != torch.strided:
+        msg = f"{name}: expected a dense tensor, got {value.layout}. Call .to_dense()."
+        raise TypeError(msg)
 
 
 def check_flags(reward: Tensor, **flags: Tensor) -> None:
@@ -84,6 +110,7 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
         >>> check_flags(torch.zeros(3, 2), done=torch.zeros(3, 1, dtype=torch.bool))
     """
     for name, flag in flags.items():
+        check_tensor(name, flag)
         if flag.dtype != torch.bool:
             msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
             raise TypeError(msg)
@@ -113,6 +140,11 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
     if not isinstance(value, Tensor | Real):
         msg = f"{name}: expected a number in [0, 1], or a tensor of one per step, got {value!r}."
         raise TypeError(msg)
+    if isinstance(value, Tensor):
+        check_tensor(name, value)
+        if value.dtype == torch.bool or value.is_complex():
+            msg = f"{name}: expected numbers in [0, 1], got {value.dtype}."
+            raise TypeError(msg)
     if isinstance(value, Tensor) and (torch.compiler.is_compiling() or not value.numel()):
         return
     low, high = (
