@@ -189,6 +189,20 @@ class CompactRows:
         """
         self._writer.settle(numbers.start >> LANE_SHIFT)
 
+    @property
+    def touches(self) -> int:
+        """How many writes have changed a byte or were about to."""
+        return self.rows.touches + self._writer.touches
+
+    def repair(self, numbers: range, *, published: bool) -> None:
+        """Go on after a write of these rows that was interrupted.
+
+        Args:
+            numbers: Their row numbers.
+            published: Whether they can be read.
+        """
+        self._writer.repair(numbers.start >> LANE_SHIFT, published=published)
+
     def read(
         self,
         rows: RowIndex,

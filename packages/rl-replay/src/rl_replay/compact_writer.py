@@ -45,6 +45,7 @@ class CompactWriter:
             device than the CPU a copy on the host, which can be looked at without waiting.
         misses: Whether rows without a next observation were written.
         reach: The most steps that lay between a row and its next observation so far.
+        touches: How many writes took observations from old rows.
 
     Args:
         layout: How rows are stored.
@@ -77,6 +78,7 @@ class CompactWriter:
         self._unsettled: dict[int, _Batch] = {}
         # None where another writer may have used others, or where they are too many to go through
         self._distances: set[int] | None = set() if side.memory.kind == "private" else None
+        self.touches = 0
         self.reach = 1
         self.misses = layout.may_miss
 
@@ -116,9 +118,19 @@ class CompactWriter:
 
     def settle(self, lane: int) -> None:
         """See `CompactRows.settle`."""
-        batch = self._unsettled.pop(lane, None)
-        if batch is None:
-            return
+        batch = self._unsettled.get(lane)
+        if batch is not None:
+            self._settle(batch)
+            self._unsettled.pop(lane, None)
+
+    def repair(self, lane: int, *, published: bool) -> None:
+        """See `CompactRows.repair`; slots that no row names are free again."""
+        if published:
+            self.settle(lane)
+        self._unsettled.pop(lane, None)
+        self._side.rebuild(lane, self._used(lane))
+
+    def _settle(self, batch: _Batch) -> None:
         oldest = batch.numbers.stop - self._lane_rows
         if self.reach == 1:
             rows = np.flatnonzero(batch.back > np.arange(len(batch.back)))
@@ -152,6 +164,7 @@ class CompactWriter:
         roots = any(pair.root in leaves for pair in self._layout.pairs)
         nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
         observed = self._observed(positions, mark)
+        self.touches += 1
         if roots:
             self._materialize(*self._naming(positions, numbers))
         if nexts and observed.size:
@@ -274,6 +287,7 @@ class CompactWriter:
             # no row names a slot any more before it is given back
             if isinstance(place, slice):
                 place = np.arange(place.start, place.stop, place.step)
+            self.touches += 1
             self._name(place[beside], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 

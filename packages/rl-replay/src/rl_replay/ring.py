@@ -90,7 +90,7 @@ class PrivateRing:
 
     def __init__(self, capacity: int, *, after: int = -1) -> None:
         self.capacity = capacity
-        self.published = self.floor = self._reserved = self._skipped = 0
+        self.published = self.floor = self._reserved = self._before = self._skipped = 0
         self._window: Window | None = None  # made again only where something changed
         self._begin_after(after)
 
@@ -129,8 +129,9 @@ class PrivateRing:
             >>> ring.reserve(2)
             Span(rows=tensor([4, 0]), numbers=range(4, 6))
         """
-        first = self.published
-        self._reserved, self._window = first + count, None
+        first, self._before = self.published, self._reserved
+        # never back: rows that an interrupted write half overwrote would look whole again
+        self._reserved, self._window = max(self._reserved, first + count), None
         start = first % self.capacity
         numbers = range(first, first + count)
         if start + count <= self.capacity:
@@ -145,8 +146,8 @@ class PrivateRing:
             >>> ring.reserve(2), ring.publish(2), len(ring)
             (Span(rows=slice(0, 2, None), numbers=range(0, 2)), None, 2)
         """
-        self.published += count
-        self._window = None
+        # one line, so that no interrupt leaves one without the other
+        self.published, self._window = self.published + count, None
 
     def cancel(self) -> None:
         """Give the span back untouched: none of its rows was written.
@@ -157,7 +158,7 @@ class PrivateRing:
             >>> ring.reserve(2), ring.cancel(), len(ring)
             (Span(rows=slice(0, 2, None), numbers=range(5, 7)), None, 5)
         """
-        self._reserved, self._window = self.published, None
+        self._reserved, self._window = self._before, None
 
     def window(self) -> Window:
         """The numbers that can be read now.
@@ -249,14 +250,17 @@ class PrivateRing:
             >>> ring.window()
             Window(first=(3,), counts=(5,))
         """
-        self.published = self._reserved = published
-        self.floor, self._skipped, self._window = floor, 0, None
+        self._reserved, self._before = published, published
+        self.floor, self.published, self._skipped, self._window = floor, published, 0, None
 
     def _begin_after(self, number: int) -> None:
         begin = -(-(number + 1) // self.capacity) * self.capacity
-        self._skipped += begin - self.published
-        self.published = self.floor = self._reserved = begin
-        self._window = None
+        skipped = self._skipped + begin - self.published
+        self.floor, self._reserved, self._before, self.published, self._skipped, self._window = (
+            *(begin,) * 4,
+            skipped,
+            None,
+        )
 
 
 def _through_numpy(numbers: torch.Tensor, compute: Any) -> torch.Tensor:

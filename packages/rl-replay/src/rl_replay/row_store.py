@@ -27,6 +27,15 @@ class RowStore(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def touches(self) -> int:
+        """How many writes have changed a byte or were about to."""
+        ...
+
+    def repair(self, numbers: range, *, published: bool) -> None:
+        """Go on after a write of these rows that was interrupted."""
+        ...
+
     def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Copy a batch into the rows of a span. All is checked before anything is written."""
         ...
@@ -108,6 +117,14 @@ class PlainRows:
         self.rows.write(rows, cells)
 
     def settle(self, numbers: range) -> None:
+        """Nothing: no row depends on another."""
+
+    @property
+    def touches(self) -> int:
+        """How many writes have changed a byte or were about to."""
+        return self.rows.touches
+
+    def repair(self, numbers: range, *, published: bool) -> None:
         """Nothing: no row depends on another."""
 
     def update(

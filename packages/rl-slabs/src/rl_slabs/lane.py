@@ -204,7 +204,7 @@ class Lane:
         """
         self._require_mine()
         words, capacity = self._words, self.capacity
-        begin = -(-words[PUBLISHED] // capacity) * capacity
+        begin = -(-max(words[PUBLISHED], words[FLOOR]) // capacity) * capacity
         words[FLOOR] = begin  # first, so that nobody reads what lies behind it
         fence()
         words[SIDE] += begin - words[PUBLISHED]

@@ -122,6 +122,8 @@ class Lanes:
             words[number, BEAT] = next_beat(int(words[number, BEAT])) if here else next_beat(0)
             words[number, THREAD] = owner.thread
         lane = self._claimed.lane = Lane(self.slab, number, owner)
+        if lane.floor > lane.published:
+            lane.restart()  # again: whoever did so last was interrupted
         return lane
 
     def held(self) -> Lane | None:
@@ -288,8 +290,9 @@ class Lanes:
             if held:
                 raise RuntimeError(f"writers hold lanes: {held}. Restore before they claim.")
             words[:, BEAT] = [next_beat(beat) for beat in words[:, BEAT].tolist()]
+            words[:, FLOOR] = floor  # first, so that nobody reads rows before it
+            fence()
             words[:, RESERVED] = words[:, PUBLISHED] = published
-            words[:, FLOOR] = floor
 
     def states(self, *, stale_after_s: float | None = None) -> list[LaneState]:
         """What the words of each lane say, for people and for statistics.

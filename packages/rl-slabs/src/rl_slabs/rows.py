@@ -43,6 +43,8 @@ class Rows:
         schema: What each row holds.
         packed: The packed leaves, `[rows, schema.row_bytes / 8]`, int64; None where there are none.
         arrays: The large leaves by path, each `[rows, *shape]`.
+        touches: How many writes have changed a byte or were about to: one that was refused or
+            interrupted before leaves it as it was.
 
     Example:
         >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
@@ -60,6 +62,7 @@ class Rows:
         self.schema = schema
         self.packed = packed
         self.arrays = arrays
+        self.touches = 0
         self._count = next(len(t) for t in (packed, *arrays.values()) if t is not None)
         self._words = packed.numpy() if packed is not None and packed.is_cpu else None
         self._whole = _Plan(schema, schema.fields)
@@ -353,6 +356,7 @@ class Rows:
         count = 1 if isinstance(index, int) else len(arrays[0])
         if count < _ROWS_FOR_CELLS:
             place = index.numpy() if isinstance(index, torch.Tensor) else index
+            self.touches += 1
             for column, array in zip(plan.columns, arrays, strict=True):
                 column[place] = array
             return
@@ -360,6 +364,7 @@ class Rows:
             (cell, as_cells(arrays[number], cell.dtype) if opaque else arrays[number])
             for number, cell, opaque in plan.widest_first
         ]
+        self.touches += 1
         block = max(_ROWS_OF_BLOCK, _BLOCK_BYTES // max(1, self.schema.row_bytes))
         if not isinstance(index, slice) or index.step not in (None, 1) or count <= block:
             place = index.numpy() if isinstance(index, torch.Tensor) else index
@@ -377,6 +382,7 @@ class Rows:
         self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]
     ) -> None:
         index, _ = chosen
+        self.touches += 1
         for (path, dtype), leaf in zip(plan.moves, leaves, strict=True):
             live = self._views[path]
             bits = leaf.detach().view(dtype)

@@ -100,7 +100,8 @@ def _check(head: dict[str, Any], name: Path) -> None:
     data, parts, layout = head.get("data"), head.get("parts"), head.get("layout")
     if not isinstance(data, dict) or not isinstance(parts, dict) or not isinstance(layout, str):
         raise ValueError(f"{name} lacks data, parts or layout: it is no manifest of a dump.")
-    file, size = data.get("file"), data.get("bytes")
+    file: Any = data.get("file")
+    size: Any = data.get("bytes")
     if not isinstance(file, str) or not _DATA_FILE.fullmatch(file) or not _is_size(size):
         raise ValueError(
             f"{name} names the data file {file!r} of {size!r} bytes: expected data-*, beside it."
@@ -118,7 +119,8 @@ def _check(head: dict[str, Any], name: Path) -> None:
 
 def _end_of(part: str, entry: dict[str, Any], end: int, name: Path) -> int:
     """Where an array ends that begins no earlier than where the one before it ended."""
-    offset, size, shape = entry.get("offset"), entry.get("bytes"), entry.get("shape")
+    offset: Any = entry.get("offset")
+    size, shape = entry.get("bytes"), entry.get("shape")
     dtype, crc32 = entry.get("dtype"), entry.get("crc32")
     if (
         not isinstance(shape, list)

@@ -28,7 +28,19 @@ def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[No
     sharing.end()
     store.clear()
     sharing.back[:] = 0
-    yield
+    try:
+        yield
+        _publish(sharing, contents)
+    except BaseException:
+        ring.empty()
+        sharing.end()
+        store.clear()
+        index.clear()
+        raise
+
+
+def _publish(sharing: Sharing, contents: Contents) -> None:
+    ring, index = sharing.ring, sharing.index
     first = [number & LANE_MASK for number in contents.window.first]
     ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
     floor = [number & LANE_MASK for number in contents.floor or first]

@@ -114,6 +114,11 @@ class SharedRing:
                     ) from None
             time.sleep(_POLL_S)
 
+    def is_held(self) -> bool:
+        """Whether the calling thread holds a lane."""
+        found = self._look()
+        return found is not None and found.held() is not None
+
     def let_go(self) -> None:
         """Give the lane of the calling thread back, if it has one."""
         found = self._look()

@@ -109,7 +109,9 @@ class ListStorage(Storage):
             raise ValueError(
                 f"{len(state['items'])} elements do not fit a storage of {self.max_size}."
             )
-        self.items = list(state["items"])
+        items = list(state["items"])
+        self.ring.empty()
+        self.items = items
         self.ring.restore(state["published"], state["floor"])
 
 

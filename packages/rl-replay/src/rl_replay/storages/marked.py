@@ -21,7 +21,7 @@ from rl_replay.storages.storage import Storage
 from rl_replay.structure import Arrangement, Structure
 from rl_replay.trajectory_build import fill_index, pending
 from rl_replay.trajectory_index import TrajectoryIndex
-from rl_slabs import Window
+from rl_slabs import RowSchema, Window
 from rl_slabs.schema import leaves_of
 
 
@@ -87,9 +87,21 @@ class MarkedStorage(Storage):
         given = leaves_of(cells)
         store.schema.select(list(given))
         behind = links.back[positions.cpu().numpy()]
-        store.update(positions.to(self.rows_device), numbers, cells, behind)
-        if any(key in links.keys.columns for key in cells.keys(True, True)):
-            self._relink()
+        positions = positions.to(self.rows_device)
+        marks = any(key in links.keys.columns for key in cells.keys(True, True))
+        former = store.read(positions, keys=list(given)), links.back.copy() if marks else None
+        touches = store.touches
+        try:
+            store.update(positions, numbers, cells, behind)
+            if marks:
+                self._relink()
+        except BaseException:
+            if store.touches != touches:
+                store.update(positions, numbers, former[0], behind)
+                if former[1] is not None:
+                    links.back[:] = former[1]
+                    self._relink()
+            raise
 
     def replace(self, positions: torch.Tensor, data: Any) -> None:
         """Write some or all leaves of rows where they lie.
@@ -158,10 +170,13 @@ class MarkedStorage(Storage):
             KeyError: A column that was named to find them by is not there.
         """
         self._require_columns()
-        if self._index is None:
-            self._index = TrajectoryIndex(self.ring.capacity)
-        self._index.catch_up(self._linked().back, self.ring.window())
-        return self._index
+        # an index whose changes were interrupted is made anew
+        index, self._index = self._index, None
+        if index is None:
+            index = TrajectoryIndex(self.ring.capacity)
+        index.catch_up(self._linked().back, self.ring.window())
+        self._index = index
+        return index
 
     @property
     def pending_rows(self) -> int:
@@ -313,8 +328,8 @@ class MarkedStorage(Storage):
         last = self.read_keys(positions, [*links.keys.columns, *observed])
         links.take_last(last, links.back[positions.numpy()])
 
-    def _marker_keys(self) -> MarkerKeys:
-        schema = self._made()[0].schema
+    def _marker_keys(self, schema: RowSchema | None = None) -> MarkerKeys:
+        schema = schema or self._made()[0].schema
         ids, ends = ([key for key in found if key in schema] for found in (self.ids, self.ends))
         return MarkerKeys.of(schema).with_explicit(ids, ends)
 

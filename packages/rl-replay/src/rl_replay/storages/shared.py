@@ -61,7 +61,6 @@ class SharableStorage(TensorStorage):
     lossless: bool | list[NestedKey]
     lanes: int | None = None
     _sharing: Sharing | None = None
-    _holds = 0  # how many writes and changes of this process, one in another, hold the lane
     _seen = 0  # the epoch when it was looked at whether any row stands
 
     @property
@@ -128,7 +127,6 @@ class SharableStorage(TensorStorage):
 
     def begin_in_child(self) -> None:
         """Hold nothing that the process held from which this one was forked."""
-        self._holds = 0
         if self._sharing is not None:
             self._sharing.forget()
 
@@ -171,11 +169,13 @@ class SharableStorage(TensorStorage):
         if sharing is None or self.store is None:
             yield
         elif sharing.ring.takes_turns:
+            inside = sharing.ring.is_held()  # by who calls: a change in a dump, for one
             self._begin_write()
             try:
                 yield
             finally:
-                self._end_write()
+                if not inside:
+                    self._end_write()
         else:
             with sharing.gate.closed():
                 yield
@@ -397,7 +397,7 @@ class SharableStorage(TensorStorage):
         self.__dict__.update(state)
         self._index = self._plain = self._one_row = None
         self._watched = False
-        self._holds, self._process, self._open = 0, os.getpid(), True
+        self._process, self._open = os.getpid(), True
         self._stand_over(self._over(files))
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:
@@ -454,7 +454,6 @@ class SharableStorage(TensorStorage):
         if sharing is None:
             return self._linked()
         store, _ = self._made()
-        self._holds += 1
         try:
             arrangement, inner = self.arrangement, self.columns.numel()
             stride = inner if arrangement.dim_extend == arrangement.ndim - 1 else 1
@@ -479,9 +478,16 @@ class SharableStorage(TensorStorage):
 
     def _end_write(self) -> None:
         if self._sharing is not None:
-            self._holds -= 1
-            if not self._holds:
-                self._sharing.end()
+            self._sharing.end()
+
+    def _relearn(self) -> None:
+        if self._sharing is None:
+            super()._relearn()
+
+    def _recover(self, span: Span | None, *, touched: bool) -> None:
+        if self._sharing is not None:
+            self._writer.forget()  # the next write learns what stands in the lane
+        super()._recover(span, touched=touched)
 
     def _know_others(self, store: CompactRows) -> None:
         if self._sharing is not None:

@@ -28,6 +28,7 @@ from rl_replay.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.trajectory_build import PENDING_ROWS
 from rl_replay.trajectory_index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
+from rl_slabs.lane import LANE_MASK, LANE_SHIFT
 from rl_slabs.plain_leaves import Known, PlainLeaves
 from rl_slabs.schema import PACKED_LEAF_BYTES, Leaves, leaves_of
 from rl_slabs.writing import fitting
@@ -220,7 +221,16 @@ class TensorStorage(MarkedStorage):
 
     def empty(self) -> None:
         """Drop every row; what is written next may have other keys."""
-        super().empty()
+        try:
+            super().empty()
+            self._forget()
+        except BaseException:
+            if not len(self.ring.window()):
+                self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Know nothing of rows that were dropped."""
         self._index = None
         self._open = True
         if self.links is not None and self.store is not None:
@@ -261,7 +271,7 @@ class TensorStorage(MarkedStorage):
 
         def fill(store: RowStore, links: NDArray[np.int32]) -> None:
             for part, numbers in contents.runs():
-                positions = self.ring.positions(torch.arange(numbers.start, numbers.stop))
+                positions = _positions(numbers, len(store) // len(contents.window.first))
                 links[positions.numpy()] = back[part]
                 store.write(positions, numbers, cells[part], back[part])
                 store.settle(numbers)
@@ -270,6 +280,8 @@ class TensorStorage(MarkedStorage):
 
     def stand(self, contents: Contents, fill: Fill) -> None:
         """Hold other rows instead, as loaders do; the former rows are dropped first.
+
+        Nobody can read a row before all of them are there; where that fails there is none.
 
         Args:
             contents: What they are, and where the ring stands with them.
@@ -281,17 +293,25 @@ class TensorStorage(MarkedStorage):
         """
         self._require_lanes(contents)
         self.empty()
+        try:
+            self._fill(contents, fill)
+        except BaseException:
+            self.empty()
+            raise
+
+    def _fill(self, contents: Contents, fill: Fill) -> None:
         if self.store is None or _schema_of(self.store) != contents.schema:
             self._take_new(contents.structure, contents.schema, contents.columns)
         self.structure, self.columns, self._open = contents.structure, contents.columns, False
         links, (first,), (count,) = self._linked(), contents.window.first, contents.window.counts
         links.back[:] = 0
-        self.ring.restore(first + count, first)
         fill(self._made()[0], links.back)
+        self.ring.restore(first + count, first)
         self._relink()
         if contents.index is not None:
-            self._index = TrajectoryIndex(self.ring.capacity)
-            self._index.restore(contents.index)
+            index = TrajectoryIndex(self.ring.capacity)
+            index.restore(contents.index)
+            self._index = index
         self._take_into_index()
 
     def explain(self) -> list[str]:
@@ -345,14 +365,15 @@ class TensorStorage(MarkedStorage):
 
     def _take(self, structure: Structure, store: RowStore, back: NDArray[np.int32]) -> None:
         """Stand over new rows."""
-        self.structure, self.store, self._open = structure, store, False
+        self.store = None  # until all that belongs to it is made
+        self.structure = structure
         self._watched = isinstance(store, CompactRows)
         self._plain = self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
             after = self.ring.window().first[0] - 1 if self.ring.written else -1
             self.ring = PrivateRing(capacity, after=after)
-        self.links = Links(self.ring.span_limit, self._marker_keys(), back=back)
+        self.links = Links(self.ring.span_limit, self._marker_keys(store.schema), back=back)
         self._index = None
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
@@ -361,6 +382,7 @@ class TensorStorage(MarkedStorage):
             self._plain = PlainLeaves(_schema_of(store))
             if isinstance(store, PlainRows):
                 self._one_row = OneRow(store.rows, self._plain)
+        self.store, self._open = store, False
 
     def _look_at_device(self) -> None:
         kind = torch.device("cpu" if self.device in (None, "auto") else self.device)
@@ -377,25 +399,23 @@ class TensorStorage(MarkedStorage):
         count = extent.count
         self._require_room(count, self.ring.span_limit)
         links = self._begin_write()
+        touches, span, keys = store.touches, None, links.keys
         try:
             span = self.ring.reserve(count)
-            try:
-                found = self._find(links, leaves, extent, span, marks)
-                if marks is not None and isinstance(leaves, Leaves):
-                    new = {path for key, path in marks.paths if key not in self._came()}
-                    leaves = Leaves(
-                        (path, leaf) for path, leaf in leaves.items() if path not in new
-                    )
-                store.write(span.rows, span.numbers, leaves, found.back)
-            except (KeyError, TypeError, ValueError, OSError):
-                self.ring.cancel()  # all of these come before the first byte is written
-                self._open = not len(self.ring.window())
-                raise
+            found = self._find(links, leaves, extent, span, marks)
+            if marks is not None and isinstance(leaves, Leaves):
+                new = {path for key, path in marks.paths if key not in self._came()}
+                leaves = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
+            store.write(span.rows, span.numbers, leaves, found.back)
             links.write(span, found)
             self._before_publish()
             self.ring.publish(count)
             store.settle(span.numbers)
             self._published(span, found)
+        except BaseException:
+            links.keys = keys
+            self._recover(span, touched=store.touches != touches)
+            raise
         finally:
             self._end_write()
         if found.contradictions.compared:
@@ -415,16 +435,42 @@ class TensorStorage(MarkedStorage):
     def _write_one(self, one_row: OneRow, row: Known) -> Span:
         self.require_own()
         links = self._begin_write()
+        span, touched = None, False
         try:
             span = self.ring.reserve(1)
             found = links.find_one(row.__getitem__, span.numbers.start)
+            touched = True
             one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
             links.write(span, found)
             self.ring.publish(1)
             self._published(span, found)
+        except BaseException:
+            self._recover(span, touched=touched)
+            raise
         finally:
             self._end_write()
         return span
+
+    def _recover(self, span: Span | None, *, touched: bool) -> None:
+        """Go on after a write that was refused or interrupted, wherever that was.
+
+        Where no byte was written the old rows can be read again. Else they are gone: the ring
+        never gives out that they stand. What the links had taken over is learned anew.
+        """
+        store, _ = self._made()
+        if span is not None and not touched:
+            self.ring.cancel()
+        elif span is not None:
+            published = bool(self.ring.accept(torch.tensor([span.numbers.stop - 1]))[0])
+            store.repair(span.numbers, published=published)
+            if not published:
+                self._relearn()
+        self._open = not len(self.ring.window())
+
+    def _relearn(self) -> None:
+        """Know which rows wait to be continued from what is stored."""
+        self._linked().forget()
+        self._relink()
 
     def _begin_write(self) -> Links:
         """Hold what a write needs; storages that are shared claim a lane."""
@@ -502,6 +548,12 @@ class TensorStorage(MarkedStorage):
             f"expected batches with columns {list(self.columns)} behind dimension "
             f"{self.arrangement.dim_extend}, as first stored, got batch size {list(shape)}."
         )
+
+
+def _positions(numbers: range, each: int) -> torch.Tensor:
+    """Where rows of one lane lie, whatever the ring says at the moment; each lane has as many."""
+    found = torch.arange(numbers.start, numbers.stop)
+    return (found & LANE_MASK) % each + (numbers.start >> LANE_SHIFT) * each
 
 
 def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:

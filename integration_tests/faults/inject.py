@@ -1,0 +1,358 @@
+"""Exceptions in the middle of every write: what can be read afterwards was written whole.
+
+Run with `nox -s faults`, or as a script: `--seconds 100 --seed 3`. One call of a buffer is
+interrupted at one line of our sources, as Ctrl-C interrupts it. Then every row that `sample` and indexing give
+must be one that was written, bit for bit, with its own next observation; links and the index of
+trajectories must be those of a plain loop over the rows; and the next writes must work. Without
+`--seconds` every line of every scenario is tried. The exit status is 1 where one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import linecache
+import random
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from rl_replay.storages import TensorStorage
+from rl_slabs.lane import LANE_SHIFT
+
+OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/")
+CAPACITY, OLD, EPISODE, ENVS = 24, 31, 7, 3
+NEWER = 1000  # what a later version of a row adds to its value
+
+
+class Interrupt(BaseException):
+    """What Ctrl-C raises, but for its name."""
+
+
+def rows(first: int, count: int) -> TensorDict:
+    """Rows `[count]` of which every leaf follows from the number."""
+    number = torch.arange(first, first + count)
+    step = number % EPISODE
+    ended = (step == EPISODE - 1).unsqueeze(-1)
+    observation = observation_of(number)
+    return TensorDict(
+        {
+            "number": number,
+            "observation": observation,
+            "frame": (number % 251).to(torch.uint8).unsqueeze(-1).expand(count, 300).contiguous(),
+            "value": number.double(),
+            "negated": -number.double(),
+            "is_init": (step == 0).unsqueeze(-1),
+            "collector": {"traj_ids": number // EPISODE, "traj_step": step},
+            "next": {
+                "observation": torch.where(ended, -observation, observation_of(number + 1)),
+                "reward": number.double().unsqueeze(-1),
+                "terminated": ended,
+                "truncated": torch.zeros_like(ended),
+                "done": ended,
+            },
+        },
+        [count],
+    )
+
+
+def observation_of(number: torch.Tensor) -> torch.Tensor:
+    """The observation of rows with these numbers, `[N, 3]`."""
+    return torch.stack([number * 2.0 + 1, number / 3.0, number.float().sin()], -1)
+
+
+def table(first: int, count: int) -> TensorDict:
+    """Rows `[ENVS, count]` of as many environments at once."""
+    return torch.stack([rows(10_000 * EPISODE * env + first, count) for env in range(ENVS)], 0)
+
+
+def problems(found: TensorDict) -> list[str]:
+    """The rows that are none of those that were written, a line each."""
+    found = found.reshape(-1)
+    numbers = found["number"]
+    wanted = torch.cat([rows(int(number), 1) for number in numbers]) if len(found) else found
+    lines = []
+    for key in wanted.keys(True, True):
+        ours, theirs = found[key], wanted[key]
+        if key == "value":
+            ours = torch.where(ours >= numbers + NEWER, ours - NEWER, ours)
+        if key == "negated":
+            theirs = -found["value"]
+        wrong = (ours != theirs).reshape(len(found), -1).any(-1)
+        lines += [f"row {n}: {key} is another row's" for n in numbers[wrong].tolist()]
+    return lines
+
+
+def wrong_links(buffer: ReplayBuffer, *, settled: bool) -> list[str]:
+    """Links that a loop over all rows would not find, or finds and that are missing.
+
+    Args:
+        buffer: The buffer.
+        settled: Whether the last write ended: the writers of a shared buffer keep its index.
+    """
+    storage = buffer.storage
+    assert isinstance(storage, TensorStorage)
+    window = storage.ring.window()
+    row_ids = window.numbers(torch.arange(len(window)))
+    positions = storage.ring.positions(row_ids)
+    cells = storage.read_keys(positions, ["number"])
+    place = {}
+    lines = []
+    for row_id, position, number in zip(
+        row_ids.tolist(), positions.tolist(), cells["number"].tolist(), strict=True
+    ):
+        before = place.get((row_id >> LANE_SHIFT, number - 1))
+        distance = 0 if before is None or number % EPISODE == 0 else row_id - before
+        place[row_id >> LANE_SHIFT, number] = row_id
+        if int(storage.back[position]) != distance and (
+            distance or row_id - int(storage.back[position]) >= window.first[row_id >> LANE_SHIFT]
+        ):
+            lines.append(f"row {number} continues {storage.back[position]} before, not {distance}")
+    if not lines and len(window) and (settled or not storage.common):
+        storage.trajectories().check(storage.back)
+    return lines
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One call, and the buffer that it is made on.
+
+    Attributes:
+        name: What it is called in the output.
+        make: A buffer with `OLD` rows.
+        call: What is interrupted.
+        more: Rows `[count]` from a number on, as the buffer takes them.
+        steps: How many steps a row's next observation lies ahead.
+    """
+
+    name: str
+    make: Callable[[], ReplayBuffer]
+    call: Callable[[ReplayBuffer], Any]
+    more: Callable[[int, int], TensorDict] = rows
+
+
+def check(buffer: ReplayBuffer, *, settled: bool = True) -> list[str]:
+    """What is wrong with the rows of a buffer, a line each; see `wrong_links`."""
+    if not len(buffer):
+        return []
+    found = buffer[:]
+    numbers = found["number"].reshape(-1)
+    lines = problems(found) + problems(buffer.sample(40))
+    if len(numbers.unique()) != len(numbers):
+        lines.append(f"rows come twice: {numbers.tolist()}")
+    return lines + wrong_links(buffer, settled=settled)
+
+
+def trial(scenario: Scenario, place: int) -> list[str]:
+    """Interrupt a call at a line, and say what is wrong afterwards."""
+    buffer = scenario.make()
+    with contextlib.suppress(Interrupt), interrupting(place):
+        scenario.call(buffer)
+    lines = []
+    try:
+        lines += [f"after the interrupt: {line}" for line in check(buffer, settled=False)]
+        for first, count in ((700, 2), (707, 5), (721, 7)):
+            buffer.extend(scenario.more(first, count))
+            lines += [f"after {count} more rows: {line}" for line in check(buffer)]
+            if not (buffer[:]["number"] == first + count - 1).any():
+                lines.append(f"after {count} more rows these are not there")
+        if getattr(buffer.storage, "takes_turns", False):
+            lines += by_another_thread(lambda: buffer.extend(scenario.more(735, 3)))
+    except (Exception, AssertionError):
+        lines.append(f"a check or the next write fails: {traceback.format_exc()[-900:]}")
+    return lines
+
+
+def by_another_thread(call: Callable[[], Any]) -> list[str]:
+    """What hinders another thread from doing something."""
+    failures: list[str] = []
+
+    def attempt() -> None:
+        try:
+            call()
+        except Exception as error:
+            failures.append(f"another thread cannot write: {error!r}")
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(40.0)
+    return [*failures, "another thread waits for ever"] if thread.is_alive() else failures
+
+
+@contextlib.contextmanager
+def interrupting(place: int) -> Iterator[list[str]]:
+    """Raise at the line of ours that is executed as number `place`; -1 for none, to count them.
+
+    A line of a `with` is passed over where it is left: an exception between the last line inside
+    and the call of `__exit__` is no interrupt that there can be, only one of tracing.
+    """
+    seen: list[str] = []
+    withs: set[tuple[FrameType, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if not any(part in frame.f_code.co_filename for part in OURS):
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and line.startswith("with "):
+            left = (frame, frame.f_lineno) in withs
+            withs.symmetric_difference_update([(frame, frame.f_lineno)])
+            if left:
+                return trace
+        if event == "line":
+            seen.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            if len(seen) == place + 1:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(None)
+
+
+def of(storage: Callable[[], Any], **options: Any) -> Callable[[], ReplayBuffer]:
+    """Make a buffer with rows that have gone once round."""
+
+    def make() -> ReplayBuffer:
+        buffer = ReplayBuffer(storage=storage(), batch_size=5, **options)
+        for first in range(0, OLD, 5):
+            buffer.extend(rows(first, min(5, OLD - first)))
+        return buffer
+
+    return make
+
+
+def with_columns() -> ReplayBuffer:
+    """A buffer of two dimensions that has gone once round."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(CAPACITY, ndim=2), batch_size=5)
+    for first in range(0, 11, 3):
+        buffer.extend(table(first, min(3, 11 - first)))
+    return buffer
+
+
+def update(buffer: ReplayBuffer) -> None:
+    """Write two leaves of a sample back in a later version."""
+    batch = buffer[3:9]
+    value = batch["value"] + NEWER
+    both = TensorDict({"value": value, "negated": -value}, [len(value)])
+    row_ids = buffer.storage.ring.numbers_at(torch.arange(3, 9))
+    buffer.update_rows(row_ids, both)
+
+
+def replace(buffer: ReplayBuffer) -> None:
+    """Write whole rows in a later version, markers and all."""
+    batch = buffer[3:9]
+    value = batch["value"] + NEWER
+    buffer[3:9] = batch.set("value", value).set("negated", -value)
+
+
+def load(folder: Path) -> Callable[[ReplayBuffer], None]:
+    """Load a dump of other rows."""
+    return lambda buffer: buffer.loads(folder)
+
+
+def scenarios(folder: Path) -> list[Scenario]:
+    """Every call on every kind of buffer."""
+    kinds = {
+        "private": of(lambda: LazyTensorStorage(CAPACITY)),
+        "lossless": of(lambda: LazyTensorStorage(CAPACITY, lossless=True)),
+        "shared": of(lambda: LazyTensorStorage(2 * CAPACITY, lanes=2), shared=True),
+        "shared lossless": of(
+            lambda: LazyTensorStorage(2 * CAPACITY, lanes=2, lossless=True), shared=True
+        ),
+        "mapped": of(lambda: LazyMemmapStorage(CAPACITY)),
+        "mapped lossless": of(lambda: LazyMemmapStorage(CAPACITY, lossless=True)),
+    }
+    found = []
+    for kind, make in kinds.items():
+        other = make()
+        other.extend(rows(350, 11))
+        other.dumps(folder / kind)
+        state = other.state_dict()
+        calls: dict[str, Callable[[ReplayBuffer], Any]] = {
+            "extend": lambda buffer: buffer.extend(rows(OLD, 11)),
+            "extend after all": lambda buffer: (buffer.empty(), buffer.extend(rows(400, 11))),
+            "add": lambda buffer: buffer.add(rows(OLD, 1)[0]),
+            "update_rows": update,
+            "empty": lambda buffer: buffer.empty(),
+            "loads": load(folder / kind),
+            "load_state_dict": lambda buffer, state=state: buffer.load_state_dict(state),
+        }
+        if not kind.startswith("shared"):
+            calls["set"] = replace
+        found += [Scenario(f"{kind}: {name}", make, call) for name, call in calls.items()]
+    found.append(
+        Scenario(
+            "two dimensions: extend",
+            with_columns,
+            lambda buffer: buffer.extend(table(11, 3)),
+            table,
+        )
+    )
+    return found + [
+        Scenario(f"{kind}: first extend", fresh, lambda buffer: buffer.extend(rows(0, 9)))
+        for kind, fresh in {
+            "private": lambda: ReplayBuffer(storage=LazyTensorStorage(CAPACITY), batch_size=5),
+            "mapped lossless": lambda: ReplayBuffer(
+                storage=LazyMemmapStorage(CAPACITY, lossless=True), batch_size=5
+            ),
+        }.items()
+    ]
+
+
+def sweep(seconds: float | None, seed: int, *, only: str = "", most: int | None = None) -> int:
+    """Try lines of all scenarios, print the figures, and return how many trials failed."""
+    generator, failed, tried, known = random.Random(seed), 0, 0, 0
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        listed = [one for one in scenarios(Path(name)) if only in one.name]
+        for number, scenario in enumerate(listed):
+            buffer = scenario.make()
+            with interrupting(-1) as seen:
+                scenario.call(buffer)
+            places = list(range(len(seen)))
+            known += len(places)
+            generator.shuffle(places)
+            end = None if seconds is None else begin + seconds * (number + 1) / len(listed)
+            count = bad = 0
+            for place in places[:most]:
+                if end is not None and count and time.monotonic() > end:
+                    break
+                lines, count = trial(scenario, place), count + 1
+                if lines:
+                    bad += 1
+                    sys.stdout.write(f"  {scenario.name} at {seen[place]} ({place}): {lines[:3]}\n")
+            tried, failed = tried + count, failed + bad
+            sys.stdout.write(f"{scenario.name}: {count} of {len(places)} lines, {bad} failed\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"inject: {tried} of {known} lines, {failed} failed, seed {seed}\n")
+    return failed
+
+
+def main() -> int:
+    """Read the arguments, and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="time in all; every line unless given"
+    )
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--only", default="", help="scenarios whose name has this in it")
+    parser.add_argument("--most", type=int, default=None, help="lines of each scenario")
+    options = parser.parse_args()
+    return int(sweep(options.seconds, options.seed, only=options.only, most=options.most) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
