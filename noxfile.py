@@ -263,6 +263,23 @@ def soak(session: nox.Session) -> None:
     session.run("python", "integration_tests/soak.py", *session.posargs)
 
 
+@nox.session(default=False)
+def faults(session: nox.Session) -> None:
+    """Kill, interrupt and fuzz for five minutes in all, or `-- --seconds 60`; print the figures."""
+    given = session.posargs
+    seconds = float(given[given.index("--seconds") + 1]) if "--seconds" in given else 300.0
+    install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium")
+    folder = "integration_tests/faults"
+    for name, share in (("kill", 0.3), ("inject", 0.3)):
+        session.run("python", f"{folder}/{name}.py", "--seconds", str(seconds * share))
+    fuzzed = sorted({path.stem for path in ROOT.glob(f"{folder}/fuzz_*.py")})
+    packages = [n for n in PACKAGES if n.replace("rl-", "fuzz_").replace("-", "_") in fuzzed]
+    each = str(seconds * 0.4 / max(1, len(packages)))
+    for package in packages:
+        options = ["--package", package, "--seconds", each, "--most", "0.02"]
+        session.run("python", f"{folder}/fuzz.py", *options)
+
+
 @nox.session
 @each_example
 @frees_disk

@@ -1,10 +1,11 @@
 """Exceptions in the middle of every write: what can be read afterwards was written whole.
 
 Run with `nox -s faults`, or as a script: `--seconds 100 --seed 3`. One call of a buffer is
-interrupted at one line of our sources, as Ctrl-C interrupts it. Then every row that `sample` and indexing give
-must be one that was written, bit for bit, with its own next observation; links and the index of
-trajectories must be those of a plain loop over the rows; and the next writes must work. Without
-`--seconds` every line of every scenario is tried. The exit status is 1 where one failed.
+interrupted at one line of our sources, as Ctrl-C interrupts it. Then every row that `sample` and
+indexing give must be one that was written, bit for bit, with its own next observation; links and
+the index of trajectories must be those of a plain loop over the rows; and the next writes must
+work. Without `--seconds` every line of every scenario is tried. The exit status is 1 where one
+failed.
 """
 
 from __future__ import annotations

@@ -305,3 +305,78 @@ class LanesAgainstLists(RuleBasedStateMachine):
 
 
 TestLanesAgainstLists = LanesAgainstLists.TestCase
+
+
+def test_a_writer_that_is_alone_uses_every_lane(schema, numbered):
+    slab = Slab.private(schema, 12, lanes=3)
+    lanes = Lanes(slab)
+    order = []
+    for _ in range(9):
+        lane = lanes.claim(2)
+        write(lane, slab, numbered, 2)
+        order.append(lane.number)
+    assert order == [0, 0, 1, 1, 2, 2, 0, 0, 1]
+    assert len(lanes.window()) == 12
+    assert [state.standing for state in lanes.states()].count("held") == 1
+
+
+def test_lanes_with_room_are_used_before_rows_are_overwritten(schema, numbered):
+    slab = Slab.private(schema, 12, lanes=3)
+    first, second = Lanes(slab), Lanes(slab)
+    write(first.claim(4), slab, numbered, 4)
+    write(second.claim(1), slab, numbered, 1)
+    second.claim().release()
+    assert first.claim(3).number == 1
+    write(first.claim(3), slab, numbered, 3)
+    assert first.claim(1).number == 2
+
+
+def test_a_writer_keeps_its_lane_while_all_others_are_held(schema, numbered):
+    slab = Slab.private(schema, 8, lanes=2)
+    first, second = Lanes(slab), Lanes(slab)
+    assert (first.claim(1).number, second.claim(1).number) == (0, 1)
+    for _ in range(5):
+        write(first.claim(3), slab, numbered, 3)
+        assert first.claim(3).number == 0
+    second.claim().release()
+    write(first.claim(3), slab, numbered, 3)
+    assert first.claim(3).number == 1
+
+
+def test_newcomers_find_the_lane_that_was_given_back(schema, numbered):
+    slab = Slab.private(schema, 9, lanes=3)
+    alone = Lanes(slab)
+    for _ in range(4):
+        write(alone.claim(3), slab, numbered, 3)
+    others = [Lanes(slab) for _ in range(2)]
+    assert sorted(one.claim(3).number for one in (alone, *others)) == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="all 3 lanes are held"):
+        Lanes(slab).claim(3)
+
+
+def test_who_is_interrupted_while_it_moves_on_holds_one_lane(schema, numbered, monkeypatch):
+    slab = Slab.private(schema, 8, lanes=2)
+    lanes = Lanes(slab)
+    write(lanes.claim(4), slab, numbered, 4)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lanes, "_end_of_turn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lanes.claim(4)
+    assert [state.standing for state in lanes.states()] == ["held", "free"]
+    assert lanes.claim(4).number == 1
+
+
+def test_the_age_of_lanes_is_restored(schema, numbered):
+    slab = Slab.private(schema, 9, lanes=3)
+    lanes = Lanes(slab)
+    for _ in range(4):
+        write(lanes.claim(3), slab, numbered, 3)
+    assert lanes.order() == [1, 2, 0]
+    again = Lanes(Slab.private(schema, 9, lanes=3))
+    again.restore([6, 3, 3], [3, 0, 0], order=lanes.order())
+    assert again.order() == [1, 2, 0]
+    assert again.claim(3).number == 1

@@ -54,6 +54,13 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data(), single=st.booleans())
     def write(self, data: st.DataObject, single: bool) -> None:
         self._write(data.draw(st.integers(0, len(self.buffers) - 1)), data, single=single)
+        self._claim()
+
+    def _claim(self) -> None:
+        """Let every handle hold a lane: one that finds others free would use them, too."""
+        for buffer in self.buffers:
+            buffer.storage.look()
+            buffer.storage.ring.claim()
 
     def _write(self, lane: int, data: st.DataObject, *, single: bool) -> None:
         count = 1 if single else data.draw(st.integers(1, self.each))
@@ -100,6 +107,7 @@ class Model(RuleBasedStateMachine):
                     with pytest.raises(RuntimeError, match="hand the buffer over again"):
                         len(buffer)
                 self.buffers[other] = pickle.loads(pickle.dumps(self.buffers[writer]))
+        self._claim()
 
     @rule(data=st.data())
     def update(self, data: st.DataObject) -> None:

@@ -289,7 +289,8 @@ def test_rows_are_changed_in_every_process_unless_they_were_overwritten() -> Non
     code = "assert buffer.update_rows(numbers, new).all()"
     run("fork", code, buffer=buffer, numbers=numbers, new=new)
     assert (buffer["action"] == 77).all()
-    buffer.extend(trajectories([2], first_id=30))
+    buffer.extend(trajectories([6], first_id=30))  # there is room in the other lane
+    buffer.extend(trajectories([2], first_id=40))
     assert buffer.update_rows(numbers, new).tolist() == [False, False, True, True, True, True]
     assert (buffer[:]["action"] == 77).sum() == 4
     with pytest.raises(ValueError, match="cannot be changed in a shared buffer"):

@@ -60,6 +60,7 @@ class Lane:
     Attributes:
         number: Which lane.
         capacity: Rows in its ring.
+        until: Up to which row its writer keeps it before it looks for another; see `Lanes.claim`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -76,6 +77,7 @@ class Lane:
         self._slab = slab
         self._owner = owner
         self._words = memoryview(slab.words[number])
+        self.until = 0
         self._open = 0
         self._before = 0
 

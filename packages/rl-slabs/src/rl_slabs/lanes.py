@@ -67,7 +67,8 @@ class Lanes:
 
     Attributes:
         slab: The slab.
-        capacity: Rows of each lane: the slab's, divided by the number of lanes.
+        capacity: Rows of each lane: the slab's, divided by the number of lanes. A writer that asks
+            for room (`claim(count)`) uses lane after lane.
 
     Example:
         >>> from rl_slabs.schema import RowSchema
@@ -85,13 +86,22 @@ class Lanes:
         self.capacity = slab.capacity // slab.lanes
         self._claimed = threading.local()
 
-    def claim(self, *, timeout_s: float = 5.0, stale_after_s: float | None = None) -> Lane:
+    def claim(
+        self,
+        count: int | None = None,
+        *,
+        timeout_s: float = 5.0,
+        stale_after_s: float | None = None,
+    ) -> Lane:
         """The lane of the calling thread, claimed on the first call.
 
-        Lanes that were used and are free again come first, then those of writers that ended, so
-        that their old rows are overwritten, then unused ones.
+        Lanes with room come first, used ones before unused ones; where all are full the one that
+        was written longest ago. With a `count` a thread whose lane has gone round since it was
+        claimed moves on to such a lane, if there is one, and gives its own back: so a writer that
+        is alone uses every lane in turn, and each newcomer finds one as long as any is free.
 
         Args:
+            count: Rows about to be reserved; the thread keeps its lane unless given.
             timeout_s: How long to wait while others claim, which takes them microseconds.
             stale_after_s: Take the lane of a writer in another container after so many silent
                 seconds. Only for writers that are never stopped that long: it would write on.
@@ -107,13 +117,28 @@ class Lanes:
             >>> lanes.claim() is lanes.claim()
             True
         """
-        words = self.slab.words
+        _ = self.slab.words  # refuses a slab that is closed
         held = self.held()
-        if held is not None:
+        if held is not None and (count is None or held.published + count <= held.until):
             return held
         with self._alone(timeout_s):
-            number = self._choose(stale_after_s)
-            owner = Owner.of_this_thread()
+            number = self._choose(held, stale_after_s)
+            if held is not None and number == held.number:
+                held.until = held.published + self.capacity
+                return held
+            lane = self._take(number, held)
+        if lane.floor > lane.published:
+            lane.restart()  # again: whoever did so last was interrupted
+        return lane
+
+    def _take(self, number: int, held: Lane | None) -> Lane:
+        """Own a lane, then give back the one that was held; both belong to nobody else meanwhile.
+
+        Who is killed in between leaves two lanes of a writer that ended, which others claim.
+        """
+        words, owner = self.slab.words, Owner.of_this_thread()
+        lane = Lane(self.slab, number, owner)
+        try:
             # the thread last: killed in between, the old owner is still gone or still nobody
             words[number, STARTED] = owner.started
             here = words[number, PLACE] == owner.place
@@ -121,9 +146,16 @@ class Lanes:
             # the clock of another place, or before a reboot, may be ahead of this one
             words[number, BEAT] = next_beat(int(words[number, BEAT])) if here else next_beat(0)
             words[number, THREAD] = owner.thread
-        lane = self._claimed.lane = Lane(self.slab, number, owner)
-        if lane.floor > lane.published:
-            lane.restart()  # again: whoever did so last was interrupted
+            lane.until = self._end_of_turn(lane)
+            self._claimed.lane = lane
+            if held is not None:
+                words[held.number, THREAD] = 0
+        except BaseException:
+            self._claimed.lane = held
+            words[number, THREAD] = 0
+            if held is not None:
+                words[held.number, THREAD] = owner.thread
+            raise
         return lane
 
     def held(self) -> Lane | None:
@@ -258,13 +290,19 @@ class Lanes:
                 words[number, FLOOR] = max(words[number, FLOOR], words[number, PUBLISHED])
 
     def restore(
-        self, published: Sequence[int], floor: Sequence[int], *, timeout_s: float = 5.0
+        self,
+        published: Sequence[int],
+        floor: Sequence[int],
+        *,
+        order: Sequence[int] | None = None,
+        timeout_s: float = 5.0,
     ) -> None:
         """Set the counters of lanes whose rows were loaded, before anyone writes.
 
         Args:
             published: Rows published in the life of each lane.
             floor: The first row of each lane that can be read.
+            order: The lanes by age, as `order` said it; by number unless given.
             timeout_s: As in `claim`.
 
         Raises:
@@ -289,7 +327,10 @@ class Lanes:
             held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
             if held:
                 raise RuntimeError(f"writers hold lanes: {held}. Restore before they claim.")
-            words[:, BEAT] = [next_beat(beat) for beat in words[:, BEAT].tolist()]
+            latest = int(words[:, BEAT].max())
+            lanes = list(range(len(words)))
+            for lane in lanes if order is None or sorted(order) != lanes else order:
+                latest = words[lane, BEAT] = next_beat(latest)
             words[:, FLOOR] = floor  # first, so that nobody reads rows before it
             fence()
             words[:, RESERVED] = words[:, PUBLISHED] = published
@@ -330,15 +371,44 @@ class Lanes:
             highs.append(base + row[PUBLISHED])
         return lows, highs
 
-    def _choose(self, stale_after_s: float | None) -> int:
+    def order(self) -> list[int]:
+        """The lanes, the one that was written longest ago first.
+
+        Example:
+            >>> from rl_slabs.schema import RowSchema
+            >>> schema = RowSchema({"done": (torch.bool, (1,))})
+            >>> Lanes(Slab.private(schema, 6, lanes=3)).order()
+            [0, 1, 2]
+        """
+        beats = self.slab.words[:, BEAT].tolist()
+        return sorted(range(len(beats)), key=beats.__getitem__)
+
+    def _end_of_turn(self, lane: Lane) -> int:
+        """Up to where a thread that claims a lane writes before it looks for another one."""
+        room = lane.floor + self.capacity
+        return room if lane.published < room else lane.published + self.capacity
+
+    def _choose(self, held: Lane | None, stale_after_s: float | None) -> int:
+        """The lane that a thread is to write; the one that it holds where no other can be had."""
         states = self.states(stale_after_s=stale_after_s)
         usable = [state for state in states if state.standing in ("free", "gone")]
+        if not usable and held is not None:
+            return held.number
         if not usable:
             raise RuntimeError(
                 f"all {len(states)} lanes are held: {states}. Make the slab with more lanes, one "
                 "for each thread that writes, or release one."
             )
-        return min(usable, key=lambda s: (s.published + s.lost == 0, s.standing == "gone")).number
+        age = self.order()
+
+        def rank(state: LaneState) -> tuple[bool, bool, bool, int]:
+            full = state.published + state.lost >= state.floor + self.capacity
+            unused = state.published + state.lost == 0
+            if full:
+                return True, False, False, age.index(state.number)
+            return False, unused, state.standing == "gone", state.number
+
+        return min(usable, key=rank).number
 
     @contextmanager
     def _alone(self, timeout_s: float) -> Iterator[None]:

@@ -62,6 +62,7 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "count": len(window),
         "first": list(window.first),
         "counts": list(window.counts),
+        "order": storage.lane_order(),
         "columns": list(storage.columns),
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
@@ -106,6 +107,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         window,
         archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
         tuple(archive.part(f"{under}/floor")),
+        archive.part(f"{under}/order") if f"{under}/order" in archive.names() else None,
     )
     contents = _in_room(contents, storage, archive, under)
     if storage.store is not None and schema_of(storage.store) == schema:

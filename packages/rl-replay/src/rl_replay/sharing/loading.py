@@ -47,7 +47,8 @@ def _publish(sharing: Sharing, contents: Contents) -> None:
     # before any number stands again: who copied rows meanwhile may have meant another one by it
     sharing.epoch += 1
     fence()
-    ring.restore_lanes(ends, [min(pair) for pair in zip(floor, ends, strict=True)])
+    floor = [min(pair) for pair in zip(floor, ends, strict=True)]
+    ring.restore_lanes(ends, floor, contents.order)
     index.clear()
     if contents.index is not None:
         index.restore(contents.index)

@@ -90,8 +90,11 @@ class SharedRing:
         self.capacity = slab.capacity
         self._found = self._found or Lanes(slab)  # which knows the claims of this process
 
-    def claim(self) -> Lane:
+    def claim(self, count: int | None = None) -> Lane:
         """The lane of the calling thread, claimed now where it has none.
+
+        Args:
+            count: Rows about to be written: another lane is claimed where this one has gone round.
 
         Raises:
             RuntimeError: Every lane is held.
@@ -99,7 +102,7 @@ class SharedRing:
         """
         lanes = self._made()
         if not self.takes_turns:
-            self._own.lane = lanes.claim()
+            self._own.lane = lanes.claim(count)
             return self._own.lane
         end = time.monotonic() + self._timeout_s
         while True:
@@ -226,12 +229,23 @@ class SharedRing:
         """Stand as a ring with one lane did whose rows were loaded."""
         self.restore_lanes([published], [floor])
 
-    def restore_lanes(self, published: Sequence[int], floor: Sequence[int]) -> None:
+    def order(self) -> list[int]:
+        """The lanes, the one that was written longest ago first."""
+        found = self._look()
+        return list(range(self.lanes)) if found is None else found.order()
+
+    def restore_lanes(
+        self,
+        published: Sequence[int],
+        floor: Sequence[int],
+        order: Sequence[int] | None = None,
+    ) -> None:
         """Stand as lanes did whose rows were loaded.
 
         Args:
             published: For each lane the number of its next row, counted in the lane.
             floor: For each the first row that was not dropped.
+            order: The lanes by age; by number unless given.
 
         Raises:
             RuntimeError: Another thread or process holds a lane, or rows with other keys are
@@ -239,7 +253,7 @@ class SharedRing:
         """
         self.let_go()
         lanes = self._made()
-        lanes.restore(published, floor)
+        lanes.restore(published, floor, order=order)
         lanes.slab.words[:, SIDE] = 0
         fence()
         if self.gate is not None:

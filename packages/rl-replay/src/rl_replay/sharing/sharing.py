@@ -139,19 +139,20 @@ class Sharing:
         if self.slab is not None:
             self.gate.require_current()
 
-    def begin(self, store: RowStore, links: Links, stride: int) -> LaneWriter:
+    def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
         """Hold a lane and know what stands in it.
 
         Args:
             store: The rows.
             links: Those of the storage, which say what marks.
             stride: How many rows lie between neighbours in time, of one call and the next.
+            count: Rows about to be written.
 
         Raises:
             RuntimeError: Every lane is held.
             TimeoutError: The only lane is held and not let go of.
         """
-        lane = self.ring.claim()
+        lane = self.ring.claim(count)
         if self.ring.takes_turns:
             writer = self._writer
             if writer is None or writer.links is not links:
@@ -182,7 +183,8 @@ class Sharing:
             return ["shared by processes that take turns to write it"]
         held = sum(state.standing in ("held", "elsewhere") for state in ring.states())
         return [
-            f"shared: {each}, {held} of them held by writers; each overwrites its own oldest rows"
+            f"shared: {each}, {held} of them held by writers; who has filled one writes the free "
+            "one that was written longest ago"
         ]
 
     @contextmanager

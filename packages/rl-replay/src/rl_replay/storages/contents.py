@@ -30,6 +30,7 @@ class Contents:
         window: The numbers of the rows, for each lane.
         index: The state of the index; None to make it anew.
         floor: For each lane the first row that is whole; the first one unless given.
+        order: The lanes, the one that was written longest ago first; by number unless given.
     """
 
     structure: Structure
@@ -38,6 +39,7 @@ class Contents:
     window: Window
     index: Mapping[str, NDArray[np.generic]] | None
     floor: Sequence[int] | None = None
+    order: Sequence[int] | None = None
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
@@ -52,7 +54,8 @@ class Contents:
         window = Window(tuple(state["first"]), tuple(state["counts"]))
         kept = state["index"]
         index = kept and {name: torch.as_tensor(array).numpy() for name, array in kept.items()}
-        return cls(structure, schema, columns, window, index, state["floor"])
+        order = state.get("order")
+        return cls(structure, schema, columns, window, index, state["floor"], order)
 
     def in_room(self, kept: int, capacity: int) -> Self:
         """The same contents for a storage that may be larger than the one that held them.
@@ -101,6 +104,7 @@ class Contents:
             "structure": self.structure.to_plain(),
             "index": index,
             "floor": list(self.floor or self.window.first),
+            "order": list(self.order or range(len(self.window.first))),
         }
 
     def runs(self) -> Iterator[tuple[slice, range]]:

@@ -222,6 +222,10 @@ class MarkedStorage(Storage):
         """What the index of trajectories holds; None where nobody has asked for them yet."""
         return None if self._index is None else self.trajectories().state()
 
+    def lane_order(self) -> list[int]:
+        """The lanes, the one that was written longest ago first."""
+        return [0]
+
     def floor_since(self, window: Window) -> list[int]:
         """For each lane the first of some rows that still stands.
 

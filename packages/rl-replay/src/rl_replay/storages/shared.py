@@ -170,7 +170,7 @@ class SharableStorage(TensorStorage):
             yield
         elif sharing.ring.takes_turns:
             inside = sharing.ring.is_held()  # by who calls: a change in a dump, for one
-            self._begin_write()
+            self._begin_write(0)
             try:
                 yield
             finally:
@@ -291,6 +291,10 @@ class SharableStorage(TensorStorage):
         state = index.state()
         # a writer publishes before it changes the index
         return state if self.ring.window() == window and index.covers(window) else None
+
+    def lane_order(self) -> list[int]:
+        """The lanes, the one that was written longest ago first."""
+        return [0] if self._sharing is None else self._sharing.ring.order()
 
     def floor_since(self, window: Window) -> list[int]:
         """For each lane the first of some rows that still stands; see `MarkedStorage`.
@@ -449,7 +453,7 @@ class SharableStorage(TensorStorage):
     def _layout(self, schema: RowSchema) -> CompactLayout:
         return CompactLayout(schema, None if self.lossless is True else self.lossless or ())
 
-    def _begin_write(self) -> Links:
+    def _begin_write(self, count: int) -> Links:
         sharing = self._sharing
         if sharing is None:
             return self._linked()
@@ -457,7 +461,7 @@ class SharableStorage(TensorStorage):
         try:
             arrangement, inner = self.arrangement, self.columns.numel()
             stride = inner if arrangement.dim_extend == arrangement.ndim - 1 else 1
-            self._writer = sharing.begin(store, self._linked(), stride)
+            self._writer = sharing.begin(store, self._linked(), stride, count)
         except BaseException:
             self._end_write()
             raise

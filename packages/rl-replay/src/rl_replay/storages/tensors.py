@@ -247,7 +247,8 @@ class TensorStorage(MarkedStorage):
         rows = self.store.read(positions.to(self.rows_device), contiguous=True)
         back, index = self.back[positions.numpy()], self.index_state()
         floor = self.floor_since(window)
-        head = Contents(self.structure, self._came(), self.columns, window, index, floor)
+        order = self.lane_order()
+        head = Contents(self.structure, self._came(), self.columns, window, index, floor, order)
         links = {"back": torch.from_numpy(back)}  # no arrays, which torch.load takes for pickles
         return head.state(self.ring.capacity) | {"rows": rows.to_dict()} | links
 
@@ -398,7 +399,7 @@ class TensorStorage(MarkedStorage):
         store, _ = self._made()
         count = extent.count
         self._require_room(count, self.ring.span_limit)
-        links = self._begin_write()
+        links = self._begin_write(count)
         touches, span, keys = store.touches, None, links.keys
         try:
             span = self.ring.reserve(count)
@@ -434,7 +435,7 @@ class TensorStorage(MarkedStorage):
 
     def _write_one(self, one_row: OneRow, row: Known) -> Span:
         self.require_own()
-        links = self._begin_write()
+        links = self._begin_write(1)
         span, touched = None, False
         try:
             span = self.ring.reserve(1)
@@ -472,8 +473,8 @@ class TensorStorage(MarkedStorage):
         self._linked().forget()
         self._relink()
 
-    def _begin_write(self) -> Links:
-        """Hold what a write needs; storages that are shared claim a lane."""
+    def _begin_write(self, count: int) -> Links:
+        """Hold what a write of so many rows needs; storages that are shared claim a lane."""
         return self._linked()
 
     def _before_publish(self) -> None:

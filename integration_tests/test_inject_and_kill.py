@@ -1,0 +1,26 @@
+"""A few interrupts and kills of the faults session, at places drawn by a seed."""
+
+# ruff: noqa: D103 - the name of a test is its promise
+
+from __future__ import annotations
+
+import pytest
+
+from faults import inject, kill
+
+
+def test_an_exception_at_any_line_of_a_write_leaves_whole_rows_alone(capsys):
+    assert inject.sweep(None, seed=5, most=3) == 0, capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+def test_killed_writers_and_dumps_leave_whole_rows_alone(capsys):
+    assert kill.sweep(30.0, seed=5, most=8, workers=False) == 0, capsys.readouterr().out
+
+
+def test_a_row_that_nobody_wrote_is_seen():
+    """The check itself: rows of which one leaf belongs to another row."""
+    torn = inject.rows(10, 4)
+    assert inject.problems(torn) == []
+    torn["next", "reward"][2] = 1.0
+    assert inject.problems(torn) == ["row 12: ('next', 'reward') is another row's"]

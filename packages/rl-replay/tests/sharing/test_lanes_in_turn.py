@@ -1,0 +1,117 @@
+"""How many rows a shared buffer keeps, whoever writes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from rl_layout.testing import trajectories
+from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+
+CAPACITY = 240
+
+
+def shared(**options: Any) -> TensorDictReplayBuffer:
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(CAPACITY, **options),
+        sampler=SliceSampler(slice_len=3),
+        batch_size=12,
+        shared=True,
+    )
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_one_writer_keeps_as_many_rows_as_the_buffer_says_that_it_holds(lossless: bool) -> None:
+    buffer = shared(lossless=lossless)
+    for number in range(60):
+        buffer.extend(trajectories([4, 6], first_id=2 * number))
+        assert len(buffer) == min(10 * (number + 1), CAPACITY)
+    assert buffer.stats()["capacity"] == CAPACITY
+    ids = buffer[:]["collector", "traj_ids"].unique()
+    assert ids.tolist() == list(range(72, 120))  # the newest, and no others
+    assert (buffer[:]["next", "observation"][:, 1] == buffer[:]["collector", "traj_step"] + 1).all()
+    buffer.storage.trajectories().check(buffer.storage.back)
+    assert len(buffer.sample()) == 12
+
+
+def test_writers_that_come_and_go_use_the_whole_buffer() -> None:
+    buffer = shared()
+
+    def write(first: int) -> None:
+        for number in range(9):
+            buffer.extend(trajectories([10], first_id=first + number))
+
+    for group in range(3):
+        threads = [threading.Thread(target=write, args=(1000 * group + 100 * k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(buffer) == CAPACITY
+    buffer.storage.trajectories().check(buffer.storage.back)
+
+
+def test_a_killed_writer_leaves_its_lane_to_the_others() -> None:
+    buffer = shared(lanes=3)
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            buffer.extend(trajectories([20]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+    for number in range(24):
+        buffer.extend(trajectories([20], first_id=10 + number))
+    assert len(buffer) == CAPACITY
+    assert buffer[:]["collector", "traj_ids"].min() == 22
+
+
+def test_as_many_writers_as_lanes_keep_their_own() -> None:
+    buffers = [shared(lanes=2)]
+    buffers.append(pickle.loads(pickle.dumps(buffers[0])))
+    for number in range(40):
+        for k, buffer in enumerate(buffers):
+            buffer.extend(trajectories([10], first_id=1000 * k + number))
+    ids = buffers[0][:]["collector", "traj_ids"]
+    assert ((ids >= 1000).sum(), len(ids)) == (120, CAPACITY)
+    with pytest.raises(RuntimeError, match="all 2 lanes are held"):
+        pickle.loads(pickle.dumps(buffers[0])).extend(trajectories([1]))
+
+
+def test_the_oldest_lane_is_still_the_oldest_after_a_load(tmp_path: Any) -> None:
+    buffer, other = shared(lanes=3), shared(lanes=3)
+    for number in range(31):
+        buffer.extend(trajectories([10], first_id=number))
+    buffer.storage.ring.let_go()
+    buffer.dumps(tmp_path)
+    other.loads(tmp_path)
+    for one in (buffer, other):
+        for number in range(12):
+            one.extend(trajectories([10], first_id=100 + number))
+    assert (buffer[:] == other[:]).all()
+
+
+def test_rows_that_are_refused_for_a_leaf_without_data_drop_no_old_ones() -> None:
+    for buffer in (
+        TensorDictReplayBuffer(storage=LazyTensorStorage(12)),
+        TensorDictReplayBuffer(storage=LazyTensorStorage(12, lossless=True)),
+        TensorDictReplayBuffer(storage=LazyTensorStorage(12, lanes=2), shared=True),
+    ):
+        for number in range(4):
+            buffer.extend(trajectories([4], first_id=number))
+        before = buffer[:]
+        rows = trajectories([5], first_id=9)
+        rows["action"] = rows["action"].to("meta")
+        with pytest.raises((RuntimeError, ValueError, TypeError)):
+            buffer.extend(rows)
+        assert (buffer[:] == before).all()
+        buffer.extend(trajectories([2], first_id=20))
+        assert len(buffer) == 12
+        assert torch.equal(buffer[:]["collector", "traj_ids"].unique()[-1], torch.tensor(20))
