@@ -43,22 +43,25 @@ def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
         >>> with claim_lock(None, timeout_s=1):
         ...     pass
     """
-    if not _in_process.acquire(timeout=timeout_s):
-        raise TimeoutError(f"another thread of this process claims a lane since {timeout_s} s.")
+    held = False
     try:
+        held = _in_process.acquire(timeout=timeout_s)
+        if not held:
+            raise TimeoutError(f"another thread of this process claims a lane since {timeout_s} s.")
         if descriptor is None:
             yield
             return
-        own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            _wait(own, timeout_s)
-            yield
-        finally:
-            # by name, since closing frees it only with the last duplicate
-            fcntl.flock(own, fcntl.LOCK_UN)
-            os.close(own)
+        # a file object, which is closed whatever line an interrupt comes at
+        with open(f"/proc/self/fd/{descriptor}", "rb+", buffering=0) as own:
+            try:
+                _wait(own.fileno(), timeout_s)
+                yield
+            finally:
+                # by name, since closing frees it only with the last duplicate
+                fcntl.flock(own, fcntl.LOCK_UN)
     finally:
-        _in_process.release()
+        if held:
+            _in_process.release()
 
 
 def _wait(descriptor: int, timeout_s: float) -> None:
