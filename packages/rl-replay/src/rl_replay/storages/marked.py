@@ -197,9 +197,12 @@ class MarkedStorage(Storage):
         """Build what the next slices need, where slices are drawn."""
         if not self._indexed or self.links is None or self.common:
             return  # the writers of a shared storage index what they write
-        if self._index is None:
-            self._index = TrajectoryIndex(self.ring.capacity)
-        fill_index(self._index, self.links.back, self.ring.window())
+        # an index whose changes were interrupted is made anew
+        index, self._index = self._index, None
+        if index is None:
+            index = TrajectoryIndex(self.ring.capacity)
+        fill_index(index, self.links.back, self.ring.window())
+        self._index = index
 
     def require_boundaries(self) -> None:
         """Refuse slices where flags are stored that are no known markers.
