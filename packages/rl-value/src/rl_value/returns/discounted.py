@@ -13,7 +13,7 @@ from rl_layout.views import array_of
 from rl_value.returns.blocked import PieceScan
 from rl_value.returns.doubling import doubling_scan
 from rl_value.returns.powers import Flags, Floats
-from rl_value.returns.steps import time_of
+from rl_value.returns.steps import is_transformed, time_of
 
 Fill = Callable[[slice, Flags, Floats], None]
 Finish = Callable[[slice, Floats], object]
@@ -34,7 +34,7 @@ def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
         >>> is_plain((0.9,), torch.zeros(3)), is_plain((torch.ones(3),), torch.zeros(3))
         (True, False)
     """
-    if torch.compiler.is_compiling() or any(isinstance(factor, Tensor) for factor in factors):
+    if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
         return False
     wanted, dtype = torch.is_grad_enabled(), values[0].dtype
     for value in values:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_value.returns.blocked import blocked_scan
 from rl_value.returns.doubling import doubling_scan
-from rl_value.returns.steps import check_tensor, time_of
+from rl_value.returns.steps import check_tensor, is_transformed, time_of
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: int = -2) -> Tensor:
@@ -68,6 +68,8 @@ def scan_rows(a: Tensor, b: Tensor) -> Tensor:
         >>> scan_rows(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([1.0, 2.0, 4.0]))
         tensor([2., 2., 4.])
     """
+    if is_transformed() and not torch.compiler.is_compiling():
+        return doubling_scan(a, b)  # of plain operations, which `torch.func` transforms
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         made: Tensor = _Scan.apply(a, b)  # type: ignore[no-untyped-call]
         return made

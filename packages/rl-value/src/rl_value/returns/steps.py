@@ -11,6 +11,19 @@ from torch import Tensor
 FLOATS = (torch.float32, torch.float64)
 
 
+def is_transformed() -> bool:
+    """Tell whether values may not be looked into: code is compiled, or under `torch.func`.
+
+    Returns:
+        True inside of ``torch.compile``, ``torch.vmap``, ``torch.func.grad`` and the like.
+
+    Example:
+        >>> is_transformed()
+        False
+    """
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def time_of(values: Tensor, time_dim: int) -> int:
     """Find the dimension of time, from the front.
 
@@ -145,7 +158,7 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
         if value.dtype == torch.bool or value.is_complex():
             msg = f"{name}: expected numbers in [0, 1], got {value.dtype}."
             raise TypeError(msg)
-    if isinstance(value, Tensor) and (torch.compiler.is_compiling() or not value.numel()):
+    if isinstance(value, Tensor) and (is_transformed() or not value.numel()):
         return
     low, high = (
         tuple(map(float, value.detach().aminmax())) if isinstance(value, Tensor) else (value, value)
@@ -197,7 +210,7 @@ def zeroed(values: Tensor, flag: Tensor) -> Tensor:
         tensor([1., 0.])
     """
     plain = values.device.type == "cpu" and values.shape == flag.shape
-    if values.requires_grad or torch.compiler.is_compiling() or not plain:
+    if values.requires_grad or not plain or is_transformed():
         return values.masked_fill(flag, 0)
     return _zero(
         torch.empty_like(values, memory_format=torch.contiguous_format).copy_(values), flag
@@ -237,6 +250,6 @@ def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: 
         wide = factor.to(reward.dtype).expand(reward.shape)
     else:
         wide = torch.full_like(reward, factor, requires_grad=False)
-        if cut.shape == wide.shape and not torch.compiler.is_compiling():
+        if cut.shape == wide.shape and not is_transformed():
             return _zero(wide, cut)
     return zeroed(wide, cut)
