@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict
 
 import rl_layout
 from rl_layout import Markers, Segments, contradiction, keys, reference
@@ -183,6 +183,22 @@ def test_leaves_without_bits_to_look_at_are_passed_over():
     batch.set("coarse", coarse).set(("next", "coarse"), coarse)
     batch.set("words", list("abcd")).set(("next", "words"), list("efgh"))
     assert not contradictions(batch).any()
+
+
+def test_leaves_without_a_twin_of_their_own_kind_are_passed_over():
+    first = torch.tensor([[True], [False], [False]])
+    for root, after in [
+        ({"a": {"b": torch.ones(3, 2)}}, {"a": torch.zeros(3, 2)}),
+        ({"a": torch.ones(3, 2)}, {"a": {"b": torch.zeros(3, 2)}}),
+        ({"a": torch.ones(3, 2)}, {"a": torch.zeros(3, 2, dtype=torch.int32)}),
+        ({"a": torch.ones(3, 2)}, {"a": torch.zeros(3, 4)}),
+    ]:
+        batch = TensorDict({**root, "is_init": first, "next": after}, [3])
+        assert contradictions(batch) is None
+        assert len(Segments.of(batch)) == 1
+    ragged = [TensorDict({"a": torch.ones(n), "next": {"a": torch.zeros(n)}}) for n in (3, 4)]
+    rows = LazyStackedTensorDict.lazy_stack(ragged)
+    assert contradictions(rows) is None
 
 
 @pytest.mark.parametrize(

@@ -277,13 +277,23 @@ class _Pairs:
 
 def _observations(batch: TensorDictBase) -> Iterator[tuple[NestedKey, tuple[Tensor, Tensor]]]:
     """Leaves at the root with an equal twin under ``"next"``: key, observation, next one."""
-    for parts, root in keys.leaves(batch):
+    for key in batch.keys(include_nested=True, leaves_only=True):
+        parts = keys.as_tuple(key)
         if parts[0] in (keys.NEXT, keys.COLLECTOR) or not is_observed(parts):
             continue
-        after = find(batch, keys.next_key(parts))
-        plain = is_plain(root) and is_plain(after)
-        if plain and root.dtype == after.dtype and root.shape == after.shape:
+        root, after = _entry(batch, parts), _entry(batch, keys.next_key(parts))
+        if not is_plain(root) or not is_plain(after):
+            continue
+        if root.dtype == after.dtype and root.shape == after.shape:
             yield as_key(parts), (root, after)
+
+
+def _entry(batch: TensorDictBase, key: tuple[str, ...]) -> object:
+    """An entry, or None where it is missing or its rows differ in shape."""
+    try:
+        return find(batch, key)
+    except (KeyError, ValueError, RuntimeError):  # another tree under "next", or a ragged stack
+        return None
 
 
 def is_observed(key: tuple[str, ...]) -> bool:
