@@ -219,7 +219,7 @@ class _Pairs:
         numbers = torch.arange(self._shape.numel(), device=device).view(self._shape)
         numbers = numbers.movedim(dim, -1)
         near = torch.ones_like(numbers, dtype=torch.bool) if ahead is None else ahead == 1
-        self._cut = self._cuts(batch, [flag & near for flag in flags if flag is not None], numbers)
+        cut = self._cuts(batch, [flag & near for flag in flags if flag is not None], numbers)
         step = torch.arange(numbers.shape[-1], device=device).expand(numbers.shape)
         target = step + 1 if ahead is None else step + ahead
         compared = (target > step) & (target < numbers.shape[-1])
@@ -227,7 +227,7 @@ class _Pairs:
         alone = torch.ones_like(compared)
         alone[..., :-1] = target[..., 1:] != target[..., :-1]
         target = target.clamp(1, numbers.shape[-1] - 1)
-        piece = torch.nn.functional.pad(self._cut.cumsum(-1), (1, 0))[..., :-1]
+        piece = torch.nn.functional.pad(cut.cumsum(-1), (1, 0))[..., :-1]
         compared &= piece == piece.gather(-1, target)
         for flag in silent:
             compared &= ~flag
@@ -238,12 +238,12 @@ class _Pairs:
         self._alone = alone[compared]
 
     def marked(self, wrong: Tensor) -> Tensor:
-        """The rows behind which to cut, bool ``[*B, T]``, where a marker does not cut already."""
+        """The rows behind which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
         cut = torch.zeros(self._shape, dtype=torch.bool, device=wrong.device)
         flat = cut.view(-1)
         flat[self._before[wrong]] = True
         flat[self.row[wrong & self._alone]] = True
-        return cut & ~self._cut.movedim(-1, self._dim)
+        return cut
 
     def _cuts(self, batch: TensorDictBase, ends: list[Tensor], like: Tensor) -> Tensor:
         """Rows behind which a marker cuts, bool ``[*B, T]`` with the dimension last."""
