@@ -888,7 +888,7 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
     for storage in (LazyTensorStorage(9), ListStorage(9)):
         with pytest.raises(ValueError, match="there is no row to draw"):
             ReplayBuffer(storage=storage).sample(3)
-    with pytest.raises(ValueError, match="there is no row to draw"):
+    with pytest.raises(ValueError, match="no rows to sample yet"):
         ReplayBuffer(sampler=SamplerWithoutReplacement()).sample(3)
 
 

@@ -42,6 +42,8 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
         >>> from tensordict import TensorDict
         >>> require_numbers(torch.tensor([7]), TensorDict({"a": torch.zeros(1)}, [1]))
     """
+    if not isinstance(cells, TensorDictBase):
+        raise TypeError(f"rows are a tensordict, got {type(cells).__name__}: wrap the leaves.")
     if getattr(numbers, "dtype", None) != torch.int64:
         kind = getattr(numbers, "dtype", type(numbers).__name__)
         raise TypeError(f"numbers of rows are an int64 tensor, got {kind}: use sample[keys.ROW].")

@@ -14,6 +14,7 @@ from rl_layout.keys import NestedKey
 from rl_replay.addresses import coordinates, positions_at, require_numbers
 from rl_replay.collate import Collate, stacked
 from rl_replay.composition import apply
+from rl_replay.edges import edge
 from rl_replay.explain import buffer_lines
 from rl_replay.keeping import Keeping
 from rl_replay.samplers import Sampler
@@ -102,6 +103,7 @@ class ReplayBuffer(Keeping):
         if transform is not None:
             self.append_transform(transform)
 
+    @edge
     def add(self, data: Any) -> Any:
         """Store one element.
 
@@ -133,6 +135,7 @@ class ReplayBuffer(Keeping):
             return coordinates(storage, _positions(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 
+    @edge
     def extend(self, data: Any) -> torch.Tensor:
         """Store several elements.
 
@@ -166,6 +169,7 @@ class ReplayBuffer(Keeping):
     def __len__(self) -> int:
         return len(self._storage)
 
+    @edge
     def __getitem__(self, index: Any) -> Any:
         """Rows as if the buffer were a tensor of them, or one of its leaves by key."""
         if key := _as_key(index):
@@ -192,6 +196,7 @@ class ReplayBuffer(Keeping):
             return apply(self._transform, rows.unsqueeze(0), self._source())[0]
         return apply(self._transform, rows, self._source())
 
+    @edge
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write rows, or one leaf of all rows, where they lie.
 
@@ -212,6 +217,7 @@ class ReplayBuffer(Keeping):
                 self._storage.replace(positions, value)
             self._changed()
 
+    @edge
     def update_rows(self, rows: torch.Tensor, tensordict: TensorDictBase) -> torch.Tensor:
         """Write leaves of rows back, unless they were overwritten since.
 
@@ -266,6 +272,7 @@ class ReplayBuffer(Keeping):
         self._storage.look()
         return self._storage.ring.written
 
+    @edge
     def wait_until(self, rows: int, timeout: float | None = None) -> None:
         """Wait until the buffer holds some rows, written by other threads or processes.
 

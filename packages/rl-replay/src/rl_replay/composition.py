@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 
 from rl_replay.collate import Collate, stack
+from rl_replay.edges import edge
 from rl_replay.in_process import InProcess
 from rl_replay.prefetch import DrawnFrom
 from rl_replay.samplers import RandomSampler, Sampler
@@ -120,6 +121,7 @@ class Composition(InProcess):
             self._batch_size = _size(size)
             self._changed()
 
+    @edge
     def append_transform(
         self, transform: Transform | Callable[[Any], Any], *, invert: bool = False
     ) -> Any:
@@ -138,6 +140,7 @@ class Composition(InProcess):
         """
         return self.insert_transform(len(self._transform), transform, invert=invert)
 
+    @edge
     def insert_transform(
         self, index: int, transform: Transform | Callable[[Any], Any], *, invert: bool = False
     ) -> Any:
@@ -162,6 +165,7 @@ class Composition(InProcess):
             self._transform.insert(index, Inverted(made) if invert else made)
         return self
 
+    @edge
     def set_storage(self, storage: Storage, collate_fn: Collate | None = None) -> Storage:
         """Exchange the storage.
 
@@ -190,6 +194,7 @@ class Composition(InProcess):
         self._sampler.reset()
         return old
 
+    @edge
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Exchange the sampler.
 
@@ -208,6 +213,7 @@ class Composition(InProcess):
             sampler.generator = self._generator
         return old
 
+    @edge
     def set_writer(self, writer: Writer) -> Writer:
         """Exchange the writer.
 
@@ -225,6 +231,7 @@ class Composition(InProcess):
             old, self._writer = self._writer, _checked(writer, Writer)
         return old
 
+    @edge
     def set_rng(self, generator: torch.Generator | None) -> torch.Generator | None:
         """Exchange the generator that samples are drawn from.
 

@@ -8,6 +8,7 @@ from typing import Any
 from rl_replay.changed_dump import Hook, dump_changed, load_changed
 from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
 from rl_replay.checkpoint.states import load_state, state_of
+from rl_replay.edges import edge, folder_name
 from rl_replay.sampling import Sampling
 
 
@@ -31,6 +32,7 @@ class Keeping(Sampling):
         with self._lock, self._storage.turn():
             return state_of(self)
 
+    @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand as another buffer did.
 
@@ -72,6 +74,7 @@ class Keeping(Sampling):
             >>> second[:]
             tensor([0, 1, 2, 3, 4])
         """
+        path = folder_name(path)
         with self._lock, self._storage.turn():
             if self._save_hooks:
                 dump_changed(self, path, self._save_hooks)
@@ -91,6 +94,7 @@ class Keeping(Sampling):
                 other parts.
             OSError: Too little memory or disk.
         """
+        path = folder_name(path)
         with self._lock:
             if not load_changed(self, path, self._load_hooks):
                 load_buffer(self, path)
@@ -99,6 +103,7 @@ class Keeping(Sampling):
     dump = save = dumps
     load = loads
 
+    @edge
     def register_save_hook(self, hook: Hook) -> None:
         """Let a function change the rows that `dumps` writes; only the rows are written then.
 

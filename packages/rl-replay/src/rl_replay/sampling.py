@@ -13,6 +13,7 @@ from rl_layout import keys
 from rl_layout.keys import as_tuple
 from rl_replay.addresses import coordinates
 from rl_replay.composition import Composition, apply
+from rl_replay.edges import edge
 from rl_replay.row_source import StoredRows
 from rl_replay.samplers.marks import mark_slices
 from rl_replay.samplers.slices_of_sample import Slices
@@ -62,6 +63,7 @@ class Sampling(Composition):
         self._pins = pin_memory and torch.cuda.is_available()
         self._redraws = 0  # only other processes can change rows while they are read
 
+    @edge
     def sample(
         self,
         batch_size: int | None = None,

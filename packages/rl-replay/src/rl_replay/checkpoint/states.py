@@ -72,6 +72,10 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
         >>> second[:]
         ['a', 'b']
     """
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
+        )
     if missing := sorted(_KEYS - set(state)):
         raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
     for name, kind in state["kinds"].items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from rl_layout.keys import NestedKey
+from rl_replay.edges import note_given
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
@@ -19,7 +20,11 @@ class _Dispatch(ABCMeta):
 
     def __call__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
         if replacement:
-            return super().__call__(*args, **options)
+            try:
+                return super().__call__(*args, **options)
+            except TypeError as error:
+                note_given(error, cls.__name__, *args, *options.values())
+                raise
         other = getattr(cls, "without_replacement", None)
         if other is None:
             raise TypeError(

@@ -1,0 +1,72 @@
+"""Errors of torch, numpy and Python at the public edges of a buffer: they say what was given."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+FOREIGN = (TypeError, ValueError, IndexError, AttributeError, KeyError, RuntimeError)
+
+
+def edge(method: Method) -> Method:
+    """A method whose errors say what it was given, unless they are our own words already."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except FOREIGN as error:
+            note_given(error, f"{type(self).__name__}.{method.__name__}", *args, *options.values())
+            raise
+
+    return cast("Method", called)
+
+
+def note_given(error: BaseException, call: str, *given: object) -> None:
+    """Adds what a call was given to an error that we did not raise.
+
+    Args:
+        error: The error, while it is handled.
+        call: What was called.
+        *given: Its arguments.
+    """
+    found = error.__traceback__
+    while found is not None and found.tb_next is not None:
+        found = found.tb_next
+    if found is None:
+        return
+    ours = str(found.tb_frame.f_globals.get("__name__", "")).startswith("rl_")
+    line = linecache.getline(found.tb_frame.f_code.co_filename, found.tb_lineno)
+    if not (ours and "raise" in line):
+        listed = ", ".join(map(described, given)) or "nothing"
+        error.add_note(f"{call} was given {listed}, which it does not take: see help({call}).")
+
+
+def described(value: object) -> str:
+    """A value in a few words."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)} of {value.dtype}"
+    if hasattr(value, "batch_size"):
+        return f"a {type(value).__name__} of batch size {list(value.batch_size)}"
+    text = repr(value)
+    return text if len(text) < 80 else f"a {type(value).__name__}"
+
+
+def folder_name(path: object) -> str:
+    """The path of a folder as a string.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is the name of a folder, got {described(path)}: give a str or Path.")
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise TypeError(f"path is the name of a folder, got {name!r}: give a str or Path.")
+    return name
