@@ -225,7 +225,7 @@ def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> Ten
     names = [key for key, _ in env._after_leaves]
     resting = _resting(env)
     stepped = [
-        env.pool.receive(process)[0].get(keys.NEXT).select(*names) if goes else resting[process]
+        env.pool.receive(process)[0].select(*names) if goes else resting[process]
         for process, goes in enumerate(going)
     ]
     return TensorDict.stack(stepped)

@@ -30,7 +30,8 @@ def explained(method: Method) -> Method:
         except FAILURES as error:
             given = signature.bind(self, *args, **kwargs).arguments
             reason = _reason(self, method.__name__, given)
-            if reason is None:
+            # a closed environment is closed whatever it is given
+            if reason is None or isinstance(reason, KeyError) > isinstance(error, KeyError):
                 raise
             raise reason from error
 
