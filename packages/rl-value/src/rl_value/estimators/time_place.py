@@ -19,8 +19,9 @@ def refuse_misplaced_time(batch: TensorDictBase) -> None:
             another one agree.
 
     Example:
+        >>> from rl_layout import EndKind
         >>> from rl_layout.synthetic import environments
-        >>> refuse_misplaced_time(environments(2, 5, [5]))
+        >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT]))
     """
     dims: int = batch.ndim
     last = compare_neighbours(batch) if dims > 1 else None
