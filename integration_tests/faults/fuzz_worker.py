@@ -171,7 +171,10 @@ def verdict(error: BaseException, seconds: float) -> dict[str, Any]:
     # a note is ours: it says what the call was about
     if (SIGNATURE.search(message) and len(frames) <= 4) or getattr(error, "__notes__", None):
         return {"kind": "ours", "message": message}
-    if isinstance(error, MemoryError) or LACKS.search(message):
+    # the system names the file itself
+    if isinstance(error, MemoryError | FileExistsError | FileNotFoundError | NotADirectoryError):
+        return {"kind": "fine"}
+    if LACKS.search(message):
         return {"kind": "fine"}
     if isinstance(error, Hang):
         message = f"no answer for {seconds:g} s"

@@ -118,7 +118,7 @@ class Lane:
             Span(rows=slice(0, 3, None), numbers=range(0, 3))
         """
         self._require_mine()
-        count = index(count)
+        count = _whole(count)
         if not 0 < count <= self.capacity:
             raise ValueError(
                 f"a span must have 1 to {self.capacity} rows, the capacity of a lane: got {count}. "
@@ -152,7 +152,7 @@ class Lane:
             2
         """
         self._require_mine()
-        count = index(count)
+        count = _whole(count)
         if not 0 <= count <= self._open:
             raise ValueError(
                 f"{self._open} rows are reserved and not yet published: cannot publish {count}. "
@@ -293,3 +293,10 @@ def fence() -> None:
     # and the string instructions of a large memcpy do. A new lock each time, because one that
     # is shared could be held at a fork.
     threading.Lock().acquire(blocking=False)
+
+
+def _whole(count: SupportsIndex) -> int:
+    try:
+        return index(count)
+    except (TypeError, RuntimeError):
+        raise TypeError(f"a number of rows must be an integer: got {count!r}.") from None

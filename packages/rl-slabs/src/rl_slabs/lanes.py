@@ -317,6 +317,10 @@ class Lanes:
             ((5,), 3)
         """
         words = self.slab.words
+        if not all(isinstance(each, Sequence) for each in (published, floor)):
+            raise TypeError(
+                f"expected a list of counters, one a lane: got {published!r} and {floor!r}."
+            )
         if not len(published) == len(floor) == len(words):
             raise ValueError(
                 f"{len(words)} lanes need as many counters, got {len(published)} and {len(floor)}."

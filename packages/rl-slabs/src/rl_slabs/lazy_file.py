@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from rl_slabs.claim_lock import claim_lock
 from rl_slabs.handle import FileHandle
-from rl_slabs.regular_file import open_regular
+from rl_slabs.regular_file import open_regular, path_name
 from rl_slabs.space import require_memory, take_space
 
 FileKind = Literal["shared", "mapped"]
@@ -66,7 +66,7 @@ class LazyFile:
             ...     LazyFile.mapped(f"{folder}/a").kind
             'mapped'
         """
-        name = os.fspath(path)
+        name = path_name(path)
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError as error:
@@ -90,7 +90,7 @@ class LazyFile:
             ...     LazyFile.open(f"{folder}/a").filled
             False
         """
-        name = os.fspath(path)
+        name = path_name(path)
         return cls(open_regular(name, os.O_RDWR), "mapped", os.path.abspath(name))
 
     @property

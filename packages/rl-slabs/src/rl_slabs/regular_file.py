@@ -68,3 +68,13 @@ def parsed_head(text: bytes, name: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise ValueError(f"the head of {name} is no JSON object. Restore it from a copy.")
     return plain
+
+
+def path_name(path: str | os.PathLike[str]) -> str:
+    """A path as a string, or TypeError for what is none."""
+    try:
+        return os.fspath(path)
+    except TypeError:
+        raise TypeError(
+            f"expected a path, a string or a pathlib.Path: got {type(path).__name__}."
+        ) from None

@@ -105,7 +105,7 @@ class RowSchema:
                 Field(_path(key), dtype, tuple(int(size) for size in shape), None)
                 for key, (dtype, shape) in leaves.items()
             ]
-        except TypeError as error:
+        except (TypeError, AttributeError, ValueError) as error:
             raise TypeError(
                 f"expected a dtype and a shape for each key, such as (torch.float32, (3,)): {error}"
             ) from None
@@ -251,6 +251,8 @@ class RowSchema:
         """
         if isinstance(keys, str):
             raise TypeError(f"expected a list of keys, got the string {keys!r}: use [{keys!r}].")
+        if not isinstance(keys, Iterable):
+            raise TypeError(f"expected a list of keys: got {type(keys).__name__}.")
         chosen: set[tuple[str, ...]] = set()
         for path in map(_path, keys):
             under = [field.path for field in self.fields if field.path[: len(path)] == path]

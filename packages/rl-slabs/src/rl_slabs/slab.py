@@ -17,7 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_slabs.gathering import zeroed
 from rl_slabs.handle import FileHandle
 from rl_slabs.manifest import WORDS_PER_LANE, Manifest
-from rl_slabs.regular_file import open_regular
+from rl_slabs.regular_file import open_regular, path_name
 from rl_slabs.rows import Rows, aligned
 from rl_slabs.schema import Key, RowSchema
 from rl_slabs.selection import RowIndex
@@ -193,7 +193,7 @@ class Slab:
             'mapped'
         """
         manifest = Manifest(schema, capacity, lanes, spare=spare)
-        name = os.fspath(path)
+        name = path_name(path)
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError as error:
@@ -222,7 +222,7 @@ class Slab:
             ...     Slab.open(f"{folder}/a").schema == schema
             True
         """
-        name = os.fspath(path)
+        name = path_name(path)
         descriptor = open_regular(name, os.O_RDWR)
         return cls._map_file(descriptor, name, "mapped", os.path.abspath(name))
 

@@ -47,6 +47,8 @@ class Window:
             >>> Window((3,), (5,)).numbers(torch.tensor([[1]]))
             tensor([[4]])
         """
+        if not isinstance(places, torch.Tensor) or places.is_floating_point():
+            raise TypeError(f"places must be a tensor of integers: got {places!r}.")
         if places.numel():
             low, high = (int(bound) for bound in torch.aminmax(places))
             if low < 0 or high >= len(self):
@@ -77,7 +79,10 @@ class Window:
         total = counts[0] if len(counts) == 1 else sum(counts)
         if total == 0:
             raise ValueError("there is no row to draw: write some first, and publish them.")
-        places = torch.randint(total, (count,), generator=generator)
+        try:
+            places = torch.randint(total, (count,), generator=generator)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"cannot draw {count!r} rows: {error}") from None
         # one lane from its first row on: what most buffers are, and a frame less for each sample
         return places if self.first == _START else self._numbers(places)
 
