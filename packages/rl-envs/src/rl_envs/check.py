@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from rl_envs.arguments import check_kind
 from rl_envs.env import EnvBase
 from rl_envs.env_specs import leaves_of
-from rl_envs.whole_number import check_kind, check_whole
+from rl_envs.whole_number import check_whole
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs import guards, rollout, row_rollout, tensor_rollout
+from rl_envs import arguments, guards, rollout, row_rollout, tensor_rollout
 from rl_envs.done import Prefix, complete_done, ends
 from rl_envs.env_rows import EnvRows
 from rl_envs.env_specs import EnvSpecs
@@ -77,8 +77,8 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     _num_moves: int = 0
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
-        self.device = guards.named_device("cpu" if device is None else device)
-        self.batch_size = guards.sizes_of(batch_size)
+        self.device = arguments.named_device("cpu" if device is None else device)
+        self.batch_size = arguments.sizes_of(batch_size)
         self.is_closed = False
         self._is_started = False
 
@@ -317,16 +317,16 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         policy = rollout.without_steps(policy)
         if break_when_any_done is None:
             break_when_any_done = break_when_all_done is False
-        guards.check_flags(
+        arguments.check_flags(
             auto_reset=auto_reset,
             break_when_any_done=break_when_any_done,
             break_when_all_done=break_when_all_done,
             set_truncated=set_truncated,
             auto_cast_to_device=auto_cast_to_device,
         )
-        guards.check_calls(policy=policy, callback=callback)
+        arguments.check_calls(policy=policy, callback=callback)
         guards.check_batch(self, tensordict)
-        guards.check_tensordict(out, "out")
+        arguments.check_tensordict(out, "out")
         request = Request(
             max_steps,
             rollout.moved(policy, self.device) if auto_cast_to_device else policy,
@@ -418,7 +418,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """
         guards.check_open(self)
         check_whole(seed, 0, "seed")
-        guards.check_flags(static_seed=static_seed)
+        arguments.check_flags(static_seed=static_seed)
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 
@@ -462,8 +462,8 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             device(type='cpu')
         """
         guards.check_open(self)
-        place = guards.device_of(device)
-        if place != guards.device_of(self.device):
+        place = arguments.device_of(device)
+        if place != arguments.device_of(self.device):
             self._to(place)
             self.device, self._is_started = place, False
             self._move_specs()

@@ -11,12 +11,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_envs.arguments import check_kind
 from rl_envs.arrays import Array
 from rl_envs.done import Prefix, complete_done
 from rl_envs.env_specs import Leaves, leaves_of, matches
 from rl_envs.partial_reset import fitted
 from rl_envs.waiting import may_wait
-from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_specs import Bounded, Categorical, NonTensor, OneHot, StackedComposite, TensorSpec
 from rl_transforms import StepCounter, Transform
@@ -43,66 +43,12 @@ def check_open(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
-def named_device(device: Any) -> torch.device:
-    """Read the name of a device, whether or not this machine has it."""
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        msg = f"expected a device, as 'cpu' or 'cuda:0': got {device!r}."
-        raise type(error)(msg) from error
-
-
-def sizes_of(batch_size: Any) -> torch.Size:
-    """Read a batch size."""
-    given = [batch_size] if isinstance(batch_size, int) else batch_size
-    try:
-        sizes = torch.Size(given)
-    except TypeError:
-        sizes = None
-    if sizes is None or any(size < 0 for size in sizes):
-        msg = f"expected a batch size of whole numbers, as (3,): got {batch_size!r}."
-        raise ValueError(msg)
-    return sizes
-
-
-def check_flags(**flags: Any) -> None:
-    """Raise where a switch is neither on nor off."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            msg = f"{name} must be True or False: got {type(flag).__name__} {flag!r}."
-            raise TypeError(msg)
-
-
-def check_calls(**calls: Any) -> None:
-    """Raise where something that is to be called cannot be; None stands for nothing."""
-    for name, call in calls.items():
-        if call is not None and not callable(call):
-            msg = f"{name} must be a function or a module: got {type(call).__name__} {call!r}."
-            raise TypeError(msg)
-
-
-def check_tensordict(given: Any, name: str) -> None:
-    """Raise where something is no tensordict; None stands for nothing."""
-    if given is not None and not isinstance(given, TensorDictBase):
-        msg = f"{name} must be a tensordict: got {type(given).__name__}."
-        raise TypeError(msg)
-
-
 def check_root(env: EnvBase, root: Any) -> None:
     """Raise where something is no root of an environment, None included."""
     if root is None:
         msg = "expected a tensordict, as reset returns it: got None."
         raise TypeError(msg)
     check_batch(env, root)
-
-
-def device_of(device: Any) -> torch.device:
-    """Read a device, or raise where there is none like it."""
-    try:
-        return torch.empty(0, device=torch.device(device)).device  # with its number
-    except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
-        msg = f"expected a device of this machine, as 'cpu': got {device!r} ({error})."
-        raise RuntimeError(msg) from error
 
 
 def check_started(env: EnvBase) -> None:

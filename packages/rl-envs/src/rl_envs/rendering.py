@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.whole_number import check_kind
+from rl_envs.arguments import check_kind
 
 if TYPE_CHECKING:
     from rl_envs.env import EnvBase

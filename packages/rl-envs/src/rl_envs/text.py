@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from rl_envs.arguments import check_kind
 from rl_envs.arrays import Array
-from rl_envs.whole_number import check_kind
 from rl_specs import Categorical
 
 END = 0

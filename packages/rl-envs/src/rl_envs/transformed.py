@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_envs import guards
+from rl_envs.arguments import check_kind
 from rl_envs.arrays import Rows
 from rl_envs.binding import Binding
 from rl_envs.done import RESET
@@ -20,7 +21,6 @@ from rl_envs.leftover import Leftover
 from rl_envs.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollout import Request
 from rl_envs.transformed_binding import TransformedBinding, pass_step
-from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_transforms import (
     ActionMask,

@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.arguments import check_kind
 from rl_envs.arrays import Array, Rows
 from rl_envs.binding import Binding, RowBinding
 from rl_envs.env import EnvBase
@@ -22,7 +23,6 @@ from rl_envs.show_info import InfoKeys, ShowVectorInfo
 from rl_envs.space_tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.space_values import batch_reader_of_space, writer_of_space
 from rl_envs.spaces import spec_under
-from rl_envs.whole_number import check_kind
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite

@@ -1,4 +1,4 @@
-"""Arguments of one kind: whole numbers, and objects of a class."""
+"""Arguments that count something."""
 
 from __future__ import annotations
 
@@ -29,10 +29,3 @@ def check_whole(number: Any, least: int, name: str) -> None:
     if found < least:
         msg = f"{name} must be at least {least}: got {number}."
         raise ValueError(msg)
-
-
-def check_kind(given: Any, kind: Any, expected: str) -> None:
-    """Raise where an argument is no object of a class; `expected` says what it should be."""
-    if not isinstance(given, kind):
-        msg = f"expected {expected}: got {type(given).__name__} {str(given)[:60]!r}."
-        raise TypeError(msg)
