@@ -122,10 +122,10 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         check_safe(safe, self._form)
         self.safe = safe
         self._draw = None
-        if self._simple and self.num_samples is None and not safe:
+        # numbers that are cast to the dtype of the spec are drawn the longer way
+        casts = self._scored and self._form is not None and self._form.dtype != torch.int64
+        if self._simple and self.num_samples is None and not (safe or casts):
             self._draw = direct_draw(distribution_class, self._names, self.distribution_kwargs)
-        if self._scored and self._form is not None and self._form.dtype != torch.int64:
-            self._draw = None  # numbers are cast to the dtype of the spec
 
     @property
     def out_keys(self) -> list[NestedKey]:
