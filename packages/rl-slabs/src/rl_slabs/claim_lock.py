@@ -53,12 +53,10 @@ def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
             return
         # a file object, which is closed whatever line an interrupt comes at
         with open(f"/proc/self/fd/{descriptor}", "rb+", buffering=0) as own:
-            try:
-                _wait(own.fileno(), timeout_s)
-                yield
-            finally:
-                # by name, since closing frees it only with the last duplicate
-                fcntl.flock(own, fcntl.LOCK_UN)
+            _wait(own.fileno(), timeout_s)
+            yield
+            # by name, since closing frees it only with the last duplicate
+            fcntl.flock(own, fcntl.LOCK_UN)
     finally:
         if held:
             _in_process.release()
