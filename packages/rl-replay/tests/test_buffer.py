@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tensordict import TensorDict
+from tensordict import TensorClass, TensorDict
 
 from rl_layout import Segments, check_layout, keys
 from rl_layout.testing import EndKind, environments, trajectories
@@ -932,3 +932,16 @@ def test_pinning_changes_nothing_where_there_is_no_device() -> None:
     one, two = (buffer.sample() for buffer in buffers)
     assert torch.equal(one, two)
     assert not two.is_pinned()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensorclasses_that_are_defined_in_a_function_are_stored_and_read(shared: bool) -> None:
+    class Local(TensorClass):
+        a: torch.Tensor
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(80), batch_size=2, shared=shared)
+    buffer.extend(Local(torch.arange(3), batch_size=[3]))
+    buffer.add(Local(torch.tensor(3), batch_size=[]))
+    assert isinstance(buffer[:], Local)
+    assert buffer[:].a.tolist() == [0, 1, 2, 3]
+    assert isinstance(buffer.sample(), Local)

@@ -63,7 +63,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         lossless: bool | Sequence[NestedKey] = False,
         lanes: int | None = None,
     ) -> None:
-        if torch.device(device).type != "cpu":
+        if not isinstance(device, str | torch.device) or torch.device(device).type != "cpu":
             raise ValueError(
                 f"files lie on the CPU, got device {device}: move samples with a transform."
             )

@@ -50,7 +50,7 @@ class Storage(ABC):
             raise TypeError(f"max_size must be an integer, got {max_size!r}: use int(max_size).")
         if max_size < 1:
             raise ValueError(f"max_size must be at least 1, got {max_size}.")
-        if ndim not in (1, 2, 3):
+        if not isinstance(ndim, int) or ndim not in (1, 2, 3):
             raise ValueError(f"ndim must be 1, 2 or 3, got {ndim}: merge batch dimensions.")
         self.ring: Ring = PrivateRing(int(max_size))
         self.arrangement = Arrangement(ndim, ndim - 1)
