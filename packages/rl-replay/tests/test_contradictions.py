@@ -22,10 +22,10 @@ from rl_replay import (
 )
 
 STORAGES = {
-    "memory": lambda size: LazyTensorStorage(size),
-    "lossless": lambda size: LazyTensorStorage(size, lossless=True),
-    "file": lambda size: LazyMemmapStorage(size),
-    "lossless file": lambda size: LazyMemmapStorage(size, lossless=True),
+    "memory": lambda size, lanes=None: LazyTensorStorage(size, lanes=lanes),
+    "lossless": lambda size, lanes=None: LazyTensorStorage(size, lanes=lanes, lossless=True),
+    "file": lambda size, lanes=None: LazyMemmapStorage(size, lanes=lanes),
+    "lossless file": lambda size, lanes=None: LazyMemmapStorage(size, lanes=lanes, lossless=True),
 }
 
 
@@ -72,7 +72,7 @@ def filled(storage, vector, steps, **parts):
 @pytest.mark.parametrize("storage", STORAGES)
 def test_slices_of_a_vector_laid_along_the_batch_hold_one_episode_each(storage, shared, marked):
     vector = Vector([4, 7, 5, 9], marked)
-    made = STORAGES[storage](8 * 60 if shared else 60)
+    made = STORAGES[storage](60, 1 if shared else None)
     buffer, said = filled(made, vector, 20, shared=shared)  # the ring is gone around
     for _ in range(5):
         sample = buffer.sample()

@@ -20,7 +20,16 @@ from rl_layout.keys import NestedKey
 from rl_replay.extent import Extent
 from rl_replay.marker_keys import MarkerKeys
 from rl_replay.marks import Marks
-from rl_replay.observations import Contradictions, Last, Side, contradictions, rows_of
+from rl_replay.observations import (
+    Contradictions,
+    Last,
+    Side,
+    contradictions,
+    go_on,
+    last_rows,
+    observed,
+    rows_of,
+)
 from rl_slabs import Span
 from rl_slabs.dtypes import carrier
 from rl_slabs.plain_leaves import Known
@@ -142,7 +151,8 @@ class Links:
         found = self._by_bits(leaves, marks, back, stride)
         beside = stride == 1 < extent.count and not extent.named and self._beside(seen)
         if beside and found.lasts:
-            found = found._replace(lasts=self._side(leaves, marks, found.back))
+            rows = observed(leaves, self.keys, 1)
+            found = found._replace(lasts=Side.of(marks, found.back, rows, self.capacity))
         return found._replace(contradictions=seen)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
@@ -169,7 +179,7 @@ class Links:
         pairs = keys.observations
         if not pairs:
             return Found(_NONE, {}, ())
-        lasts = self._last_rows()
+        lasts = last_rows(self._lasts)
         goes_on = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
         last = _OVER
         if not self._ends(get):
@@ -387,7 +397,7 @@ class Links:
             return Found(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-        self._continue(leaves, marks, back, stride)
+        go_on(self._lasts, self.keys, leaves, marks, back, stride)
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
@@ -403,52 +413,9 @@ class Links:
             lasts.append(Last(*marks.name(row), True, bits))
         return Found(back, {}, (), lasts)
 
-    def _continue(
-        self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32], stride: int
-    ) -> None:
-        """Complete `back` where rows go on from those of the last call, bit for bit."""
-        count, former, lasts = len(back), self._lasts, self._last_rows()
-        if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
-            goes_on = former.goes_on(marks, self._observed(leaves, 0)) & (back == 0)
-            # rows that this call overwrites are continued by none
-            goes_on[: max(0, 2 * count - self.capacity)] = False
-            back[goes_on] = count
-            if goes_on[-1]:
-                return  # the last row is continued, and by no second one
-        if not len(lasts) == stride <= count:
-            return
-        heads: list[NDArray[Any]] = []
-        for row, before in enumerate(lasts):
-            begins = not before.waits or (marks.init is not None and marks.init[row])
-            if begins or back[row] or not before.precedes(*marks.name(row)):
-                continue
-            heads = heads or [
-                rows_of(leaves, key, path, slice(0, stride))
-                for (key, _), (path, _) in zip(
-                    self.keys.observations, self.keys.observed, strict=True
-                )
-            ]
-            if [bits[row].tobytes() for bits in heads] == before.following:
-                back[row] = stride
-
-    def _observed(self, leaves: Leaves | Known, which: int) -> list[NDArray[Any]]:
-        """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
-        pairs = zip(self.keys.observations, self.keys.observed, strict=True)
-        return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
-
     def _beside(self, seen: Contradictions) -> bool:
         """Whether the rows of one call are of as many environments, as far as it can be told."""
         return 2 * seen.cut > seen.compared if seen.compared else self._is_beside
-
-    def _side(self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32]) -> Side:
-        """The rows of a call of which each is another environment's."""
-        continued = np.zeros(len(back), dtype=np.bool_)
-        continued[:-1] = back[1:] == 1
-        return Side.of(marks, continued, self._observed(leaves, 1))
-
-    def _last_rows(self) -> Sequence[Last]:
-        lasts = self._lasts
-        return [lasts.last()] if isinstance(lasts, Side) else lasts
 
     def _follows(
         self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]

@@ -107,23 +107,29 @@ class Side:
         marks: Their markers, copied.
         waits: Which of them nobody continues, bool `[n]`.
         following: Their next observations, bit for bit, `[n, words]` each.
+        capacity: Rows of the ring.
     """
 
     marks: Marks
     waits: NDArray[np.bool_]
     following: Sequence[NDArray[Any]]
+    capacity: int
 
     @classmethod
-    def of(cls, marks: Marks, continued: NDArray[np.bool_], rows: Iterable[NDArray[Any]]) -> Self:
+    def of(
+        cls, marks: Marks, back: NDArray[np.int32], rows: Iterable[NDArray[Any]], capacity: int
+    ) -> Self:
         """The rows of a call.
 
         Args:
             marks: Their markers.
-            continued: Those that another row of the call continues.
+            back: Their distances to the rows that they continue.
             rows: Their next observations, one array for each leaf.
+            capacity: Rows of the ring.
         """
-        waits = marks.before_others() & ~continued
-        return cls(marks.copy(), waits, [words(row).copy() for row in rows])
+        waits = marks.before_others()
+        waits[:-1] &= back[1:] != 1
+        return cls(marks.copy(), waits, [words(row).copy() for row in rows], capacity)
 
     def last(self) -> Last:
         """The last row alone, as where the next call has another number of rows."""
@@ -138,6 +144,8 @@ class Side:
             rows: Their observations, one array for each leaf.
         """
         found = self.waits & marks.after_others()
+        # rows that the next call overwrites are continued by none
+        found[: max(0, 2 * len(found) - self.capacity)] = False
         for mine, others in zip(self.marks.ids, marks.ids, strict=True):
             found &= mine == others
         if self.marks.step is not None and marks.step is not None:
@@ -147,6 +155,44 @@ class Side:
                 break
             found &= (before == words(row)).all(1)
         return found
+
+
+def last_rows(lasts: Sequence[Last] | Side) -> Sequence[Last]:
+    """The last row of each run."""
+    return [lasts.last()] if isinstance(lasts, Side) else lasts
+
+
+def observed(leaves: Leaves | Known, known: MarkerKeys, which: int) -> list[NDArray[Any]]:
+    """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
+    pairs = zip(known.observations, known.observed, strict=True)
+    return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
+
+
+def go_on(
+    former: Sequence[Last] | Side,
+    known: MarkerKeys,
+    leaves: Leaves | Known,
+    marks: Marks,
+    back: NDArray[np.int32],
+    stride: int,
+) -> None:
+    """Complete `back` where rows go on from those of the last call, bit for bit."""
+    count, lasts = len(back), last_rows(former)
+    if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
+        goes_on = former.goes_on(marks, observed(leaves, known, 0)) & (back == 0)
+        back[goes_on] = count
+        if goes_on[-1]:
+            return  # the last row is continued, and by no second one
+    if not len(lasts) == stride <= count:
+        return
+    heads: list[NDArray[Any]] = []
+    for row, before in enumerate(lasts):
+        begins = not before.waits or (marks.init is not None and marks.init[row])
+        if begins or back[row] or not before.precedes(*marks.name(row)):
+            continue
+        heads = heads or observed(leaves, known, 0)
+        if [bits[row].tobytes() for bits in heads] == before.following:
+            back[row] = stride
 
 
 def words(rows: NDArray[Any]) -> NDArray[Any]:
