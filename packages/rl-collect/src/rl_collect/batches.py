@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_collect.arguments import check_state
 from rl_collect.episodes import Episodes
 from rl_collect.group_starts import GroupStarts
 from rl_collect.joining import cat
@@ -190,6 +191,7 @@ class Batches:
         Raises:
             ValueError: it is of environments of another batch size.
         """
+        check_state(state, self.state_dict(), "Collector")
         self._ids.load_state_dict(state["ids"])
         self._groups.load_state_dict(state["groups"])
         self.frames, self.policy_version = state["frames"], state["policy_version"]

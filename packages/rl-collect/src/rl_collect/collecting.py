@@ -12,8 +12,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_collect.arguments import check_count, check_seconds
 from rl_collect.at_exit import forget, shut_at_exit
-from rl_collect.numbers import check_count, check_seconds
 from rl_collect.patience import Patience
 from rl_collect.progress import Progress
 

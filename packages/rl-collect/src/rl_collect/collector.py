@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
+from rl_collect.arguments import check_state, check_switches
 from rl_collect.batches import Batches
 from rl_collect.collecting import Collecting, between_batches
 from rl_collect.devices import Devices, Moved, mover, policy_on
@@ -125,6 +126,13 @@ class Collector(Collecting):
         profile: bool = False,
         shutdown_timeout_s: float = 60.0,
     ) -> None:
+        check_switches(
+            {
+                "no_cuda_sync": no_cuda_sync,
+                "auto_register_policy_transforms": auto_register_policy_transforms,
+                "progress": progress,
+            }
+        )
         super().__init__(
             total_frames,
             replay_buffer,
@@ -134,7 +142,7 @@ class Collector(Collecting):
         self.settings = Settings(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
-            init_random_frames=init_random_frames or 0,
+            init_random_frames=0 if init_random_frames is None else init_random_frames,
             reset_at_each_iter=reset_at_each_iter,
             set_truncated=set_truncated,
             split_trajs=split_trajs,
@@ -297,6 +305,7 @@ class Collector(Collecting):
             >>> Collector(CountingEnv(), frames_per_batch=3).set_seed(0) > 0
             True
         """
+        check_switches({"static_seed": static_seed})
         following = self.env.set_seed(seed, static_seed)
         self.reset()
         return following
@@ -390,8 +399,11 @@ class Collector(Collecting):
 
         Raises:
             NotImplementedError: the environment cannot load a state.
+            TypeError: it is no dictionary.
+            KeyError: it is the state of something else.
             ValueError: it is of other environments. The collector stays what it was then.
         """
+        check_state(state, ("batches", "policy", "env", "random"), type(self).__name__)
         before = deepcopy(self.state_dict())
         try:
             self._load(state)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_collect.arguments import as_flags, check_sizes, check_state
+
 RECENT = 100
 """Of how many episodes the means are taken."""
 
@@ -30,7 +32,8 @@ class Episodes:
     """
 
     def __init__(self, batch_size: tuple[int, ...]) -> None:
-        self.finished = 0
+        batch_size = check_sizes(batch_size, "batch_size")
+        self._batch_size, self.finished = batch_size, 0
         self._return: NDArray[np.float64] = np.zeros(int(np.prod(batch_size)))
         self._length: NDArray[np.int64] = np.zeros(self._return.shape, dtype=np.int64)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
@@ -51,9 +54,14 @@ class Episodes:
         Args:
             reward: `[*B, T, ...]`; further dimensions are added up.
             over: bool `[*B, T]`, the steps that end an episode.
+
+        Raises:
+            TypeError: they are no numbers, or no bool flags.
+            ValueError: a shape is another one.
         """
+        over = as_flags(over, (*self._batch_size, -1), "over")
         flags = over.reshape(-1, over.shape[-1])
-        gained = reward.reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
+        gained = _rewards(reward, over.shape).reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
         total = gained.cumsum(1) + self._return[:, None]
         steps = np.arange(1, flags.shape[1] + 1) + self._length[:, None]
         env, place = np.nonzero(flags)
@@ -77,7 +85,9 @@ class Episodes:
         Args:
             rows: bool `[*B]`, of which environments; of all unless given.
         """
-        chosen = slice(None) if rows is None else rows.reshape(-1)
+        chosen: Any = slice(None)
+        if rows is not None:
+            chosen = as_flags(rows, self._batch_size, "rows").reshape(-1)
         self._return[chosen], self._length[chosen] = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,7 +109,29 @@ class Episodes:
         Args:
             state: what `state_dict` returned.
         """
-        self.finished = state["finished"]
-        self._return, self._length = state["return"].numpy().copy(), state["length"].numpy().copy()
+        check_state(state, ("finished", "return", "length", "recent"), type(self).__name__)
+        total, length = np.array(state["return"]), np.array(state["length"])
+        if not total.shape == length.shape == self._return.shape:
+            msg = (
+                f"the state is of {len(total)} environments: expected {len(self._return)}. Load it "
+                "where as many play."
+            )
+            raise ValueError(msg)
+        self.finished, self._return, self._length = state["finished"], total, length
         self._recent.clear()
         self._recent.extend((float(one), int(length)) for one, length in state["recent"])
+
+
+def _rewards(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Rewards `[*B, T, ...]` as an array of numbers."""
+    try:
+        found = np.asarray(reward)
+    except (TypeError, ValueError, RuntimeError):
+        found = np.empty((), object)
+    if found.dtype.kind not in "fiub":
+        msg = f"reward must be numbers, as an array or a tensor: got {reward!r:.200}."
+        raise TypeError(msg)
+    if found.shape[: len(shape)] != shape:
+        msg = f"reward must begin with the shape of over, {shape}: got {found.shape}."
+        raise ValueError(msg)
+    return found

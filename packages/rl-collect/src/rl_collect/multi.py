@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
+from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
 from rl_collect.collecting import Collecting, between_batches
 from rl_collect.crew import Crew
 from rl_collect.devices import mover
@@ -102,6 +103,9 @@ class MultiCollector(Collecting):
         shutdown_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
+        check_switches({"sync": sync, "restart_workers": restart_workers, "progress": progress})
+        check_seconds(timeout_s, "timeout_s")
+        check_count(frames_per_batch, 1, "frames_per_batch")
         policy = None if takes_steps(policy) else policy
         makers = makers_of(create_env_fn, num_workers)
         check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
@@ -288,6 +292,7 @@ class MultiCollector(Collecting):
         """
         self._require_sync()
         self._settle()
+        check_state(state, ("frames", "policy_version", "workers"), type(self).__name__)
         saved = state["workers"]
         if len(saved) != len(self._crew):
             msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
+from rl_collect.arguments import check_count, check_switches
 from rl_envs import EnvBase
 
 
@@ -126,20 +126,30 @@ class Settings:
         return num_steps
 
     def _check_numbers(self) -> None:
-        limits: dict[str, Any] = {
-            "frames_per_batch": self.frames_per_batch,
-            "trajs_per_batch": 1 if self.trajs_per_batch is None else self.trajs_per_batch,
-            "max_unfinished_frames": self.max_unfinished_frames,
-            "total_frames": 1 if self.total_frames == -1 else self.total_frames,
-            "init_random_frames": self.init_random_frames + 1,
-        }
-        for name, value in limits.items():
-            if not isinstance(value, Integral):
-                msg = f"{name} must be an integer: got {getattr(self, name)!r}."
-                raise TypeError(msg)
-            if value < 1:
-                msg = f"{name} is too small: got {getattr(self, name)}."
-                raise ValueError(msg)
+        for name in ("frames_per_batch", "max_unfinished_frames"):
+            check_count(getattr(self, name), 1, name)
+        check_count(self.init_random_frames, 0, "init_random_frames")
+        if self.trajs_per_batch is not None:
+            check_count(self.trajs_per_batch, 1, "trajs_per_batch")
+        if check_count(self.total_frames, -1, "total_frames") == 0:
+            msg = "total_frames is too small: expected 1 or more, or -1 for no end, got 0."
+            raise ValueError(msg)
+        names = (
+            "reset_at_each_iter",
+            "set_truncated",
+            "split_trajs",
+            "compact_obs",
+            "track_traj_ids",
+            "extend_buffer",
+            "profile",
+        )
+        check_switches({name: getattr(self, name) for name in names})
+        if not isinstance(self.exploration_type, InteractionType):
+            msg = (
+                "exploration_type must be a tensordict.nn.InteractionType: got "
+                f"{self.exploration_type!r:.200}."
+            )
+            raise TypeError(msg)
 
     def _exclusions(self) -> list[tuple[bool, str]]:
         has_buffer, by_step = self.replay_buffer is not None, not self.extend_buffer

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_collect.arguments import as_flags, check_sizes, check_state
+
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
@@ -63,8 +65,12 @@ class TrajectoryIds:
     """
 
     def __init__(self, batch_size: tuple[int, ...], producer: int | None = None) -> None:
+        batch_size = check_sizes(batch_size, "batch_size")
         if producer is None:
             producer = secrets.randbits(PRODUCER_BITS)
+        if not isinstance(producer, int) or isinstance(producer, bool):
+            msg = f"producer must be a whole number: got {producer!r:.200}."
+            raise TypeError(msg)
         if not 0 <= producer < 1 << PRODUCER_BITS:
             msg = f"producer must be at least 0 and below 2**{PRODUCER_BITS}: got {producer}."
             raise ValueError(msg)
@@ -92,6 +98,8 @@ class TrajectoryIds:
             >>> ids.mark(np.array([False])).ids.item()
             1
         """
+        if not isinstance(rows, bool | np.bool_):
+            rows = as_flags(rows, self._fresh.shape, "rows")
         self._fresh = np.array(self._fresh | rows)
 
     def mark(self, over: Flags) -> Marks:
@@ -103,6 +111,7 @@ class TrajectoryIds:
         Returns:
             Their markers, each `[*B, T]`.
         """
+        over = as_flags(over, (*self._fresh.shape, -1), "over")
         is_init = np.empty_like(over)
         is_init[..., 0] = self._fresh
         is_init[..., 1:] = over[..., :-1]
@@ -156,7 +165,9 @@ class TrajectoryIds:
         Raises:
             ValueError: it is of environments of another batch size.
         """
-        found = {name: state[name].numpy().copy() for name in ("fresh", "ids", "steps")}
+        names = ("fresh", "ids", "steps")
+        check_state(state, (*names, "producer", "begun"), type(self).__name__)
+        found = {name: np.array(state[name]) for name in names}
         if found["ids"].shape != self._ids.shape:
             msg = (
                 f"the state is of environments of batch size {found['ids'].shape}: expected "

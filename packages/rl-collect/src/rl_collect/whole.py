@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_collect.arguments import as_flags, check_count, check_state
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest, tensors
 
@@ -39,10 +40,8 @@ class WholeTrajectories:
     """
 
     def __init__(self, num_envs: int, max_held: int = 1_000_000) -> None:
-        if max_held < 1:
-            msg = f"max_held must be at least 1 row: got {max_held}."
-            raise ValueError(msg)
-        self._num_envs, self._max_held = num_envs, max_held
+        self._num_envs = check_count(num_envs, 1, "num_envs")
+        self._max_held = check_count(max_held, 1, "max_held")
         self._rows: Leaves = {}  # [held], oldest first
         self._env = torch.empty(0, dtype=torch.int64)  # whose each of them is
 
@@ -70,11 +69,20 @@ class WholeTrajectories:
             KeyError: the batch lacks an entry of those before, or has another one.
             ValueError: it is of another number of environments.
         """
+        if not isinstance(batch, TensorDictBase) or not batch.ndim:
+            msg = f"expected a batch [*B, T]: got {batch!r:.200}."
+            raise TypeError(msg)
         num_steps = batch.shape[-1]
         if batch.numel() != self._num_envs * num_steps:
             msg = f"expected {self._num_envs} environments: got a batch {tuple(batch.shape)}."
             raise ValueError(msg)
-        flag = batch.get(keys.NEXT_DONE) if over is None else over
+        flag = keys.require(batch, keys.NEXT_DONE) if over is None else over
+        if not isinstance(flag, Tensor) or flag.dtype != torch.bool:
+            msg = f"over must be a bool tensor {tuple(batch.shape)}: got {flag!r:.200}."
+            raise TypeError(msg)
+        if flag.numel() != batch.numel():
+            msg = f"over must have shape {tuple(batch.shape)}: got {tuple(flag.shape)}."
+            raise ValueError(msg)
         ends = torch.cat([torch.zeros(self.held, dtype=torch.bool), flag.reshape(-1).cpu()])
         env = torch.arange(self._num_envs).repeat_interleave(num_steps)
         env = torch.cat([self._env, env])
@@ -100,7 +108,9 @@ class WholeTrajectories:
             [False, True]
         """
         order = torch.argsort(self._env, stable=True)
-        cut = torch.ones(self._num_envs, dtype=torch.bool) if rows is None else rows
+        cut = torch.ones(self._num_envs, dtype=torch.bool)
+        if rows is not None:
+            cut = torch.from_numpy(as_flags(rows, (self._num_envs,), "rows").copy())
         chosen = cut[self._env[order]]
         env = self._env[order[chosen]]
         pieces = self._hand_out(self._rows, self._env, order[chosen], order[~chosen])
@@ -139,6 +149,11 @@ class WholeTrajectories:
         Args:
             state: what `state_dict` returned.
         """
+        check_state(state, ("env", "rows"), type(self).__name__)
+        if not isinstance(state["env"], Tensor) or not isinstance(state["rows"], dict):
+            found = type(state["env"]).__name__
+            msg = f"the state is of something else: expected a tensor 'env', got {found}."
+            raise TypeError(msg)
         self._env = state["env"].clone()
         self._rows = dict(_of(TensorDict(state["rows"], [len(self._env)]).clone()))
 

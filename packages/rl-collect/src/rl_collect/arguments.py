@@ -1,0 +1,84 @@
+"""Checks of what a caller gives."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def check_count(number: Any, least: int, name: str) -> int:
+    """Raise unless it is a whole number that is large enough; return it as an int."""
+    try:
+        found = None if isinstance(number, bool) else operator.index(number)
+    except (TypeError, ValueError, RuntimeError):  # tensors of several elements among them
+        found = None
+    if found is None:
+        msg = f"{name} must be an integer: got {number!r:.200}."
+        raise TypeError(msg)
+    if found < least:
+        msg = f"{name} is too small: expected {least} or more, got {found}."
+        raise ValueError(msg)
+    return found
+
+
+def check_seconds(number: Any, name: str) -> float:
+    """Raise unless it is a number of seconds, 0 or more; return it as a float."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        msg = f"{name} must be a number of seconds: got {number!r:.200}."
+        raise TypeError(msg)
+    if math.isnan(number) or number < 0:
+        msg = f"{name} must be 0 or more seconds: got {number}."
+        raise ValueError(msg)
+    return float(number)
+
+
+def check_switches(switches: Mapping[str, Any]) -> None:
+    """Raise unless each is True or False."""
+    for name, value in switches.items():
+        if not isinstance(value, bool | int | np.bool_):
+            msg = f"{name} must be True or False: got {value!r:.200}."
+            raise TypeError(msg)
+
+
+def check_sizes(sizes: Any, name: str) -> tuple[int, ...]:
+    """Raise unless it is a sequence of sizes; return it as a tuple."""
+    if not isinstance(sizes, tuple | list):
+        msg = f"{name} must be a tuple of sizes, as (2,) or (): got {sizes!r:.200}."
+        raise TypeError(msg)
+    return tuple(check_count(size, 0, name) for size in sizes)
+
+
+def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]:
+    """Raise unless a state dictionary has these entries."""
+    if not isinstance(state, Mapping):
+        msg = f"{who} loads the dictionary that its state_dict() returned: got {state!r:.200}."
+        raise TypeError(msg)
+    missing = [name for name in names if name not in state]
+    if missing:
+        msg = f"the state is of something else than a {who}: {missing} are missing in {list(state)}"
+        raise KeyError(msg)
+    return state
+
+
+def as_flags(flags: Any, shape: tuple[int, ...], name: str) -> NDArray[np.bool_]:
+    """Read bool flags of a shape as an array; -1 in the shape is any size."""
+    try:
+        found = np.asarray(flags)
+    except (TypeError, ValueError, RuntimeError):
+        found = np.empty((), object)
+    if found.dtype != np.bool_:
+        msg = f"{name} must be bool, as an array or a tensor: got {flags!r:.200}."
+        raise TypeError(msg)
+    fits = len(found.shape) == len(shape) and all(
+        wanted in (-1, size) for size, wanted in zip(found.shape, shape, strict=True)
+    )
+    if not fits:
+        expected = tuple("T" if size == -1 else size for size in shape)
+        msg = f"{name} must have shape {expected}: got {found.shape}."
+        raise ValueError(msg)
+    return found
