@@ -21,7 +21,7 @@ def check_count(number: Any, least: int, name: str) -> int:
         msg = f"{name} must be an integer: got {number!r:.200}."
         raise TypeError(msg)
     if found < least:
-        msg = f"{name} is too small: expected {least} or more, got {found}."
+        msg = f"{name} is too small: it must be at least {least}, got {found}."
         raise ValueError(msg)
     return found
 

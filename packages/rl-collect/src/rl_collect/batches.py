@@ -257,7 +257,7 @@ class Batches:
         found = [batch.get(keys.next_key(key)).cpu() for key in self._env.reward_keys]
         if len(found) == 1:
             return found[0].numpy()
-        return torch.cat([one.flatten(batch.ndim - 1) for one in found], -1).numpy()
+        return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         """Name what is done for torch's profiler, where that is switched on.

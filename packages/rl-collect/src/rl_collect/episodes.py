@@ -110,7 +110,7 @@ class Episodes:
             state: what `state_dict` returned.
         """
         check_state(state, ("finished", "return", "length", "recent"), type(self).__name__)
-        total, length = np.array(state["return"]), np.array(state["length"])
+        total, length = (np.asarray(state[name]).copy() for name in ("return", "length"))
         if not total.shape == length.shape == self._return.shape:
             msg = (
                 f"the state is of {len(total)} environments: expected {len(self._return)}. Load it "

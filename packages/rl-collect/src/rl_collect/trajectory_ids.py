@@ -167,7 +167,7 @@ class TrajectoryIds:
         """
         names = ("fresh", "ids", "steps")
         check_state(state, (*names, "producer", "begun"), type(self).__name__)
-        found = {name: np.array(state[name]) for name in names}
+        found = {name: np.asarray(state[name]).copy() for name in names}
         if found["ids"].shape != self._ids.shape:
             msg = (
                 f"the state is of environments of batch size {found['ids'].shape}: expected "
