@@ -147,7 +147,7 @@ def test_the_modules_stay_the_callers():
 
 def test_bad_input_is_refused():
     batch = stateful(trajectories([5], first_step=2))
-    with pytest.raises(ValueError, match="at least 1 row, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         BurnIn(Leaky(), 0)
     with pytest.raises(TypeError, match="in_keys and out_keys, got Linear"):
         BurnIn(torch.nn.Linear(2, 2), 3)

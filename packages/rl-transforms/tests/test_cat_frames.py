@@ -225,7 +225,7 @@ def test_what_goes_into_an_environment_keeps_its_stack():
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="both frame and stack"):
         CatFrames(4, -3, ["pixels"], ["pixels"])
-    with pytest.raises(ValueError, match="at least 1 frame, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         CatFrames(0, -3)
     with pytest.raises(ValueError, match=r"negative number.*got 1"):
         CatFrames(4, 1)

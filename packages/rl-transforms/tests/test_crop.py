@@ -76,7 +76,7 @@ def test_a_generator_repeats_its_windows():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         RandomCropTensorDict(0)
     with pytest.raises(ValueError, match="a row of 5 steps is shorter than 6"):
         RandomCropTensorDict(6)(rows(3, 5))

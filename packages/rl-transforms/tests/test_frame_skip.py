@@ -22,7 +22,7 @@ def test_rows_stay_as_they_are():
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ValueError, match="at least 1: got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         FrameSkip(0)
     with pytest.raises(ValueError, match="cannot sit in a buffer"):
         FrameSkip(2).check_place("buffer")

@@ -27,7 +27,7 @@ def test_what_does_nothing_may_be_said():
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         NoopReset(0)
     with pytest.raises(ValueError, match="cannot sit in a buffer"):
         NoopReset().check_place("buffer")

@@ -127,7 +127,7 @@ def test_bytes_stay_bytes():
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ValueError, match="at least 1 frame, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         TimeMaxPool(T=0)
     with pytest.raises(KeyError, match=r"'observation' is missing.*Call reset first"):
         TimeMaxPool(T=2).step(TensorDict({}, [2]), TensorDict({"observation": frames(1, 2)}, [2]))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from rl_recurrent.arguments import check_network_arguments, check_tensor, shown
 from rl_recurrent.weights import LayerWeights
 
 
@@ -68,6 +72,18 @@ class LSTMCell(nn.LSTMCell):
         True
     """
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = {"input_size": input_size, "hidden_size": hidden_size}
+        check_network_arguments(sizes, {"bias": bias, "device": device, "dtype": dtype})
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -83,7 +99,11 @@ class LSTMCell(nn.LSTMCell):
         Raises:
             ValueError: a shape does not fit.
         """
-        h, c = (None, None) if hx is None else hx
+        given: Any = (None, None) if hx is None else hx
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            msg = f"hx: expected h and c, got {shown(hx)}."
+            raise TypeError(msg)
+        h, c = given
         h, c = _state(self, input, h), _state(self, input, c)
         return lstm_step(input, h, c, _weights(self))
 
@@ -98,6 +118,18 @@ class GRUCell(nn.GRUCell):
         >>> GRUCell(3, 5)(torch.randn(2, 3)).shape
         torch.Size([2, 5])
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = {"input_size": input_size, "hidden_size": hidden_size}
+        check_network_arguments(sizes, {"bias": bias, "device": device, "dtype": dtype})
+        super().__init__(input_size, hidden_size, bias, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Step once.
@@ -121,6 +153,7 @@ def _weights(cell: nn.RNNCellBase) -> LayerWeights:
 
 
 def _state(cell: nn.RNNCellBase, x: Tensor, state: Tensor | None) -> Tensor:
+    check_tensor("input", x)
     if x.ndim not in (1, 2) or x.shape[-1] != cell.input_size:
         width = cell.input_size
         msg = f"expected inputs [{width}] or [B, {width}]: got {list(x.shape)}."
@@ -128,6 +161,7 @@ def _state(cell: nn.RNNCellBase, x: Tensor, state: Tensor | None) -> Tensor:
     expected = [*x.shape[:-1], cell.hidden_size]
     if state is None:
         return x.new_zeros(expected)
+    check_tensor("hx", state)
     if list(state.shape) != expected:
         msg = f"expected a state of shape {expected}: got {list(state.shape)}."
         raise ValueError(msg)

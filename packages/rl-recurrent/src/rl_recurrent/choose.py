@@ -20,11 +20,12 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from rl_layout import Segments
+from rl_recurrent.arguments import shown
 from rl_recurrent.settings import Settings
 
 Cell: TypeAlias = Literal["lstm", "gru"]
@@ -94,6 +95,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
         The choice.
 
     Raises:
+        TypeError: an argument is of another type.
         RuntimeError: the backend that was asked for cannot run here.
         ValueError: it cannot give what is wanted.
 
@@ -102,6 +104,15 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
         >>> print(explain_backend(Work("gru", 128), segments))
         pack: GRU on a CPU, segments of several lengths
     """
+    given: tuple[tuple[str, Any, Any], ...] = (
+        ("work", work, Work),
+        ("segments", segments, Segments),
+        ("settings", settings, Settings | None),
+    )
+    for name, value, kind in given:
+        if not isinstance(value, kind):
+            msg = f"{name}: expected {name.capitalize()}, got {shown(value)}."
+            raise TypeError(msg)
     asked = "auto" if settings is None else settings.backend
     if asked != "auto":
         check_backend(asked, work)

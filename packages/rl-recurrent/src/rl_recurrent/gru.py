@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_layout import Segments
+from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.module import RecurrentModule
 from rl_recurrent.settings import Settings
 from rl_recurrent.torch_layout import run_network
@@ -52,6 +53,17 @@ class GRU(nn.RNNBase):
         *,
         recurrent_backend: str = "auto",
     ) -> None:
+        check_network_arguments(
+            {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers},
+            {
+                "bias": bias,
+                "batch_first": batch_first,
+                "bidirectional": bidirectional,
+                "dropout": dropout,
+                "device": device,
+                "dtype": dtype,
+            },
+        )
         super().__init__(
             "GRU",
             input_size,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_layout import Segments
+from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.module import RecurrentModule
 from rl_recurrent.settings import Settings
 from rl_recurrent.torch_layout import run_network
@@ -54,6 +55,18 @@ class LSTM(nn.RNNBase):
         *,
         recurrent_backend: str = "auto",
     ) -> None:
+        check_network_arguments(
+            {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers},
+            {
+                "bias": bias,
+                "batch_first": batch_first,
+                "bidirectional": bidirectional,
+                "dropout": dropout,
+                "proj_size": proj_size,
+                "device": device,
+                "dtype": dtype,
+            },
+        )
         super().__init__(
             "LSTM",
             input_size,

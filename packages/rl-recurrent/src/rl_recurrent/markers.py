@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
 from rl_layout.memo import Memo
+from rl_recurrent.arguments import check_batch
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
@@ -78,6 +79,7 @@ def require_is_init(batch: TensorDictBase) -> Tensor:
         >>> require_is_init(trajectories([1, 1])).flatten()
         tensor([True, True])
     """
+    check_batch(batch)
     marker: Tensor | None = batch.get(keys.IS_INIT, None)
     if marker is None:
         msg = (

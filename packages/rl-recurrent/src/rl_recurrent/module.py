@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_layout.keys import NestedKey, as_tuple
+from rl_recurrent.arguments import check_network_arguments, shown
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.choose import Cell, Choice
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
@@ -95,8 +97,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             given = _made(make, sizes, {**shape, "device": device, "dtype": dtype})
         else:
             _check_given(given, sizes, self.cell)
-        if burn_in < 0:
-            msg = f"burn_in must be 0 or more rows: got {burn_in}."
+        if not isinstance(burn_in, int | Integral) or burn_in < 0:
+            msg = f"burn_in must be 0 or more rows: got {shown(burn_in)}."
             raise ValueError(msg)
         if burn_in and given.bidirectional:
             msg = "burn_in warms up a state that goes forward in time: leave bidirectional False."
@@ -162,6 +164,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         Raises:
             ValueError: a shape does not fit.
         """
+        if len(tensors) != len(self.in_keys):
+            msg = f"expected a tensor for each of {self.in_keys}: got {len(tensors)}."
+            raise ValueError(msg)
         x, *given, _ = tensors
         states = tuple(given)
         for state, shape in zip(states, self._shapes, strict=True):
@@ -204,7 +209,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             RuntimeError: the backend that was asked for cannot run here.
             ValueError: it cannot give what is wanted, or markers contradict each other.
         """
-        x, segments = keys.require(batch, self.in_keys[0]), recurrent_segments(batch)
+        segments = recurrent_segments(batch)
+        x = keys.require(batch, self.in_keys[0])
         network = Network.of(self.network)
         return choice_for(x, segments, network, self.settings, every_state=self.every_state)
 
@@ -241,7 +247,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             KeyError: a key is missing.
             ValueError: markers contradict each other.
         """
-        numbers, segments = keys.require(batch, keys.ROW), recurrent_segments(batch)
+        segments = recurrent_segments(batch)
+        numbers = keys.require(batch, keys.ROW)
         x, states = self._inputs(batch, segments)
         network = Network.of(self.network)
         _, after = unroll(x, segments, states, network, self._every(), every_state=True)
@@ -340,6 +347,9 @@ def _made(make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, 
     if not arguments["batch_first"]:
         msg = "tensordicts have time last: leave batch_first True."
         raise ValueError(msg)
+    named = dict(zip(("input_size", "hidden_size"), sizes, strict=True))
+    layers = {"num_layers": arguments.get("num_layers", 1)}
+    check_network_arguments({**named, **layers}, arguments)
     network: nn.RNNBase = make(*sizes, **arguments)
     return network
 

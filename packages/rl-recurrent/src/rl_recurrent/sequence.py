@@ -7,6 +7,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_layout.tensordict_fast import find
+from rl_recurrent.arguments import check_batch
 
 
 def require_sequence(batch: TensorDictBase) -> None:
@@ -22,6 +23,7 @@ def require_sequence(batch: TensorDictBase) -> None:
         >>> from rl_layout.synthetic import trajectories
         >>> require_sequence(trajectories([2]))
     """
+    check_batch(batch)
     if not batch.batch_size:
         msg = (
             "recurrent mode expects rows [N] or [*B, T]: got batch size []. "

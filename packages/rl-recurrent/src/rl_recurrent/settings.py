@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
@@ -42,9 +43,11 @@ class Settings:
             "save": ("auto", "state", "gates"),
         }
         for name, values in known.items():
-            if getattr(self, name) not in values:
+            value: Any = getattr(self, name)
+            if not isinstance(value, str) or value not in values:
                 msg = f"{name} must be one of {', '.join(values)}: got {getattr(self, name)!r}."
                 raise ValueError(msg)
-        if self.max_length is not None and self.max_length < 1:
+        length: Any = self.max_length
+        if length is not None and (not isinstance(length, int) or length < 1):
             msg = f"max_length must be at least 1: got {self.max_length}."
             raise ValueError(msg)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rl_layout import Segments
+from rl_recurrent.arguments import check_tensor
 from rl_recurrent.choose import is_dense
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
 from rl_recurrent.network import Network
@@ -49,6 +50,7 @@ def run_network(
     if isinstance(x, PackedSequence):
         msg = "packed sequences are not taken: pass the rows end to end, and segments=."
         raise TypeError(msg)
+    check_tensor("input", x)
     if segments is not None:
         return _over_segments(module, x, states, segments, settings)
     if x.ndim not in (2, 3):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key
+from rl_transforms.arguments import check_whole
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.transform import Transform
 
@@ -89,9 +90,7 @@ class BurnIn(Transform):
             ):
                 msg = f"expected a module with in_keys and out_keys, got {type(module).__name__}."
                 raise TypeError(f"{msg} Wrap it in a TensorDictModule.")
-        if burn_in < 1:
-            msg = f"burn_in: expected at least 1 row, got {burn_in}. Leave the transform out."
-            raise ValueError(msg)
+        check_whole("burn_in", burn_in, 1, " Leave the transform out.")
         written = [as_tuple(key) for module in given for key in module.out_keys]
         states = [as_key(key[1:]) for key in written if key[0] == keys.NEXT and len(key) > 1]
         super().__init__(states if out_keys is None else out_keys)

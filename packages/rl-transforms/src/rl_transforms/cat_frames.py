@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_layout import RowSource, keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, sibling
 from rl_specs import Bounded, Composite, TensorSpec
+from rl_transforms.arguments import check_number, check_whole, key_list
 from rl_transforms.described import described
 from rl_transforms.done_groups import next_done
 from rl_transforms.entries import missing, not_reset, with_entries, without_entries
@@ -70,21 +71,21 @@ class CatFrames(Transform):
         padding: Literal["same", "constant"] = "same",
         padding_value: float = 0,
     ) -> None:
-        read = ["pixels"] if in_keys is None else in_keys
-        if out_keys is None and not isinstance(read, str | tuple):
+        read = ["pixels"] if in_keys is None else key_list("in_keys", in_keys)
+        if out_keys is None:
             out_keys = [sibling(key, f"stacked_{as_tuple(key)[-1]}") for key in read]
         super().__init__(read, out_keys)
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             if as_tuple(key) == as_tuple(out):
                 msg = f"{key!r} is both frame and stack: a frame is stored once, and its stack "
                 raise ValueError(msg + "rebuilt from it, so the two need two names. Pass out_keys.")
-        if N < 1:
-            msg = f"N: expected at least 1 frame, got {N}."
-            raise ValueError(msg)
+        check_whole("N", N, 1)
+        check_whole("dim", dim)
+        check_number("padding_value", padding_value)
         if dim >= 0:
             msg = f"dim: expected a negative number, counted from the end of a leaf: got {dim}."
             raise ValueError(msg + " Batches have any number of dimensions in front.")
-        if padding not in ("same", "constant"):
+        if not isinstance(padding, str) or padding not in ("same", "constant"):
             msg = f"padding: expected 'same' or 'constant', got {padding!r}."
             raise ValueError(msg)
         self.num_frames, self.dim = N, dim

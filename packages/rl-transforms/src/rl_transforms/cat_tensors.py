@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_layout.keys import NEXT, NestedKey, as_tuple, next_key
 from rl_specs import Bounded, Composite, TensorSpec, Unbounded
+from rl_transforms.arguments import check_whole, key_list
 from rl_transforms.entries import merge_rows, missing, with_entries, without_entries
 from rl_transforms.transform import Transform, with_specs, without_specs
 
@@ -43,7 +44,10 @@ class CatTensors(Transform):
         del_keys: bool = True,
         sort: bool = True,
     ) -> None:
-        ordered = sorted(in_keys, key=as_tuple) if sort else list(in_keys)
+        named = key_list("in_keys", in_keys)
+        check_whole("dim", dim)
+        as_tuple(out_key)
+        ordered = sorted(named, key=as_tuple) if sort else named
         if not ordered or dim >= 0:
             msg = f"expected leaves, and a dimension counted from the end: got {in_keys} and {dim}."
             raise ValueError(msg)

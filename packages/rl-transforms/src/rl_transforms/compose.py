@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_layout import RowSource
 from rl_layout.keys import NestedKey, as_key, leaves
 from rl_specs import Composite
+from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.entries import merge_rows, with_entries
 from rl_transforms.transform import Place, Transform
 
@@ -71,6 +72,7 @@ class Compose(Transform):
             IndexError: there is no such place.
             TypeError: it is neither transform nor callable.
         """
+        check_whole("index", index)
         if not -len(self) <= index <= len(self):
             msg = f"expected a place from {-len(self)} to {len(self)}: got {index}."
             raise IndexError(msg)
@@ -87,6 +89,10 @@ class Compose(Transform):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return Compose(*self.transforms[index])
+        check_whole("index", index)
+        if not -len(self) <= index < len(self):
+            msg = f"expected a place from {-len(self)} to {len(self) - 1}: got {index}."
+            raise IndexError(msg)
         return self.transforms[index]
 
     def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
@@ -249,6 +255,7 @@ class CallableTransform(Transform):
 
     def __init__(self, function: Callback) -> None:
         super().__init__()
+        check_type("function", function, Callable, "a function of a tensordict")
         self.function = function
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:

@@ -6,7 +6,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, require
+from rl_layout.keys import NestedKey, as_tuple, require
+from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 
 
@@ -44,9 +45,11 @@ class RandomCropTensorDict(Transform):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if sub_seq_len < 1:
-            msg = f"sub_seq_len: expected at least 1 step, got {sub_seq_len}."
-            raise ValueError(msg)
+        check_whole("sub_seq_len", sub_seq_len, 1)
+        check_whole("sample_dim", sample_dim)
+        if mask_key is not None:
+            as_tuple(mask_key)
+        check_type("generator", generator, torch.Generator | None, "a torch.Generator or None")
         self.sub_seq_len = sub_seq_len
         self.sample_dim = sample_dim
         self.mask_key = mask_key

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Composite
+from rl_transforms.arguments import as_device
 from rl_transforms.transform import Transform
 
 
@@ -29,8 +30,8 @@ class DeviceCastTransform(Transform):
         self, device: torch.device | str, orig_device: torch.device | str | None = None
     ) -> None:
         super().__init__()
-        self.device = torch.device(device)
-        self.orig_device = None if orig_device is None else torch.device(orig_device)
+        self.device = as_device("device", device)
+        self.orig_device = None if orig_device is None else as_device("orig_device", orig_device)
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Move sampled or rolled-out rows out."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_layout.keys import NestedKey
 from rl_specs import Bounded, Composite
+from rl_transforms.arguments import check_whole
 from rl_transforms.driver import Driven, Driver
 from rl_transforms.entries import with_entries
 from rl_transforms.transform import with_specs
@@ -36,9 +37,7 @@ class FrameSkip(Driver):
 
     def __init__(self, frame_skip: int = 1) -> None:
         super().__init__()
-        if frame_skip < 1:
-            msg = f"frame_skip must be at least 1: got {frame_skip}."
-            raise ValueError(msg)
+        check_whole("frame_skip", frame_skip, 1)
         self.frame_skip = frame_skip
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_specs import Binary, Composite
+from rl_transforms.arguments import key_list
 from rl_transforms.entries import with_entries
 from rl_transforms.transform import Transform, with_specs
 
@@ -42,7 +43,7 @@ class GroupDone(Transform):
 
     def __init__(self, groups: NestedKey | Sequence[NestedKey]) -> None:
         super().__init__()
-        named = [groups] if isinstance(groups, str | tuple) else groups
+        named = [groups] if isinstance(groups, str | tuple) else key_list("groups", groups)
         self.groups = [as_tuple(key) for key in named]
         if not self.groups:
             msg = f"expected the key of a group, as 'agents', or a list of keys: got {groups!r}."

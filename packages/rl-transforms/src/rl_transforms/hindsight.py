@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout import RowSource, Segments, keys
 from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_number
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.reach import at_distances, furthest
 from rl_transforms.transform import Transform
@@ -100,10 +101,11 @@ class HindsightRelabel(Transform):
             if given is not None and not callable(given):
                 msg = f"{name}: expected a function of rows, got {type(given).__name__}."
                 raise TypeError(msg)
+        check_number("her_ratio", her_ratio)
         if not 0 <= her_ratio <= 1:
             msg = f"her_ratio: expected a chance from 0 to 1, got {her_ratio}."
             raise ValueError(msg)
-        if strategy not in list(HindsightStrategy):
+        if not isinstance(strategy, str) or strategy not in list(HindsightStrategy):
             names = ", ".join(repr(str(one)) for one in HindsightStrategy)
             msg = f"strategy: expected one of {names}, got {strategy!r}."
             raise ValueError(msg)

@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from rl_layout.keys import NestedKey
 from rl_specs import TensorSpec
+from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.described import described, without_bounds
 from rl_transforms.transform import Transform
 
@@ -170,6 +171,7 @@ class Resize(ImageTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.w, self.h = _sizes(w, h)
+        check_type("interpolation", interpolation, str, "a name")
         if interpolation not in ("nearest", "bilinear", "bicubic"):
             msg = f"interpolation: expected nearest, bilinear or bicubic, got {interpolation!r}."
             raise ValueError(msg)
@@ -243,6 +245,8 @@ class CenterCrop(ImageTransform):
 
 def _sizes(w: int, h: int | None) -> tuple[int, int]:
     height = w if h is None else h
+    check_whole("w", w)
+    check_whole("h", height)
     if min(w, height) < 1:
         msg = f"expected a width and a height of at least 1: got {w} and {height}."
         raise ValueError(msg)

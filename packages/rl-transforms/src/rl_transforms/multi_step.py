@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -11,6 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, sibling
 from rl_layout.tensordict_fast import tensors
+from rl_transforms.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
 from rl_transforms.multi_step_checks import check_groups, check_horizon, check_rows
 from rl_transforms.transform import Transform
@@ -107,7 +109,8 @@ def multi_step(
         (tensor([False,  True,  True]), tensor([2., 3., 3.]))
     """
     check_horizon(gamma, n_steps)
-    rewards = check_rows(batch, reward_keys)
+    named = reward_keys if reward_keys == (keys.REWARD,) else key_list("reward_keys", reward_keys)
+    rewards = check_rows(batch, named)
     segments = Segments.of(batch)
     check_groups(batch, row_ends(segments))
     last = last_rows(segments)  # [N]
@@ -178,12 +181,31 @@ def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) ->
     Returns:
         ``[N, ...]``.
 
+    Raises:
+        TypeError: a tensor is none, or of another dtype; or a number is none.
+        ValueError: the tensors differ in their length, or there are fewer steps than 1.
+
     Example:
         >>> last = torch.tensor([2, 2, 2, 3])
         >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0, 8.0]), last, 0.5, 2)
         tensor([2., 4., 4., 8.])
     """
+    check_number("gamma", gamma)
+    check_whole("n_steps", n_steps, 1)
+    _check_ends(reward, last)
     return sums_ahead(reward, last - torch.arange(len(last), device=last.device), gamma, n_steps)
+
+
+def _check_ends(reward: Any, last: Any) -> None:
+    if not isinstance(reward, Tensor) or not reward.is_floating_point() or reward.is_sparse:
+        msg = f"reward: expected a floating-point tensor [N, ...], got {shown(reward)}."
+        raise TypeError(msg)
+    if not isinstance(last, Tensor) or last.dtype != torch.int64:
+        msg = f"last: expected an int64 tensor [N], got {shown(last)}."
+        raise TypeError(msg)
+    if last.ndim != 1 or reward.shape[:1] != last.shape:
+        msg = f"expected as many rewards as rows: got {list(reward.shape)} and {list(last.shape)}."
+        raise ValueError(msg)
 
 
 def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, leaves, next_key
+from rl_transforms.arguments import check_number, check_whole, shown
 from rl_transforms.entries import missing
 
 
@@ -27,12 +28,11 @@ def check_horizon(gamma: float, n_steps: int) -> None:
     Example:
         >>> check_horizon(0.99, 3)
     """
+    check_number("gamma", gamma)
     if not 0 < gamma <= 1:
         msg = f"gamma: expected a discount above 0 and at most 1, got {gamma}."
         raise ValueError(msg)
-    if n_steps < 1:
-        msg = f"n_steps: expected at least 1, got {n_steps}."
-        raise ValueError(msg)
+    check_whole("n_steps", n_steps, 1)
 
 
 def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
@@ -55,6 +55,9 @@ def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[
         >>> check_rows(trajectories([2]), ["reward"])["reward"].flatten()
         tensor([1., 2.])
     """
+    if not isinstance(batch, TensorDictBase):
+        msg = f"expected a TED tensordict [N] or [*B, T], got {shown(batch)}."
+        raise TypeError(msg)
     if batch.get(keys.NEXT, None) is None:
         raise missing("multi_step", keys.NEXT, batch)
     refuse_far_rows(

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_whole
 from rl_transforms.arrivals import Array, Arrivals, calls_waited
 from rl_transforms.far_rows import Horizon
 from rl_transforms.flat_rows import FlatRows
@@ -81,9 +82,7 @@ class MultiStepTransform(Transform):
     ) -> None:
         super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
         check_horizon(gamma, n_steps)
-        if patience < 1:
-            msg = f"patience: expected at least 1 call, got {patience}."
-            raise ValueError(msg)
+        check_whole("patience", patience, 1)
         self.patience = patience
         self.n_steps = n_steps
         self.gamma = gamma

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key
 from rl_specs import Composite
+from rl_transforms.arguments import shown
 from rl_transforms.entries import missing, with_entries, without_entries
 from rl_transforms.transform import Transform
 
@@ -74,14 +75,19 @@ class NextObservationDelta(Transform):
     ) -> None:
         super().__init__(in_keys)
         _check_float("delta_dtype", delta_dtype)
-        if restore_dtype != "root":
+        if not (isinstance(restore_dtype, str) and restore_dtype == "root"):
             _check_float("restore_dtype", restore_dtype)
-        if side not in ("read", "write", "rebuild"):
+        if not isinstance(side, str) or side not in ("read", "write", "rebuild"):
             msg = f"side: expected 'read', 'write' or 'rebuild', got {side!r}."
             raise ValueError(msg)
         self.delta_dtype = delta_dtype
         self.restore_dtype = restore_dtype
         self.drop_delta = drop_delta
+        if not isinstance(excluded_dtypes, list | tuple | set | frozenset) or not all(
+            isinstance(dtype, torch.dtype) for dtype in excluded_dtypes
+        ):
+            msg = f"excluded_dtypes: expected a list of dtypes, got {shown(excluded_dtypes)}."
+            raise TypeError(msg)
         self.excluded_dtypes = tuple(excluded_dtypes)
         self.direction = side
         self.side = "read" if side == "read" else "write"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from tensordict import TensorDictBase
@@ -11,6 +12,7 @@ from torch import Tensor
 from rl_layout import RowSource, Segments
 from rl_layout import keys as names
 from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_type
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.transform import Transform
 
@@ -55,6 +57,7 @@ class NextStateReconstructor(Transform):
     ) -> None:
         # a tuple of one string means the same as a key and as a list of keys
         super().__init__(list(keys) if isinstance(keys, tuple) and len(keys) == 1 else keys)
+        check_type("fill_value", fill_value, Real, "a number")
         self.fill_value = fill_value
 
     def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+from rl_transforms.arguments import check_whole
 from rl_transforms.driver import Driven, Driver
 from rl_transforms.entries import with_entries
 
@@ -48,9 +49,7 @@ class NoopReset(Driver):
         noop_action: Tensor | dict[NestedKey, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if noops < 1:
-            msg = f"noops: expected at least 1 step, got {noops}. Leave the transform out."
-            raise ValueError(msg)
+        check_whole("noops", noops, 1, " Leave the transform out.")
         self.noops, self.random, self.noop_action = noops, random, noop_action
         self._state: Tensor | None = None  # of the generator, once it was used
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_specs import TensorSpec
+from rl_transforms.arguments import check_number, number_tensor
 from rl_transforms.described import described, without_bounds
 from rl_transforms.entries import missing
 from rl_transforms.transform import Transform
@@ -62,9 +63,10 @@ class ObservationNorm(Transform):
         if (loc is None) != (scale is None):
             msg = f"pass both of loc and scale, or neither: got {loc} and {scale}."
             raise ValueError(msg)
+        check_number("eps", eps)
         self.standard_normal, self.eps = standard_normal, eps
         for name, given in (("loc", loc), ("scale", scale)):
-            self.register_buffer(name, None if given is None else torch.as_tensor(given))
+            self.register_buffer(name, None if given is None else number_tensor(name, given))
 
     def init_stats(self, batch: TensorDictBase, key: NestedKey | None = None) -> None:
         """Take shift and factor from rows, as those of ``env.rollout(1000)``.

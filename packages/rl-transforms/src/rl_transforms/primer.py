@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
 from rl_specs import Composite, TensorSpec
+from rl_transforms.arguments import shown
 from rl_transforms.entries import merge_rows, not_reset, with_entries
 from rl_transforms.transform import Transform, with_specs
 
@@ -73,10 +74,19 @@ class TensorDictPrimer(Transform):
         if single_default_value and not callable(default_value):
             msg = f"single_default_value needs a callable: got default_value={default_value!r}."
             raise TypeError(msg)
-        if reset_key not in (None, RESET, (RESET,)):
+        if not isinstance(reset_key, str | tuple | None) or reset_key not in (
+            None,
+            RESET,
+            (RESET,),
+        ):
             msg = f"reset_key: expected {RESET!r} or None, got {reset_key!r}. A group's own resets "
             raise ValueError(msg + "do not reach transforms: prime its entries for whole rows.")
         given = kwargs if primers is None else primers
+        if not isinstance(given, Mapping | Composite) or not all(
+            isinstance(spec, TensorSpec | Mapping) for spec in given.values()
+        ):
+            msg = f"primers: expected specs by key, as a Composite or a dict: got {shown(given)}."
+            raise TypeError(msg)
         self.primers = given if isinstance(given, Composite) else Composite(dict(given))
         self.random = random
         self.expand_specs = expand_specs

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_layout.keys import NestedKey, as_tuple, next_key, sibling
 from rl_specs import Composite, TensorSpec, Unbounded
+from rl_transforms.arguments import key_list
 from rl_transforms.done_groups import group_mask, next_done
 from rl_transforms.entries import missing, not_reset, with_entries
 from rl_transforms.step_counter import left_by
@@ -49,8 +50,8 @@ class RewardSum(Transform):
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        read = [keys.REWARD] if in_keys is None else in_keys
-        if out_keys is None and not isinstance(read, str | tuple):
+        read = [keys.REWARD] if in_keys is None else key_list("in_keys", in_keys)
+        if out_keys is None:
             out_keys = [sibling(key, f"episode_{as_tuple(key)[-1]}") for key in read]
         super().__init__(read, out_keys)
         self._specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}

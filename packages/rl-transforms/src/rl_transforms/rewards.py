@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_layout.keys import REWARD, NestedKey
 from rl_specs import TensorSpec
+from rl_transforms.arguments import check_number, number_tensor
 from rl_transforms.described import described, limited
 from rl_transforms.transform import Transform
 
@@ -49,8 +50,7 @@ class RewardScaling(Transform):
         super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
         for name, given in (("loc", loc), ("scale", scale)):
             # a double of no dimension changes no dtype
-            wide = given if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
-            self.register_buffer(name, wide)
+            self.register_buffer(name, number_tensor(name, given, torch.float64))
         if bool((self.scale == 0).any()):
             msg = f"scale must not be 0, which loses every reward: got {scale}."
             raise ValueError(msg)
@@ -95,6 +95,9 @@ class RewardClipping(Transform):
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
+        for name, bound in (("clamp_min", clamp_min), ("clamp_max", clamp_max)):
+            if bound is not None:
+                check_number(name, bound)
         crossed = clamp_min is not None and clamp_max is not None and clamp_min > clamp_max
         if (clamp_min is None and clamp_max is None) or crossed:
             msg = (

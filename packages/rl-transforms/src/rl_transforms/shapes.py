@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_layout.keys import NestedKey
 from rl_specs import TensorSpec
+from rl_transforms.arguments import check_whole
 from rl_transforms.transform import Transform
 
 OBSERVATION = ["observation"]
@@ -143,6 +144,7 @@ class SqueezeTransform(UnsqueezeTransform):
 
 
 def _from_the_end(dim: int) -> int:
+    check_whole("dim", dim)
     if dim >= 0:
         msg = (
             f"expected a dimension counted from the end, as -1, since batches have any number of "

@@ -9,6 +9,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_key, next_key
 from rl_specs import Binary, Composite
+from rl_transforms.arguments import check_whole
 from rl_transforms.done_groups import GroupTransform, Path, check_last_part, group_mask, next_done
 from rl_transforms.entries import not_reset, with_entries
 from rl_transforms.transform import with_specs
@@ -55,9 +56,8 @@ class StepCounter(GroupTransform):
         update_done: bool = True,
     ) -> None:
         super().__init__(step_count_key, torch.int64)
-        if max_steps is not None and max_steps < 1:
-            msg = f"max_steps: expected at least 1, got {max_steps}. Pass None for no limit."
-            raise ValueError(msg)
+        if max_steps is not None:
+            check_whole("max_steps", max_steps, 1, " Pass None for no limit.")
         check_last_part("truncated_key", truncated_key)
         if truncated_key in (keys.DONE, keys.TERMINATED):
             msg = f"truncated_key: expected 'truncated' or a name of its own, got {truncated_key!r}"

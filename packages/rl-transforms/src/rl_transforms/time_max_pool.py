@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout import RowSource, Segments, keys
 from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_whole
 from rl_transforms.entries import check_mask, missing, not_reset, with_entries
 from rl_transforms.transform import Transform
 
@@ -53,9 +54,7 @@ class TimeMaxPool(Transform):
         T: int = 1,
     ) -> None:
         super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
-        if T < 1:
-            msg = f"T: expected at least 1 frame, got {T}."
-            raise ValueError(msg)
+        check_whole("T", T, 1)
         self.T = T
         self._recent: dict[NestedKey, Tensor] = {}  # [T - 1, *B, ...], the newest last
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_layout.keys import NEXT, NestedKey, as_tuple, next_key
 from rl_specs import Composite, TensorSpec
+from rl_transforms.arguments import key_list
 from rl_transforms.entries import merge_rows, missing, with_entries
+from rl_transforms.failures import explain_failures
 
 Place = Literal["environment", "worker", "buffer"]
 
@@ -77,6 +79,10 @@ class Transform(nn.Module):
         super().__init__()
         self.in_keys, self.out_keys = _pairs("", in_keys, out_keys)
         self.in_keys_inv, self.out_keys_inv = _pairs("_inv", in_keys_inv, out_keys_inv)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_failures(cls)
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Transform sampled or rolled-out rows.
@@ -280,6 +286,9 @@ class Transform(nn.Module):
         return with_specs(spec, changes)
 
 
+explain_failures(Transform)
+
+
 def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Composite:
     """Copy a composite spec with some specs replaced or added.
 
@@ -331,24 +340,13 @@ def without_specs(spec: Composite, gone: Iterable[NestedKey]) -> Composite:
 def _pairs(
     suffix: str, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
 ) -> tuple[list[NestedKey], list[NestedKey]]:
-    read, written = _key_list(f"in_keys{suffix}", in_keys), _key_list(f"out_keys{suffix}", out_keys)
+    read, written = key_list(f"in_keys{suffix}", in_keys), key_list(f"out_keys{suffix}", out_keys)
     if out_keys is None:
         written = list(read)
     if len(read) != len(written):
         msg = f"expected one out key per in key: got in_keys{suffix}={read}, out_keys={written}."
         raise ValueError(msg)
     return read, written
-
-
-def _key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
-    if keys is None:
-        return []
-    if isinstance(keys, str | tuple):  # a tuple of strings would be one key and a list of them
-        msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
-        raise TypeError(msg)
-    for key in keys:
-        as_tuple(key)
-    return list(keys)
 
 
 def _places(

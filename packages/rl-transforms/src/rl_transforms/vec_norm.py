@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import NestedKey, next_key
 from rl_specs import Composite
+from rl_transforms.arguments import check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
 from rl_transforms.entries import merge_rows, missing, with_entries
@@ -67,6 +68,8 @@ class VecNorm(Transform):
         eps: float = 1e-4,
     ) -> None:
         super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
+        check_number("decay", decay)
+        check_number("eps", eps)
         if not 0 < decay <= 1:
             msg = f"decay: expected a share above 0 and at most 1, got {decay}. Pass 1 for none."
             raise ValueError(msg)

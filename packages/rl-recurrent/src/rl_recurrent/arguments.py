@@ -1,0 +1,92 @@
+"""Arguments of networks, checked before torch sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+FLAGS = ("bias", "batch_first", "bidirectional")
+
+PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
+
+
+def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+    """Raise unless the arguments of a network are what torch takes.
+
+    Args:
+        sizes: whole numbers that must be at least 1, by name.
+        shape: the other arguments, by name.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: it is out of range.
+    """
+    for name, value in sizes.items():
+        _check_whole(name, value, 1)
+    for name in FLAGS:
+        if name in shape and not isinstance(shape[name], bool):
+            msg = f"{name}: expected True or False, got {shown(shape[name])}."
+            raise TypeError(msg)
+    dropout = shape.get("dropout", 0.0)
+    if not isinstance(dropout, Real) or not 0 <= float(dropout) <= 1:
+        msg = f"dropout: expected a share from 0 to 1, got {shown(dropout)}."
+        raise ValueError(msg)
+    projected = shape.get("proj_size", 0)
+    _check_whole("proj_size", projected, 0)
+    if projected and projected >= sizes["hidden_size"]:
+        msg = f"proj_size: expected less than hidden_size={sizes['hidden_size']}, got {projected}."
+        raise ValueError(msg)
+    dtype = shape.get("dtype")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        msg = f"dtype: expected a floating-point torch.dtype, got {shown(dtype)}."
+        raise TypeError(msg)
+    _check_device(shape.get("device"))
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise unless a value is a tensor."""
+    if not isinstance(value, Tensor):
+        msg = f"{name}: expected a tensor, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def check_batch(value: Any) -> None:
+    """Raise unless a value is a tensordict."""
+    if not isinstance(value, TensorDictBase):
+        msg = f"expected a tensordict, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def shown(value: Any) -> str:
+    """Write what came in a few characters."""
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)} of {value.dtype}"
+    kind = type(value).__name__
+    text = f"{value!r} ({kind})" if isinstance(value, PLAIN) else f"a {kind}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        msg = f"{name}: expected a whole number, got {shown(value)}."
+        raise TypeError(msg)
+    if not least <= int(value) < 2**31:
+        msg = f"{name}: expected {least} to {2**31 - 1}, got {value}."
+        raise ValueError(msg)
+
+
+def _check_device(device: Any) -> None:
+    if device is None or isinstance(device, torch.device):
+        return
+    msg = f"device: expected a torch.device or its name, got {shown(device)}."
+    if not isinstance(device, str | int) or isinstance(device, bool):
+        raise TypeError(msg)
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(msg) from error

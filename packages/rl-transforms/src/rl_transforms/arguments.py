@@ -1,0 +1,93 @@
+"""Arguments of transforms, checked when a transform is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_layout.keys import NestedKey, as_tuple
+
+PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
+
+
+def check_whole(name: str, value: Any, least: int | None = None, advice: str = "") -> None:
+    """Raise unless a value is a whole number that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        msg = f"{name}: expected a whole number, got {shown(value)}."
+        raise TypeError(msg)
+    whole = int(value)
+    if least is not None and whole < least:
+        msg = f"{name}: expected at least {least}, got {value}.{advice}"
+        raise ValueError(msg)
+    if not -(2**63) <= whole < 2**63:
+        msg = f"{name}: expected a number of 64 bits, got {value}."
+        raise ValueError(msg)
+
+
+def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
+    """Raise unless a value is of one of some types, which `expected` names."""
+    if not isinstance(value, kinds):
+        msg = f"{name}: expected {expected}, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise unless a value is a real number, and no NaN."""
+    if not isinstance(value, Real):
+        msg = f"{name}: expected a number, got {shown(value)}."
+        raise TypeError(msg)
+    if math.isnan(value):
+        msg = f"{name}: expected a number, got nan."
+        raise ValueError(msg)
+
+
+def number_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """Make a tensor of a number; a tensor of numbers stays as it is."""
+    if isinstance(value, Tensor) and not value.is_complex() and value.layout is torch.strided:
+        return value
+    check_number(name, value)
+    return torch.tensor(float(value) if isinstance(value, Real) else value, dtype=dtype)
+
+
+def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
+    """Copy a list of keys, after checking that it is one; none for None."""
+    if keys is None:
+        return []
+    if isinstance(keys, str | tuple):  # a tuple of strings would be one key and a list of them
+        msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
+        raise TypeError(msg)
+    try:
+        found = list(keys)
+    except (TypeError, RuntimeError):  # tensors without dimensions say it in their own way
+        msg = f"{name}: expected a list of keys, got {shown(keys)}."
+        raise TypeError(msg) from None
+    for key in found:
+        as_tuple(key)
+    return found
+
+
+def as_device(name: str, value: Any) -> torch.device:
+    """Read a device."""
+    if isinstance(value, torch.device):
+        return value
+    msg = f"{name}: expected a torch.device or its name, as 'cpu' or 'cuda:0', got {shown(value)}."
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise TypeError(msg)
+    try:
+        return torch.device(value)
+    except RuntimeError as error:
+        raise ValueError(msg) from error
+
+
+def shown(value: Any) -> str:
+    """Write what came in a few characters."""
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)} of {value.dtype}"
+    kind = type(value).__name__
+    text = f"{value!r} ({kind})" if isinstance(value, PLAIN) else f"a {kind}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

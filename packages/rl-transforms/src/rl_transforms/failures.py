@@ -1,0 +1,98 @@
+"""What a failed call of a transform says: the argument of a wrong kind, or which call it was.
+
+Nothing is looked at while calls succeed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_specs import Composite, TensorSpec
+from rl_transforms.arguments import shown
+
+TENSORDICT = (TensorDictBase, "a tensordict")
+COMPOSITE = (Composite, "a Composite spec")
+KINDS: dict[str, tuple[Any, str]] = {  # of arguments, by their names
+    "batch": TENSORDICT,
+    "root": TENSORDICT,
+    "after": TENSORDICT,
+    "request": TENSORDICT,
+    "last": (TensorDictBase | None, "a tensordict or None"),
+    "mask": (Tensor | None, "a bool tensor or None"),
+    "spec": COMPOSITE,
+    "place": (str, "'environment', 'worker' or 'buffer'"),
+    "value": (Tensor, "a tensor"),
+    "state": (Mapping, "a state that get_extra_state returned"),
+}
+METHODS = (
+    "forward",
+    "inv",
+    "reset",
+    "before_reset",
+    "step",
+    "rows",
+    "apply_leaf",
+    "invert_leaf",
+    "leaf_spec",
+    "inverse_leaf_spec",
+    "transform_observation_spec",
+    "transform_action_spec",
+    "transform_reward_spec",
+    "transform_done_spec",
+    "transform_state_spec",
+    "get_extra_state",
+    "set_extra_state",
+    "check_place",
+)
+
+
+def explain_failures(kind: type) -> None:
+    """Let the methods that a class of transforms defines say what a failed call was given."""
+    for name in METHODS:
+        method = vars(kind).get(name)
+        if inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
+            setattr(kind, name, _explained(method))
+
+
+def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            _explain(error, method, self, args, kwargs)
+            raise
+
+    return call
+
+
+def _explain(error: Exception, method: Any, who: Any, args: Any, kwargs: Any) -> None:
+    """Raise a better error for an argument of a wrong kind; otherwise note the call, once."""
+    if getattr(error, "__notes__", None):
+        return
+    name = f"{type(who).__name__}.{method.__name__}"
+    try:
+        given = inspect.signature(method).bind(who, *args, **kwargs).arguments
+    except TypeError:  # which Python itself has said
+        return
+    named = list(given.items())[1:]
+    for argument, value in named:
+        kind, expected = KINDS.get(argument, (object, ""))
+        if argument == "spec" and method.__name__.endswith("leaf_spec"):
+            kind, expected = TensorSpec, "a spec"
+        if not isinstance(value, kind):
+            msg = f"{name}: {argument}: expected {expected}, got {shown(value)}."
+            raise TypeError(msg) from error
+    error.add_note(f"in {name}({', '.join(f'{arg}={_brief(value)}' for arg, value in named)})")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, TensorDictBase):
+        return f"a tensordict {list(value.batch_size)}"
+    return shown(value)
