@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from tensordict import TensorDictBase
 
-from rl_layout import compare_neighbours, keys
+from rl_layout import compare_neighbours, keys, must_compare_observations
 
 
 def refuse_misplaced_time(batch: TensorDictBase) -> None:
@@ -19,6 +20,7 @@ def refuse_misplaced_time(batch: TensorDictBase) -> None:
             another one agree.
 
     Example:
+        >>> from rl_layout import EndKind
         >>> from rl_layout import EndKind
         >>> from rl_layout.synthetic import environments
         >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT]))
@@ -40,6 +42,29 @@ def refuse_misplaced_time(batch: TensorDictBase) -> None:
             f"estimator, or name it: names=[{names}] of the tensordict."
         )
         raise ValueError(msg)
+
+
+def refuse_time_unless_last(batch: TensorDictBase) -> None:
+    """Do as `refuse_misplaced_time`, also in compiled code.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+
+    Raises:
+        ValueError: as `refuse_misplaced_time`.
+
+    Example:
+        >>> from rl_layout import EndKind
+        >>> from rl_layout.synthetic import environments
+        >>> refuse_time_unless_last(environments(2, 5, [5], [EndKind.CUT]))
+    """
+    if batch.ndim > 1 and must_compare_observations(batch):
+        _look_for_time(batch)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers
+def _look_for_time(batch: TensorDictBase) -> None:
+    refuse_misplaced_time(batch)
 
 
 def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:

@@ -14,14 +14,14 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from rl_layout import must_compare_observations, refuse_shared_states, set_recurrent_mode
+from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.acting import Acting
 from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.estimators.steps import floats
-from rl_value.estimators.time_place import refuse_misplaced_time
+from rl_value.estimators.time_place import refuse_time_unless_last
 from rl_value.estimators.unroll import is_row_wise, observation_keys
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
@@ -192,7 +192,7 @@ class ActorCriticLoss(LossModule):
         advantage = self._advantage(tensordict)
         counted = self.counted(tensordict)
         if self._is_recurrent:
-            _refuse_misplaced_time(tensordict)
+            refuse_time_unless_last(tensordict)
         with set_recurrent_mode(True):
             networks = self.actor_network, self.critic_network
             seen = self._seen(tensordict, *networks, more=self._stored())
@@ -366,17 +366,6 @@ class ActorCriticLoss(LossModule):
             swapped = params.to_module(critic)
         with swapped:
             return output_of(critic, batch, self.entries["value"])
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers
-def _look_for_time(batch: TensorDictBase) -> None:
-    refuse_misplaced_time(batch)
-
-
-def _refuse_misplaced_time(batch: TensorDictBase) -> None:
-    """Raise where a recurrent network would be unrolled along another dimension than time."""
-    if batch.ndim > 1 and must_compare_observations(batch):
-        _look_for_time(batch)
 
 
 def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
