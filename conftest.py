@@ -63,11 +63,13 @@ pytest_collect_file = SybilCollection(
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Start every test from the same generator state, with nothing warned of yet."""
+    """Start every test from the same generator state, with nothing warned of or compiled yet."""
     import torch
 
     torch.manual_seed(0)
     _forget_warnings()
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+        dynamo.reset()  # torch compiles a function eight times in a process, then it refuses
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
