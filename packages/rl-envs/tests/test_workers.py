@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import multiprocessing.util
 import os
 import select
 import signal
@@ -478,6 +479,52 @@ def test_an_exception_in_close_arrives_when_all_are_gone():
     with pytest.raises(OSError, match="the door is stuck"):
         pool.close()
     assert all(gone(pid, 0) for pid in pids)
+
+
+class Slow:
+    """Its channel ends first, its process after some work or never."""
+
+    def __init__(self, work):
+        multiprocessing.util.Finalize(None, self.linger, (work,), exitpriority=0)
+
+    @staticmethod
+    def linger(work):
+        os.closerange(3, 1000)
+        work()
+
+    def close(self):
+        raise OSError("the door is stuck")
+
+
+def test_nothing_is_said_of_a_worker_whose_process_ends_a_little_after_its_channel(caplog):
+    work = functools.partial(sum, range(1_000_000))
+    pool = WorkerPool([functools.partial(Slow, work)] * 2, start_method="fork")
+    with pytest.raises(OSError, match="the door is stuck"):
+        pool.close()
+    assert caplog.messages == []
+    assert [worker.exit_code for worker in pool._workers] == [0, 0]
+
+
+def test_a_worker_that_does_not_end_is_told_of_and_its_exception_in_close_still_arrives(
+    caplog, monkeypatch
+):
+    monkeypatch.setattr("rl_envs.workers.SILENT_S", 0.1)
+    pool = WorkerPool([functools.partial(Slow, signal.pause)], start_method="fork")
+    with pytest.raises(OSError, match="the door is stuck"):
+        pool.close(timeout_s=1.0)
+    assert caplog.messages == [
+        f"waiting up to 1 s more for worker 0 (process {pool._workers[0].pid}) to end: then it is "
+        "killed. close(timeout_s=...) sets the limit."
+    ]
+    assert pool._workers[0].exit_code == -signal.SIGKILL
+
+
+def test_the_call_that_keeps_a_worker_from_ending_is_told(gate, caplog, monkeypatch):
+    monkeypatch.setattr("rl_envs.workers.SILENT_S", 0.1)
+    pool = pool_of(1, gate=gate)
+    pool.signal(0, "wait")
+    pool.close(timeout_s=0.3)
+    assert " to end 'wait': then it is killed." in caplog.text
 
 
 def test_a_dropped_pool_warns_and_its_workers_leave():

@@ -263,7 +263,7 @@ class Worker:
             self._channel.send(bytes([serving.LEAVE]))
 
     def drain(self, deadline: float) -> BaseException | None:
-        """Read what a leaving worker still says, until it is gone or the deadline is over.
+        """Read what a leaving worker still says, until its process ends or the deadline is over.
 
         Args:
             deadline: By `time.monotonic()`.
@@ -278,6 +278,7 @@ class Worker:
         with contextlib.suppress(OSError, EOFError, ValueError):
             while self.has_event(max(deadline - time.monotonic(), 0)) and self._has_message():
                 last = self._channel.receive()
+        self._is_gone(max(deadline - time.monotonic(), 0))  # the channel ends before the process
         if last is None or last[0] != serving.FAILED:
             return None
         failure: Failure = pickle.loads(last[1:])

@@ -419,20 +419,20 @@ class WorkerPool:
             raise failure
 
     def _drain(self, deadline: float) -> BaseException | None:
-        """Wait until all have left; say after a while who has not."""
+        """Wait until all processes have ended; say after a while which have not."""
         failure = None
         soon = min(time.monotonic() + SILENT_S, deadline)
         for worker in self._workers:
             found = worker.drain(soon)
             if not worker.is_gone and (left_s := deadline - time.monotonic()) > 0:
                 log.warning(
-                    "waiting up to %.0f s more for %s to leave %r: then it is killed. "
+                    "waiting up to %.0f s more for %s to end%s: then it is killed. "
                     "close(timeout_s=...) sets the limit.",
                     left_s,
                     worker.who,
-                    worker.pending,
+                    "" if worker.pending is None else f" {worker.pending!r}",
                 )
-                found = worker.drain(deadline)
+                found = worker.drain(deadline) or found  # its last word may have come before
             failure = found or failure
         return failure
 
