@@ -44,7 +44,7 @@ def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
         [False, True, True]
     """
     first = _any_of(markers)
-    if first.device.type == "cpu":
+    if first.device.type == "cpu" and not torch.compiler.is_dynamo_compiling():
         found = _cut_on_cpu(arrays_of(markers), markers.batch_shape, contradicted)
         return torch.from_numpy(found)
     cut = _cut_whole(markers, first)
@@ -76,7 +76,8 @@ def find_runs(
         [[0, 2], [1, 2], [2, 1], [2, 0]]
     """
     if _any_of(markers).device.type == "cpu":
-        return _find_on_cpu(markers, contradicted)
+        traced = torch.compiler.is_dynamo_compiling()
+        return (_find_outside if traced else _find_on_cpu)(markers, contradicted)
     starts, lasts = runs(cut_rows(markers, contradicted), markers.mask)
     return starts, lasts, lasts - starts + 1, end_kinds(markers, lasts)
 
@@ -184,6 +185,9 @@ def _find_on_cpu(
         kinds = np.add(ends, terminated, dtype=np.uint8)
     make = torch.from_numpy
     return make(starts), make(lasts), make(lengths), make(kinds)
+
+
+_find_outside = torch.compiler.disable(_find_on_cpu)  # compilers do not follow numpy's arrays
 
 
 def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

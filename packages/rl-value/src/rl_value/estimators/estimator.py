@@ -210,6 +210,15 @@ class ValueEstimator(NamedModule):
                 observations say that time is another dimension of a batch that names none.
             RuntimeError: the batch is locked.
         """
+        if torch.compiler.is_dynamo_compiling():
+            written: TensorDictBase = _outside(
+                self.forward,
+                tensordict,
+                params=params,
+                target_params=target_params,
+                time_dim=time_dim,
+            )
+            return written
         check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
             valued, unplace = self._valued(tensordict, params, target_params, time_dim=time_dim)
@@ -238,6 +247,16 @@ class ValueEstimator(NamedModule):
         Returns:
             ``[*B, T, 1]``.
         """
+        if torch.compiler.is_dynamo_compiling():
+            target: Tensor = _outside(
+                self.value_estimate,
+                tensordict,
+                params=params,
+                target_params=target_params,
+                next_value=next_value,
+                time_dim=time_dim,
+            )
+            return target
         with nullcontext() if self.differentiable else torch.no_grad():
             valued, unplace = self._valued(tensordict, params, target_params, next_value, time_dim)
             return unplace(self.estimate(valued)[1])
@@ -382,6 +401,12 @@ class ValueEstimator(NamedModule):
             tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
         if found.missing is not None and steps.missing is None:
             tensordict.set(keys.NEXT_MISSING, unplace(found.missing.flatten(1).any(1)))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    """Call what compilers cannot follow."""
+    return call(*args, **settings)
 
 
 def _full(values: Tensor) -> Tensor:
