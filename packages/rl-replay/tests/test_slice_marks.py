@@ -130,3 +130,40 @@ def test_other_leaves_are_not_touched():
     assert new == {("collector", "slice_ids")}
     for key in ("observation", "action", ("next", "reward"), ("next", "observation"), "done"):
         assert torch.equal(sample[key], batch[key]), key
+
+
+def offline(**columns):
+    """Seven rows of two trajectories whose ends only columns at the root tell."""
+    rows = TensorDict({"observation": torch.arange(7.0)[:, None]}, [7])
+    for name, places in columns.items():
+        rows[name] = torch.zeros(7, dtype=torch.float32).index_fill_(0, torch.tensor(places), 1)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("columns", "terminated", "truncated"),
+    [
+        ({"terminals": [2], "timeouts": [5]}, [2], [4, 5, 6]),
+        ({"terminal": [2], "truncated": [5]}, [2], [4, 5, 6]),
+        ({"timeout": [2, 5]}, [], [2, 4, 5, 6]),
+        ({"episode_end": [2, 5]}, [2, 5], [4, 6]),
+    ],
+)
+def test_ends_that_only_columns_of_the_caller_tell_keep_their_kind(columns, terminated, truncated):
+    sample = marked(offline(**columns), [3, 2, 1, 1], end_keys=list(columns))
+    found = {name: sample["next", name].flatten().nonzero().flatten().tolist() for name in FLAGS}
+    assert found["terminated"] == terminated
+    assert found["truncated"] == truncated
+    assert found["done"] == sorted({*terminated, *truncated})
+
+
+def test_a_stored_kind_stays_beside_columns_of_the_caller():
+    rows = offline(terminals=[2])
+    rows["next", "truncated"] = torch.zeros(7, 1, dtype=torch.bool).index_fill_(
+        0, torch.tensor([5]), True
+    )
+    sample = marked(rows, [3, 3, 1], end_keys=["terminals"])
+    done, terminated, truncated = (flag for flag in flags(sample, *FLAGS))
+    assert [i for i, flag in enumerate(terminated) if flag] == [2]
+    assert [i for i, flag in enumerate(truncated) if flag] == [5, 6]
+    assert [i for i, flag in enumerate(done) if flag] == [2, 5, 6]

@@ -183,3 +183,21 @@ def test_boundaries_of_the_callers_ask_for_no_column():
     buffer = ReplayBuffer(storage=LazyTensorStorage(6), sampler=sampler)
     buffer.extend(rows)
     assert len(buffer.sample(4)) == 4
+
+
+def test_a_terminal_row_of_an_offline_dataset_is_terminated_in_every_slice():
+    ends, rows = torch.tensor([9, 19, 29]), torch.arange(30)
+    data = TensorDict({"observation": rows[:, None].float()}, [30])
+    data["terminals"] = torch.isin(rows, ends[:2])
+    data["timeouts"] = torch.isin(rows, ends[2:])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(30),
+        sampler=SliceSampler(slice_len=6, end_keys=["terminals", "timeouts"]),
+        batch_size=120,
+    )
+    buffer.extend(data)
+    sample = buffer.sample()
+    terminated, truncated = sample["next", "terminated"], sample["next", "truncated"]
+    assert terminated.flatten().tolist() == sample["terminals"].flatten().tolist()
+    assert not (truncated & terminated).any()
+    assert bool(truncated.flatten()[sample["timeouts"].flatten()].all())

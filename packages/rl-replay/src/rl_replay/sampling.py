@@ -209,7 +209,8 @@ class Sampling(Composition):
             if known and self._known_in_sample:
                 _put_known(rows, known)
             if "slices" in known:
-                mark_slices(rows, known["slices"], self._sampler.truncated_key)
+                sampler = self._sampler
+                mark_slices(rows, known["slices"], sampler.truncated_key, sampler.end_keys)
         elif "slices" in known and isinstance(storage, TensorStorage):
             rows = self._marked(storage, rows, known["slices"])
         return rows, info
@@ -220,7 +221,7 @@ class Sampling(Composition):
         assert structure is not None  # there are rows
         cells = structure.take_apart(rows, Arrangement()).cells
         leaves = list(cells.keys(include_nested=True, leaves_only=True))
-        mark_slices(cells, slices, self._sampler.truncated_key)
+        mark_slices(cells, slices, self._sampler.truncated_key, self._sampler.end_keys)
         return structure.put_together(cells.select(*leaves))
 
     def _finish(self, rows: Any) -> Any:
