@@ -677,8 +677,11 @@ def test_threads_wait_for_rows() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_sample_waits_for_the_first_rows_as_long_as_it_may(shared: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(80), batch_size=2, shared=shared)
-    with pytest.raises(ValueError, match="there is no row to draw"):
+    with pytest.raises(
+        ValueError, match=r"there is no row to draw: write some first\.$"
+    ) as refused:
         buffer.sample()
+    assert shared or not getattr(refused.value, "__notes__", [])
     with pytest.raises(TimeoutError, match=r"waited 0\.01 s for the first rows"):
         buffer.sample(timeout=0.01)
     buffer.first_rows_timeout = 0.02
@@ -945,3 +948,12 @@ def test_tensorclasses_that_are_defined_in_a_function_are_stored_and_read(shared
     assert isinstance(buffer[:], Local)
     assert buffer[:].a.tolist() == [0, 1, 2, 3]
     assert isinstance(buffer.sample(), Local)
+
+
+def test_a_row_that_is_no_tensordict_is_refused_with_the_wrapping_that_fits() -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    row = {"a": torch.zeros(2)}
+    with pytest.raises(TypeError, match=r"got dict: wrap it, TensorDict\(row\), .*batch_size=\[\]"):
+        buffer.add(row)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"batch_size=\[rows\]"):
+        buffer.extend(row)  # type: ignore[arg-type]

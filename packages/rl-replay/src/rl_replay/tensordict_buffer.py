@@ -36,20 +36,23 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def add(self, data: TensorDictBase) -> Any:
         """Store one row; see `ReplayBuffer.add`."""
-        return super().add(_tensordict(data))
+        return super().add(_tensordict(data, "TensorDict(row), with batch_size=[],"))
 
     def extend(self, data: TensorDictBase | list[TensorDictBase]) -> torch.Tensor:
         """Store several rows; see `ReplayBuffer.extend`."""
-        return super().extend(data if isinstance(data, list) else _tensordict(data))
+        return super().extend(data if isinstance(data, list) else _tensordict(data, _WRAP_ROWS))
 
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
 
-def _tensordict(data: Any) -> TensorDictBase:
+_WRAP_ROWS = "TensorDict(leaves, batch_size=[rows]),"
+
+
+def _tensordict(data: Any, wrapped: str) -> TensorDictBase:
     if not isinstance(data, TensorDictBase):
         raise TypeError(
-            f"expected a tensordict, got {type(data).__name__}: wrap it, TensorDict(leaves, "
-            "batch_size=[rows]), or use ReplayBuffer."
+            f"expected a tensordict, got {type(data).__name__}: wrap it, {wrapped} "
+            "or use ReplayBuffer."
         )
     return data

@@ -78,7 +78,7 @@ class Window:
         counts = self.counts
         total = counts[0] if len(counts) == 1 else sum(counts)
         if total == 0:
-            raise ValueError("there is no row to draw: write some first, and publish them.")
+            raise ValueError("there is no row to draw: write some first.")
         try:
             places = torch.randint(total, (count,), generator=generator)
         except (TypeError, RuntimeError) as error:

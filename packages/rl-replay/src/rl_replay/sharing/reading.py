@@ -55,8 +55,10 @@ def choose(
     """
     try:
         return sampler.sample(storage, size)
-    except ValueError:
+    except ValueError as error:
         storage.look()
+        if not len(storage.ring.window()):
+            error.add_note("Rows of a shared buffer count once they are published.")
         if not isinstance(sampler, TrajectorySampler) or not len(storage.ring.window()):
             raise
     with storage.own_index():
