@@ -42,6 +42,24 @@ def test_one_writer_keeps_as_many_rows_as_the_buffer_says_that_it_holds(lossless
     assert len(buffer.sample()) == 12
 
 
+@pytest.mark.parametrize("count", [7, 13, 20, 29])
+def test_no_row_is_overwritten_while_some_lane_has_room_for_the_next_ones(count: int) -> None:
+    buffer = shared()
+    lanes = 8
+    fit = CAPACITY // lanes // count * count * lanes  # rows that fit before a lane goes round
+    for number in range(fit // count):
+        buffer.extend(trajectories([count], first_id=number))
+        assert len(buffer) == count * (number + 1)
+    for number in range(fit // count, 3 * CAPACITY // count):
+        buffer.extend(trajectories([count], first_id=number))
+        assert len(buffer) >= fit
+    ids = buffer[:]["collector", "traj_ids"]
+    newest = 3 * CAPACITY // count - 1
+    assert (ids == newest).sum() == count
+    assert len(buffer) == CAPACITY
+    buffer.storage.trajectories().check(buffer.storage.back)
+
+
 def test_writers_that_come_and_go_use_the_whole_buffer() -> None:
     buffer = shared()
 

@@ -95,8 +95,8 @@ class Lanes:
     ) -> Lane:
         """The lane of the calling thread, claimed on the first call.
 
-        Lanes with room come first, used ones before unused ones; where all are full the one that
-        was written longest ago. With a `count` a thread whose lane has gone round since it was
+        Lanes with room for the rows come first, used ones before unused ones; where none has, the
+        one that was written longest ago. With a `count` a thread whose lane has gone round since it was
         claimed moves on to such a lane, if there is one, and gives its own back: so a writer that
         is alone uses every lane in turn, and each newcomer finds one as long as any is free.
 
@@ -122,7 +122,7 @@ class Lanes:
         if held is not None and (count is None or held.published + count <= held.until):
             return held
         with self._alone(timeout_s):
-            number = self._choose(held, stale_after_s)
+            number = self._choose(held, count or 1, stale_after_s)
             if held is not None and number == held.number:
                 held.until = held.published + self.capacity
                 return held
@@ -392,8 +392,8 @@ class Lanes:
         room = lane.floor + self.capacity
         return room if lane.published < room else lane.published + self.capacity
 
-    def _choose(self, held: Lane | None, stale_after_s: float | None) -> int:
-        """The lane that a thread is to write; the one that it holds where no other can be had."""
+    def _choose(self, held: Lane | None, count: int, stale_after_s: float | None) -> int:
+        """The lane to write `count` rows to; the one that is held where no other can be had."""
         states = self.states(stale_after_s=stale_after_s)
         usable = [state for state in states if state.standing in ("free", "gone")]
         if not usable and held is not None:
@@ -406,7 +406,7 @@ class Lanes:
         age = self.order()
 
         def rank(state: LaneState) -> tuple[bool, bool, bool, int]:
-            full = state.published + state.lost >= state.floor + self.capacity
+            full = state.published + state.lost + count > state.floor + self.capacity
             unused = state.published + state.lost == 0
             if full:
                 return True, False, False, age.index(state.number)
