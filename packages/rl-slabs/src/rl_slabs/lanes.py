@@ -96,9 +96,9 @@ class Lanes:
         """The lane of the calling thread, claimed on the first call.
 
         Lanes with room for the rows come first, used ones before unused ones; where none has, the
-        one that was written longest ago. With a `count` a thread whose lane has gone round since it was
-        claimed moves on to such a lane, if there is one, and gives its own back: so a writer that
-        is alone uses every lane in turn, and each newcomer finds one as long as any is free.
+        one that was written longest ago. With a `count` a thread whose lane has gone round since it
+        was claimed moves on to such a lane, if there is one, and gives its own back: so a writer
+        that is alone uses every lane in turn, and each newcomer finds one as long as any is free.
 
         Args:
             count: Rows about to be reserved; the thread keeps its lane unless given.
