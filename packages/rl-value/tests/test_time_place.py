@@ -29,6 +29,7 @@ from rl_value import (
 MESSAGE = (
     r"time seems to be dimension 0 of the batch \[5, 3\].*Pass time_dim=0 to an.*'time', None\]"
 )
+RECURRENT = r"time seems to be dimension 0 of the batch \[5, 3\].*pass batch.transpose\(0, -1\)"
 
 
 def actor(*more):
@@ -99,9 +100,71 @@ def test_so_does_a_loss_of_a_recurrent_actor(compiled):
     batch["advantage"] = batch["value_target"] = torch.zeros(5, 3, 1).double()
     loss = A2CLoss(actor("is_init"), critic())
     call = torch.compile(loss, backend="eager") if compiled else loss
-    with pytest.raises(ValueError, match=MESSAGE):
+    with pytest.raises(ValueError, match=RECURRENT):
         call(batch)
+    with pytest.raises(ValueError, match=RECURRENT):  # also where the estimator would look
+        call(batch.exclude("advantage", "value_target"))
+    assert loss(batch.transpose(0, -1))["loss_objective"] == 0  # what the message says
     assert A2CLoss(actor(), critic())(batch)["loss_objective"] == 0  # looks at single rows
+
+
+def numbered():
+    """Five steps of three environments ``[3, 5]`` with ids and steps, and no names."""
+    rows = rows_of_time()
+    markers = environments(3, 5, [2, 4, 9], [EndKind.TRUNCATED])["collector"]
+    rows["collector"] = TensorDict(markers.to_dict(), [3, 5])
+    return rows
+
+
+@pytest.mark.parametrize("kind", [GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace])
+def test_ids_and_steps_that_join_along_another_dimension_are_refused(kind):
+    settings = {"lmbda": 0.8} if kind in (GAE, TDLambdaEstimator) else {}
+    settings |= {"actor_network": actor()} if kind is VTrace else {}
+    estimator = kind(gamma=0.9, value_network=critic(), **settings)
+    rows = numbered()
+    columns = TensorDict(rows.transpose(0, 1).contiguous().to_dict(), [5, 3])
+    expected = estimator(rows)["advantage"].transpose(0, 1)
+    with pytest.raises(ValueError, match=MESSAGE):
+        estimator(columns.clone())
+    with pytest.raises(ValueError, match=MESSAGE):
+        estimator.value_estimate(columns.clone())
+    torch.testing.assert_close(estimator(columns.clone(), time_dim=0)["advantage"], expected)
+    columns.names = ["time", None]
+    torch.testing.assert_close(estimator(columns)["advantage"], expected)
+
+
+def test_so_are_they_by_losses():
+    columns = TensorDict(numbered().transpose(0, 1).contiguous().to_dict(), [5, 3])
+    columns["is_init"] = columns["collector", "traj_step"].unsqueeze(-1) == 0
+    columns["advantage"] = columns["value_target"] = torch.zeros(5, 3, 1).double()
+    recurrent = A2CLoss(actor("is_init"), critic())
+    with pytest.raises(ValueError, match=RECURRENT):
+        recurrent(columns)
+    assert recurrent(columns.transpose(0, -1))["loss_objective"] == 0
+    assert A2CLoss(actor(), critic())(columns)["loss_objective"] == 0  # looks at single rows
+    net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
+    with pytest.raises(ValueError, match=MESSAGE):
+        DQNLoss(net, action_space="categorical")(columns)
+
+
+def test_numbered_rows_in_any_other_order_are_taken_as_they_are():
+    """Single rows drawn or strided, and episodes of one step, say nothing of where time lies."""
+    gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
+    flat, seed = rows.reshape(-1), torch.Generator().manual_seed(3)
+    order = torch.randperm(15, generator=seed)
+    short = rows.transpose(0, 1).contiguous()
+    short["next", "terminated"] = torch.ones(5, 3, 1, dtype=torch.bool)
+    for batch in (flat[order], flat[order[:12]].reshape(4, 3), rows[:, ::2], short):
+        assert gae(batch.clone())["advantage"].isfinite().all()
+
+
+def test_numbered_rows_that_lie_interleaved_give_a_warning():
+    gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
+    flat = TensorDict(rows.transpose(0, 1).reshape(-1).to_dict(), [15])
+    with pytest.warns(UserWarning, match=r"of 15 rows go on .* environments lie interleaved"):
+        gae(flat.clone())
+    flat["index"] = torch.arange(15)
+    gae(flat)  # drawn row by row
 
 
 def shuffled():

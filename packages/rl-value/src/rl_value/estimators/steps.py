@@ -17,7 +17,7 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.markers import FIELDS, flat_marker
 from rl_layout.tensordict_fast import find
 from rl_layout.views import array_of
-from rl_value.estimators.time_place import refuse_misplaced_time
+from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
 from rl_value.returns.steps import check_fraction
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
@@ -78,6 +78,7 @@ class Steps:
                 of a group end where the batch goes on.
         """
         segments = _segments(batch, entries)
+        refuse_scattered_rows(batch, segments)
         place = _behind(entries["reward"])
         found = find(batch, place)
         reward = floats(require(batch, place) if found is None else found, entries["reward"])

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
-from rl_layout import compare_neighbours, keys, must_compare_observations
+from rl_layout import EndKind, Segments, compare_neighbours, keys, must_compare_observations
+from rl_layout.tensordict_fast import find
+from rl_value.returns.steps import is_transformed
+
+LEAST_JOINS = 4
+"""Fewer neighbours than this prove nothing: rows drawn at random may lie in order by chance."""
+
+NAMED = "Pass time_dim={dim} to an estimator, or name it: names=[{names}] of the tensordict."
+TURNED = "Recurrent networks read along the last one: pass batch.transpose({dim}, -1)."
 
 
-def refuse_misplaced_time(batch: TensorDictBase) -> None:
+def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> None:
     """Raise where observations say that time is another dimension than the last one.
 
     Args:
         batch: a TED tensordict ``[*B, T]``; where it has ids and steps, or names time, it is not
             looked at.
+        advice: what to do, with places for ``dim`` and ``names``.
 
     Raises:
         ValueError: most neighbours along the last dimension contradict each other, and most along
             another one agree.
 
     Example:
-        >>> from rl_layout import EndKind
         >>> from rl_layout import EndKind
         >>> from rl_layout.synthetic import environments
         >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT]))
@@ -34,24 +45,85 @@ def refuse_misplaced_time(batch: TensorDictBase) -> None:
         number = 0 if other is None else int(other.compared.sum())
         if other is None or 2 * other.count >= number:
             continue
-        names = ", ".join("'time'" if d == dim else "None" for d in range(dims))
-        msg = (
-            f"time seems to be dimension {dim} of the batch {list(batch.batch_size)}: next "
-            f"observations contradict {last.count} of {int(last.compared.sum())} neighbours along "
-            f"the last one, and {other.count} of {number} along that. Pass time_dim={dim} to an "
-            f"estimator, or name it: names=[{names}] of the tensordict."
+        why = (
+            f"next observations contradict {last.count} of {int(last.compared.sum())} neighbours "
+            f"along the last one, and {other.count} of {number} along that"
         )
-        raise ValueError(msg)
+        raise ValueError(_misplaced(batch, dim, why, advice))
+
+
+def _misplaced(batch: TensorDictBase, dim: int, why: str, advice: str) -> str:
+    names = ", ".join("'time'" if d == dim else "None" for d in range(batch.ndim))
+    what = f"time seems to be dimension {dim} of the batch {list(batch.batch_size)}"
+    return f"{what}: {why}. {advice.format(dim=dim, names=names)}"
+
+
+def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str = NAMED) -> None:
+    """Raise or warn where ids and steps join no neighbours, and would if time lay elsewhere.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``; where it lacks ids or steps, names time, or was drawn
+            row by row, it is not looked at.
+        segments: of the batch. Where one has two rows, the batch is not looked at either.
+        advice: as of `refuse_misplaced_time`.
+
+    Raises:
+        ValueError: most neighbours along another dimension than the last one join.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([3, 3])
+        >>> refuse_scattered_rows(batch, Segments.of(batch))
+    """
+    count = len(segments)
+    if count < LEAST_JOINS or batch.batch_size[-1] < 2 or count != segments.num_real:
+        return
+    ids, steps = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
+    if ids is None or steps is None or find(batch, (keys.INDEX,)) is not None:
+        return
+    dims: int = batch.ndim
+    if batch._has_names() and batch.names[-1] == keys.TIME:
+        return
+    if dims == 1:
+        _warn_of_interleaved(ids, steps, segments)
+    for dim in range(dims - 1):
+        turned = Segments.of(batch.transpose(dim, -1))
+        joined = count - len(turned)
+        open_ends = int((turned.kinds == EndKind.CUT).sum()) - count // batch.batch_size[dim]
+        number = joined + max(0, open_ends)
+        if joined < 2 or 2 * joined <= number:
+            continue
+        why = f"ids and steps join no neighbours along the last one, and {joined} of {number} "
+        raise ValueError(_misplaced(batch, dim, why + "along that", advice))
+
+
+def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None:
+    """Warn where rows of each id lie in order with rows of others between them."""
+    order = segments.starts[ids[segments.starts].argsort(stable=True)]
+    sorted_ids, sorted_steps = ids[order], steps[order]
+    same = sorted_ids[1:] == sorted_ids[:-1]
+    joined = same & (sorted_steps[1:] == sorted_steps[:-1] + 1)
+    number = int(joined.sum())
+    if number < LEAST_JOINS or number != int(same.sum()):
+        return
+    msg = (
+        f"{number} of {len(ids)} rows go on from an earlier row of their trajectory, and none from "
+        "the row before: environments lie interleaved, and nothing is carried from step to step. "
+        "Lay trajectories end to end: batch.transpose(0, -1).reshape(-1) of the batch [T, N]."
+    )
+    warnings.warn(msg, UserWarning, stacklevel=2)
 
 
 def refuse_time_unless_last(batch: TensorDictBase) -> None:
-    """Do as `refuse_misplaced_time`, also in compiled code.
+    """Do as `refuse_misplaced_time` for recurrent networks, also in compiled code.
+
+    Ids and steps are looked at outside of compiled code only: what they say is a fact of data.
 
     Args:
         batch: a TED tensordict ``[*B, T]``.
 
     Raises:
-        ValueError: as `refuse_misplaced_time`.
+        ValueError: as `refuse_misplaced_time`, or as `refuse_scattered_rows`.
 
     Example:
         >>> from rl_layout import EndKind
@@ -60,11 +132,19 @@ def refuse_time_unless_last(batch: TensorDictBase) -> None:
     """
     if batch.ndim > 1 and must_compare_observations(batch):
         _look_for_time(batch)
+    elif not is_transformed() and _is_numbered(batch):
+        refuse_scattered_rows(batch, Segments.of(batch), TURNED)
+
+
+def _is_numbered(batch: TensorDictBase) -> bool:
+    """Whether a batch of rows has ids and steps."""
+    stored = (find(batch, key) is not None for key in (keys.TRAJ_IDS, keys.TRAJ_STEP))
+    return bool(batch.batch_size.numel()) and all(stored)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers
 def _look_for_time(batch: TensorDictBase) -> None:
-    refuse_misplaced_time(batch)
+    refuse_misplaced_time(batch, TURNED)
 
 
 def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:

@@ -189,10 +189,10 @@ class ActorCriticLoss(LossModule):
             ValueError: a shape does not fit.
             RuntimeError: an action requires gradients.
         """
-        advantage = self._advantage(tensordict)
-        counted = self.counted(tensordict)
         if self._is_recurrent:
             refuse_time_unless_last(tensordict)
+        advantage = self._advantage(tensordict)
+        counted = self.counted(tensordict)
         with set_recurrent_mode(True):
             networks = self.actor_network, self.critic_network
             seen = self._seen(tensordict, *networks, more=self._stored())
