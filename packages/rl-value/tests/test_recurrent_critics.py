@@ -167,3 +167,15 @@ def test_a_recurrent_critic_is_not_trained_by_its_targets(settings):
     (found["value_target"].sum() + found["advantage"].square().sum()).backward()
     assert all(weight.grad is None for weight in net.parameters())
     assert not found["state_value"].requires_grad
+
+
+def test_a_state_that_nobody_collected_is_told_with_how_to_collect_it():
+    batch = prepared(trajectories([4, 2])).exclude("state")
+    advice = r"'state' is missing: .* state of this network.*TensorDictSequential\(actor, critic\)"
+    with pytest.raises(KeyError, match=advice):
+        GAE(gamma=0.9, lmbda=0.9, value_network=critic())(batch)
+    with pytest.raises(KeyError, match="'observation' is missing") as other:
+        GAE(gamma=0.9, lmbda=0.9, value_network=critic())(
+            prepared(trajectories([4, 2])).exclude("observation")
+        )
+    assert "recurrent" not in str(other.value)

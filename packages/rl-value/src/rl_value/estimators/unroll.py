@@ -199,7 +199,9 @@ class Reader:
         self.leaves: list[tuple[NestedKey, Tensor, Tensor | None]] = []
         for key in network.in_keys:
             if as_tuple(key)[-1] != keys.IS_INIT:
-                root, after = require(batch, key), batch.get(next_key(key), None)
+                root, after = batch.get(key, None), batch.get(next_key(key), None)
+                if root is None:
+                    root = _require_input(network, batch, key)
                 _check_alike(key, root, after)
                 self.leaves.append((key, root, after))
 
@@ -238,6 +240,21 @@ class Reader:
         """
         none: TensorDict = self.read(0, 0)
         return none.new_zeros(1)
+
+
+def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: NestedKey) -> Any:
+    """An input that must be there; where a state is missing, say who would have written it."""
+    try:
+        return require(batch, key)
+    except KeyError as error:
+        if as_tuple(key) not in state_keys(network):
+            raise
+        msg = (
+            f"{error.args[0]} It is a recurrent state of this network, which must play along when "
+            "steps are collected: give TensorDictSequential(actor, critic) as the policy, whose "
+            f"states the environment then shows from each reset on; or put {key!r} into the batch."
+        )
+        raise KeyError(msg) from None
 
 
 def _check_alike(key: NestedKey, root: Tensor, after: Tensor | None) -> None:
