@@ -61,8 +61,12 @@ TRANSFORMS = {
 def test_three_steps_of_a_vector_reach_one_row():
     rows = vector(8, 10)
     for name in ("MultiStep", "MultiStepTransform"):
-        with pytest.warns(UserWarning, match="contradict"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             made = TRANSFORMS[name]()(rows)
+        told = [str(warning.message) for warning in said]
+        assert sum("contradict" in text for text in told) == 1
+        assert sum("64 of 80 rows" in text for text in told) == (name == "MultiStepTransform")
         assert made["next", "steps_to_next_obs"].flatten().tolist() == [1] * 80
         assert torch.equal(made["next", "reward"], rows["next", "reward"])
         assert torch.equal(made["next", "observation"], rows["next", "observation"])

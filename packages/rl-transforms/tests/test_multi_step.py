@@ -173,3 +173,16 @@ def test_other_data_than_tensors_is_refused_by_name():
     batch["next", "text"] = NonTensorData("hello", batch_size=[3])
     with pytest.raises(TypeError, match="text"):
         multi_step(batch, 0.9, 2)
+
+
+def test_a_sample_of_single_rows_is_warned_of_once_and_one_of_slices_is_not():
+    rows = trajectories([9, 9])[torch.tensor([0, 5, 9, 14, 8])]
+    rows["index"] = torch.arange(5)
+    ahead = MultiStep(0.9, 3)
+    with pytest.warns(UserWarning, match="4 of 4 rows that are not done reach 1 step") as said:
+        ahead(rows)
+    assert len(said) == 1
+    ahead(rows)  # warnings are errors here
+    rows["collector", "slice_ids"] = torch.arange(5)
+    MultiStep(0.9, 3)(rows)
+    MultiStep(0.9, 1)(rows.exclude(("collector", "slice_ids")))

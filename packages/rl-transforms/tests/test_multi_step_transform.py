@@ -139,8 +139,17 @@ def test_padding_is_left_out():
 def test_rows_that_cannot_be_put_together_reach_as_far_as_their_call(gone):
     ahead = MultiStepTransform(3, 0.9)
     batch = trajectories([5], EndKind.CUT).exclude(gone)
-    same(ahead.inv(batch), multi_step(batch, 0.9, 3))
+    with pytest.warns(UserWarning, match="2 of 5 rows of a call reach less than 3 steps") as said:
+        made = ahead.inv(batch)
+    assert len(said) == 1
+    same(made, multi_step(batch, 0.9, 3))
+    same(ahead.inv(batch), made)  # warnings are errors here
     assert ahead.held is None
+
+
+def test_rows_without_ids_that_markers_end_are_nothing_to_warn_of():
+    batch = trajectories([5, 1], EndKind.TERMINATED).exclude("collector")
+    assert len(MultiStepTransform(3, 0.9).inv(batch)) == 6  # warnings are errors here
 
 
 def test_what_is_held_back_is_state():

@@ -15,6 +15,7 @@ from rl_layout.tensordict_fast import tensors
 from rl_transforms.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
 from rl_transforms.multi_step_checks import check_groups, check_horizon, check_rows
+from rl_transforms.short_rows import warn_of_single_rows
 from rl_transforms.transform import Transform
 
 MANY = 64  # steps from which it pays to ask for the longest segment
@@ -24,7 +25,9 @@ class MultiStep(Transform):
     """Makes rows reach n steps ahead.
 
     A row whose trajectory goes on for m more rows, itself included, reaches min(n, m) ahead; a cut
-    ends it like a done step does. See `multi_step` for what is written.
+    ends it like a done step does. So samples must be slices: rows drawn one by one have no
+    successors there, which is warned of once; `MultiStepTransform` stores n-step rows instead.
+    See `multi_step` for what is written.
 
     Args:
         gamma: discount of a step, above 0 and at most 1.
@@ -51,6 +54,7 @@ class MultiStep(Transform):
         check_horizon(gamma, n_steps)
         self.gamma = gamma
         self.n_steps = n_steps
+        self._warned = False  # of a sample of single rows
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Make rows reach n steps ahead.
@@ -66,7 +70,10 @@ class MultiStep(Transform):
             TypeError: a reward is not floating-point.
             ValueError: the rows cannot be extended; see `multi_step`.
         """
-        return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        if not self._warned:
+            self._warned = warn_of_single_rows(batch, made, self.n_steps)
+        return made
 
 
 def multi_step(

@@ -23,17 +23,20 @@ from rl_transforms.multi_step_checks import (
     flat_reward,
     refuse_far_rows,
 )
+from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
 
 
 class MultiStepTransform(Transform):
-    """Makes rows reach n steps ahead while they are stored.
+    """Makes rows reach n steps ahead while they are stored, put together by ids and steps.
+
+    Rows without ids or steps are never held back: they reach only as far as the call that brought
+    them, so that rows added one by one keep their single step. A warning says so once.
 
     A row is passed on when the rows that it reaches have come, or its trajectory has ended; until
     then it is held back, with at most n - 1 rows of each open trajectory. Rows are put together by
     ``("collector", "traj_ids")`` and ``"traj_step"``, so any number of producers may write in any
-    order. What is passed on keeps the order in which it came, is flat and has no padding. Rows
-    that lack ids or steps are never held back: they reach as far as the call that brought them.
+    order. What is passed on keeps the order in which it came, is flat and has no padding.
 
     A trajectory that has not gone on in `patience` calls of its producer is taken for cut.
     Otherwise the rows of one that was given up, as by a reset ahead of its end, would wait for
@@ -42,7 +45,8 @@ class MultiStepTransform(Transform):
     With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
     Environments end at different times, so to keep it rectangular the last n - 1 steps of every
     environment are held back, ended or not. Producers are told apart by the high 31 bits of their
-    ids; row b of a call goes on from row b of the same producer's call before.
+    ids; row b of a call goes on from row b of the same producer's call before, where ids and steps
+    say so.
 
     Args:
         n_steps: how far to reach, at least 1.
@@ -89,6 +93,7 @@ class MultiStepTransform(Transform):
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
         self._columns = HeldColumns() if columns else None
         self._held: FlatRows | None = None
+        self._warned = False  # of rows without ids that end with their call
         self._waited: Array = np.zeros(0, dtype=np.int64)  # calls, of each held row
 
     @property
@@ -125,13 +130,20 @@ class MultiStepTransform(Transform):
             return made if made is None or time is None else made.transpose(time, -1)
         fresh = FlatRows.of(batch)
         if not _has_ids(fresh):
-            return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+            return self._of_call(batch)
         if self._held is None:
             self._check(batch, fresh)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
         return self._passed(fresh if self._held is None else self._held.followed_by(fresh))
+
+    def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
+        """Rows that reach as far as their call does: without ids none is held back."""
+        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        if not self._warned:
+            self._warned = warn_of_ended_calls(made, self.n_steps)
+        return made
 
     def flush(self) -> TensorDictBase | None:
         """Pass on what is held back, as if every trajectory were cut here.
@@ -171,7 +183,7 @@ class MultiStepTransform(Transform):
         """The n-step rows of all but the last steps of every environment, which are held."""
         fresh = FlatRows.of(batch)
         if not _has_ids(fresh):
-            return multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+            return self._of_call(batch)
         if not columns.blocks:
             self._check(batch, fresh)
         who, rows = columns.joined(fresh)

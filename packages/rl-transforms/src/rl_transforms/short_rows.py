@@ -1,0 +1,60 @@
+"""Warnings of n-step rows that reach less far than asked for, though no marker ends them."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+
+
+def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
+    """Warn of rows without ids that end where their call does; tell whether there were any."""
+    steps = made[keys.STEPS_TO_NEXT_OBS]
+    is_short = (steps < n_steps) & ~_done(made, steps)
+    short = int(is_short.sum())
+    if not short:
+        return False
+    warnings.warn(
+        f"MultiStepTransform: {short} of {is_short.numel()} rows of a call reach less than "
+        f"{n_steps} steps ahead, and no marker ends them: the rows lack ('collector', 'traj_ids') "
+        "or ('collector', 'traj_step'), so they are not held back and reach only as far as this "
+        "call goes on. Store ids and steps, also where one row comes a call, or take slices and "
+        "MultiStep on samples.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return True
+
+
+def warn_of_single_rows(batch: TensorDictBase, made: TensorDictBase, n_steps: int) -> bool:
+    """Warn of a sample of rows drawn one by one, few of which have their successors in it."""
+    names = batch.keys()
+    if n_steps < 2 or keys.INDEX not in names or batch.get(keys.SLICE_IDS, None) is not None:
+        return False
+    steps = made[keys.STEPS_TO_NEXT_OBS]
+    goes_on = ~_done(batch, steps)
+    alone = int((goes_on & (steps == 1)).sum())
+    count = int(goes_on.sum())
+    if 2 * alone <= count:
+        return False
+    warnings.warn(
+        f"MultiStep: {alone} of {count} rows that are not done reach 1 step ahead instead of "
+        f"{n_steps}: the rows that follow them are not in the sample, as it is drawn row by row. "
+        "Store n-step rows with MultiStepTransform, or sample slices with SliceSampler.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return True
+
+
+def _done(rows: TensorDictBase, steps: torch.Tensor) -> torch.Tensor:
+    """Rows whose next state ends, by whichever flags there are: bool ``[*B, T, 1]``."""
+    found = torch.zeros_like(steps, dtype=torch.bool)
+    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
+        flag = rows.get(key, None)
+        if flag is not None:
+            found = found | flag
+    return found
