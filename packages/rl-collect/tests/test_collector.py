@@ -580,3 +580,47 @@ def test_the_random_step_of_an_environment_is_a_policy_of_random_actions(make):
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one["observation"], other["observation"])
         assert torch.equal(one["action"], other["action"])
+
+
+class FirstAction(nn.Module):
+    """Takes an action by the sign of one weight."""
+
+    def __init__(self, weight=1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, observation):
+        first = (self.weight > 0).expand(observation.shape)
+        return torch.cat([first, ~first], -1)
+
+
+def first_action(weight=1.0):
+    return TensorDictModule(FirstAction(weight), ["observation"], ["action"])
+
+
+@pytest.mark.parametrize("make", [FirstAction, first_action])
+def test_a_compiled_policy_acts_and_takes_weights_of_a_plain_one_and_gives_them(make):
+    plain, weak = make(), make(-1.0)
+    compiled = torch.compile(plain, backend="eager")
+    collector = Collector(CountingEnv(), compiled, frames_per_batch=3)
+    assert collector.next()["action"][:, 0].all()
+    for weights in (weak, weak.state_dict(), torch.compile(weak, backend="eager")):
+        collector.update_policy_weights_(make())
+        collector.update_policy_weights_(weights)
+        assert not collector.next()["action"][:, 0].any()
+    saved = collector.state_dict()
+    other = Collector(CountingEnv(), make(), frames_per_batch=3)
+    other.load_state_dict(saved)  # whichever of them is compiled
+    assert torch.equal(other.next()["action"], collector.next()["action"])
+
+
+def test_a_compiled_recurrent_policy_gets_its_primer():
+    compiled = torch.compile(Memory(), backend="eager")
+    batch = Collector(CountingEnv(max_steps=3), compiled, frames_per_batch=4).next()
+    assert batch["hidden"].flatten().tolist() == [0, 1, 2, 0]
+
+
+def test_the_keys_of_a_compiled_policy_are_checked():
+    policy = TensorDictModule(FirstAction(), ["pixels"], ["action"])
+    with pytest.raises(KeyError, match=r"the policy reads .*pixels"):
+        Collector(CountingEnv(), torch.compile(policy, backend="eager"), frames_per_batch=4)

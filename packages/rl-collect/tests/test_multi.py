@@ -632,3 +632,39 @@ def test_workers_deliver_one_by_one_where_nothing_is_said():
         [CountingEnv, CountingEnv], env.rand_step, frames_per_batch=4, total_frames=16, **FORK
     ) as collector:
         assert [len(batch) for batch in collector] == [4, 4, 4, 4]
+
+
+def test_a_policy_compiled_in_place_that_would_be_pickled_is_refused_by_name():
+    policy = TensorDictModule(nn.Linear(1, 2), ["observation"], ["action"])
+    policy.compile(backend="eager")
+    with pytest.raises(TypeError, match=r"a TensorDictModule, cannot be pickled .* in place"):
+        MultiSyncCollector([CountingEnv], policy, frames_per_batch=4, mp_start_method="spawn")
+
+
+class Signed(nn.Module):
+    """Takes an action by the sign of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, observation):
+        first = (self.weight > 0).expand(observation.shape)
+        return torch.cat([first, ~first], -1)
+
+
+def test_a_compiled_policy_acts_in_workers_and_takes_new_weights():
+    plain = Signed()
+    module = TensorDictModule(plain, ["observation"], ["action"])
+    with MultiSyncCollector(
+        [CountingEnv],
+        torch.compile(module, backend="eager"),
+        frames_per_batch=4,
+        mp_start_method="fork",
+    ) as collector:
+        for version, weight in enumerate((-1.0, 1.0), start=1):
+            nn.init.constant_(plain.weight, weight)
+            collector.update_policy_weights_()
+            batch = collector.next()
+            assert batch["action"][..., 0].eq(weight > 0).all()
+            assert batch["collector", "policy_version"].eq(version).all()

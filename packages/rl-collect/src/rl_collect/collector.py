@@ -334,9 +334,7 @@ class Collector(Collecting):
             policy_or_weights = self._source
         if policy_or_weights is not None:
             names = state_of(policy_or_weights).keys()
-            is_whole = (
-                isinstance(self.policy, nn.Module) and names == self.policy.state_dict().keys()
-            )
+            is_whole = isinstance(self.policy, nn.Module) and names == state_of(self.policy).keys()
             load_weights(self.policy if is_whole else self._given, policy_or_weights)
         self._batches.policy_version += 1
 
@@ -416,9 +414,9 @@ class Collector(Collecting):
         self.env.load_state_dict(state["env"])
         self._batches.note_moves()
         if isinstance(self._given, nn.Module):
-            self._given.load_state_dict(state["policy"])
+            load_weights(self._given, state["policy"])
             if self._source is not self._given:
-                self._source.load_state_dict(state["policy"])
+                load_weights(self._source, state["policy"])
         set_generators(state["random"])
 
     # the end

@@ -20,6 +20,7 @@ from rl_collect.multi_options import (
     check_buffer,
     check_options,
     makers_of,
+    sent,
     serve,
     worker_options,
 )
@@ -27,7 +28,7 @@ from rl_collect.patience import Patience
 from rl_collect.policies import takes_steps
 from rl_collect.turns import OneByOne, Together, Turns
 from rl_collect.weight_board import WeightBoard
-from rl_collect.weights import has_weights
+from rl_collect.weights import has_weights, load_weights
 from rl_envs import WorkerDied
 
 
@@ -136,7 +137,10 @@ class MultiCollector(Collecting):
             options, len(makers), sync, replay_buffer, workers_write=self._workers_write
         )
         self._crew = Crew(
-            [functools.partial(serve, make, policy, options) for make in makers],
+            [
+                functools.partial(serve, make, sent(policy, mp_start_method), options)
+                for make in makers
+            ],
             mp_start_method,
             timeout_s=timeout_s,
             replaces=restart_workers,
@@ -309,7 +313,7 @@ class MultiCollector(Collecting):
         if self._board is not None:
             weights, old = saved[0]["policy"], self._board
             if isinstance(self.policy, nn.Module):
-                self.policy.load_state_dict(weights)
+                load_weights(self.policy, weights)
             self._board = WeightBoard.like(weights, state["policy_version"])
             self._crew.attach(self._board, self._turns.stop)
             old.close()

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from rl_collect.collector import Collector
 from rl_collect.servant import Outbox, Servant
 from rl_envs import EnvBase
@@ -35,6 +37,38 @@ def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any])
     factory = given.pop("policy_factory")
     acting = policy if factory is None else factory()
     return Servant(lambda: Collector(make_env, acting, **given))
+
+
+def sent(policy: Any, start_method: str | None) -> Any:
+    """The policy, which its way to a worker must not break.
+
+    Args:
+        policy: any policy.
+        start_method: how workers are started.
+
+    Returns:
+        The policy.
+
+    Raises:
+        TypeError: a part was compiled in place, and has to be pickled.
+
+    Example:
+        >>> sent(nn.Linear(1, 2), "spawn")
+        Linear(in_features=1, out_features=2, bias=True)
+    """
+    if start_method == "fork" or not isinstance(policy, nn.Module):
+        return policy
+    for name, part in policy.named_modules():
+        if part._compiled_call_impl is not None:
+            where = f"its part {name!r}" if name else "it"
+            msg = (
+                f"the policy, a {type(policy).__name__}, cannot be pickled on its way to workers: "
+                f"{where} was compiled in place by {type(part).__name__}.compile(). Give "
+                "torch.compile(policy), a policy_factory that compiles in the worker, or "
+                'mp_start_method="fork".'
+            )
+            raise TypeError(msg)
+    return policy
 
 
 def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:

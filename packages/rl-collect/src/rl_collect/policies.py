@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_envs import EnvBase
@@ -18,9 +18,9 @@ TENSORDICT_NAMES = ("td", "tensordict", "data", "step", "root", "batch")
 def as_policy(policy: Any, env: EnvBase) -> Any:
     """Make a policy act on a tensordict.
 
-    A tensordict module, and any plain callable, is taken as it is. Another `nn.Module` is wrapped:
-    each argument of its `forward` is the observation of that name, or the only observation there
-    is, and what it returns is the action.
+    A tensordict module, compiled or not, and any plain callable, is taken as it is. Another
+    `nn.Module` is wrapped: each argument of its `forward` is the observation of that name, or the
+    only observation there is, and what it returns is the action.
 
     Args:
         policy: a policy; random actions where None or the `rand_step` of an environment.
@@ -39,17 +39,24 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
     """
     if policy is None or takes_steps(policy):
         return None
-    if isinstance(policy, TensorDictModuleBase):
+    if is_tensordict_module(policy):
         return policy
     if not callable(policy):
         msg = f"expected a policy that can be called on a tensordict: got {type(policy).__name__}."
         raise TypeError(msg)
     if not isinstance(policy, nn.Module):
         return policy
-    names = _arguments(policy.forward)
+    # that of a compiled module takes anything
+    names = _arguments(getattr(policy, "_orig_mod", policy).forward)
     if len(names) == 1 and names[0] in TENSORDICT_NAMES:
         return policy
     return TensorDictModule(policy, _observations(policy, names, env), env.action_keys)
+
+
+def is_tensordict_module(policy: Any) -> bool:
+    """Whether a policy names what it reads and writes, itself or as `torch.compile` hands it on."""
+    is_module = isinstance(policy, nn.Module)
+    return is_module and hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
 
 
 def takes_steps(policy: Any) -> bool:
@@ -95,7 +102,7 @@ def check_keys(policy: Any, env: EnvBase) -> None:
         >>> from rl_envs.testing import CountingEnv
         >>> check_keys(lambda root: root, CountingEnv())
     """
-    if not isinstance(policy, TensorDictModuleBase):
+    if not is_tensordict_module(policy):
         return
     specs = (env.observation_spec, env.full_done_spec, env.state_spec)
     shown = [keys.as_tuple(key) for spec in specs for key in spec.keys(True, True)]

@@ -32,12 +32,14 @@ def load_weights(policy: Any, weights: Any) -> None:
         raise TypeError(msg)
     if weights is policy:
         return
+    given = state_of(weights)
+    own = {_plain(name): name for name in policy.state_dict()}
     with torch.no_grad():
-        policy.load_state_dict(state_of(weights))
+        policy.load_state_dict({own.get(name, name): leaf for name, leaf in given.items()})
 
 
 def state_of(weights: Any) -> dict[str, Tensor]:
-    """Name the tensors of weights as a state dictionary does.
+    """Name the tensors of weights as a state dictionary does, those of compiled modules alike.
 
     Args:
         weights: a module, a state dictionary, or a tensordict of parameters.
@@ -53,11 +55,11 @@ def state_of(weights: Any) -> dict[str, Tensor]:
         ['bias', 'weight']
     """
     if isinstance(weights, nn.Module):
-        return dict(weights.state_dict())
-    if isinstance(weights, TensorDictBase):
-        return {str(name): leaf for name, leaf in weights.flatten_keys(".").items()}
-    if isinstance(weights, Mapping):
-        return dict(weights)
+        weights = weights.state_dict()
+    elif isinstance(weights, TensorDictBase):
+        weights = weights.flatten_keys(".")
+    if isinstance(weights, Mapping | TensorDictBase):
+        return {_plain(str(name)): leaf for name, leaf in weights.items()}
     msg = (
         f"weights must be a module, a state dictionary or a tensordict of parameters: got "
         f"{type(weights).__name__}."
@@ -79,3 +81,8 @@ def has_weights(policy: Any) -> bool:
         (True, False, False)
     """
     return isinstance(policy, nn.Module | Mapping) and bool(state_of(policy))
+
+
+def _plain(name: str) -> str:
+    """The name of a weight where no part of the policy is compiled."""
+    return name.replace("_orig_mod.", "")
