@@ -9,7 +9,7 @@ from torch import nn
 
 from rl_collect import Collector, SyncDataCollector
 from rl_envs import GymEnv, SerialEnv
-from rl_envs.testing import CountingEnv, RaisingEnv
+from rl_envs.testing import CountingEnv, GroupsEnv, RaisingEnv
 from rl_layout import Segments, check_layout
 from rl_specs import Unbounded
 from rl_transforms import TensorDictPrimer
@@ -624,3 +624,26 @@ def test_the_keys_of_a_compiled_policy_are_checked():
     policy = TensorDictModule(FirstAction(), ["pixels"], ["action"])
     with pytest.raises(KeyError, match=r"the policy reads .*pixels"):
         Collector(CountingEnv(), torch.compile(policy, backend="eager"), frames_per_batch=4)
+
+
+class TwoRewards(GroupsEnv):
+    """Groups that gain the number of their step, the second a hundred times as much."""
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        for name, scale in (("first", 1.0), ("second", 100.0)):
+            after.set((name, "reward"), scale * after[name, "observation"])
+        return after
+
+
+def test_the_returns_of_several_rewards_are_those_of_their_own_steps():
+    env = TwoRewards({"first": 2, "second": 2})
+    collector = Collector(env, frames_per_batch=5)
+    batch = collector.next()
+    assert collector.stats()["episodes"] == 2
+    assert collector.stats()["mean_length"] == 2
+    assert collector.stats()["mean_return"] == 303
+    episodes = collector._batches.episodes
+    assert [one for one, _ in episodes._recent] == [303, 303]
+    assert episodes._return.tolist() == [101]  # of the step that a next batch goes on from
+    assert batch["next", "second", "reward"].flatten().tolist() == [100, 200, 100, 200, 100]
