@@ -651,6 +651,7 @@ def test_a_bound_that_only_clipping_has_is_refused():
         PPOLoss(discrete(), critic(), clip_value=True)
 
 
+@pytest.mark.filterwarnings("ignore:'advantage' is stored and 'value_target' is:UserWarning")
 @pytest.mark.parametrize("loss_class", [PPOLoss, A2CLoss, ReinforceLoss])
 @pytest.mark.parametrize("given", ["advantage", "value_target"])
 def test_what_is_stored_is_not_estimated_anew(loss_class, given):
