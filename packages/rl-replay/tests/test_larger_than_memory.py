@@ -84,4 +84,4 @@ def test_rows_in_a_file_are_read_without_reading_ahead(tmp_path: Path) -> None:
             name = line.rpartition("/")[2] if str(tmp_path) in line else ""
         elif name and line.startswith("VmFlags:"):
             advised[name] = "rr" in line.split()
-    assert advised == {"rows.slab": True, "side.slab": True}
+    assert advised == {"rows.slab": True, "side.slab": True, "tables.slab": True}
