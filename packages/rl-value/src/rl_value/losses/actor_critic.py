@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from numbers import Real
@@ -229,14 +228,7 @@ class ActorCriticLoss(LossModule):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
     def _estimate(self, batch: TensorDictBase) -> None:
         if self._estimator is None and find(batch, as_tuple(self.entries["advantage"])) is not None:
-            used = self.value_estimator
-            msg = (
-                f"{self.entries['advantage']!r} is stored and {self.entries['value_target']!r} is "
-                f"missing: it is estimated by the default, {type(used).__name__} with "
-                f"gamma={used.gamma}, lmbda={getattr(used, 'lmbda', None)}. Store both, "
-                "or call make_value_estimator(...) with the settings of the advantage."
-            )
-            warnings.warn(msg, UserWarning, stacklevel=2)
+            self._warn_of_default()
         late = self.target_critic_network
         target = None if late is None else parameters_of(late)
         self.value_estimator(batch, target_params=target)

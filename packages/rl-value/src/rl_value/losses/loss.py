@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
 from copy import deepcopy
@@ -190,6 +191,17 @@ class LossModule(NamedModule):
         made = self._estimator
         assert made is not None  # made above
         return made
+
+    def _warn_of_default(self) -> None:
+        """Say that a target is not made as the advantage was that is stored."""
+        used = self.value_estimator
+        msg = (
+            f"{self.entries['advantage']!r} is stored and {self.entries['value_target']!r} is "
+            f"missing: it is estimated by the default, {type(used).__name__} with "
+            f"gamma={used.gamma}, lmbda={getattr(used, 'lmbda', None)}. Store both, "
+            "or call make_value_estimator(...) with the settings of the advantage."
+        )
+        warnings.warn(msg, UserWarning, stacklevel=3)
 
     def counted(self, batch: TensorDictBase) -> Tensor | None:
         """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
