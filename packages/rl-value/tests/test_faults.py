@@ -97,7 +97,7 @@ def test_logits_and_actions_that_do_not_fit_say_so():
     batch, loss = rows(), A2CLoss(actor(), critic())
     batch["action"] = torch.zeros(5, 2, dtype=torch.int64)
     # torch says it by its check of values, or, where a process has switched that off, later
-    with pytest.raises((ValueError, RuntimeError), match="broadcast|must match") as caught:
+    with pytest.raises((ValueError, RuntimeError), match=r"broadcast|must match") as caught:
         loss(batch)
     (note,) = caught.value.__notes__
     assert note.startswith("'action': [5, 2] torch.int64; the actor gives [5] by Categorical")
