@@ -37,7 +37,7 @@ def _begin_page(namespace: dict[str, Any]) -> None:
 
 def _forget_warnings() -> None:
     """Forget what the process has warned of once."""
-    contradiction = sys.modules.get("rl_layout.contradiction")
+    contradiction = sys.modules.get("rl_layout.segments.contradiction")
     if contradiction is not None:
         contradiction.warned.clear()
 
@@ -54,7 +54,7 @@ pytest_collect_file = SybilCollection(
             patterns=[
                 f"{above}src/{below}*.py"  # ** is one folder before Python 3.13
                 for above in ("", "*/", "packages/*/")
-                for below in ("*/", "*/*/")
+                for below in ("*/", "*/*/", "*/*/*/")
             ],
         ),
     ]

@@ -35,8 +35,8 @@ HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "py
 HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
 
 # files whose examples need an extra, which they name
-OF_EXTRAS = ["rl_layout/loops", "rl_layout/strategies", "rl_value/returns/loops"]
-OF_EXTRAS += ["rl_envs/rendering", "rl_recurrent/triton/*", "rl_value/triton/*"]
+OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
+OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])
@@ -253,7 +253,7 @@ def integration(session: nox.Session) -> None:
 def envpool(session: nox.Session) -> None:
     """Test EnvPool's environments with its wheel, which takes 700 MB with what it brings."""
     install(session, *work("test", "rl-envs"), "-e", "packages/rl-envs[envpool]")
-    session.run("pytest", "packages/rl-envs/tests/test_env_pool.py", *session.posargs)
+    session.run("pytest", "packages/rl-envs/tests/gym/test_envpool.py", *session.posargs)
 
 
 @nox.session(default=False)
@@ -342,7 +342,7 @@ def bench(session: nox.Session, package: str) -> None:
 @nox.session(default=False)
 def interpret(session: nox.Session) -> None:
     """Test the Triton kernels on the CPU, by Triton's interpreter; plain `nox` does so as well."""
-    folders = sorted(path.relative_to(ROOT) for path in ROOT.glob("packages/*/tests/triton"))
+    folders = sorted(path.relative_to(ROOT) for path in ROOT.glob("packages/*/tests/**/triton"))
     install(session, *work("test", *(folder.parts[1] for folder in folders)))
     session.run("pytest", *map(str, folders), *session.posargs, env={"TRITON_INTERPRET": "1"})
 

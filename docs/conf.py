@@ -65,7 +65,7 @@ for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     name = declared.parent.name
     module = name.replace("-", "_")
     source = declared.parent / "src" / module
-    modules = [module, *(f"{module}.{also}" for also in ALSO if (source / f"{also}.py").exists())]
+    modules = [module, *(f"{module}.{also}" for also in ALSO if any(source.glob(f"{also}*")))]
     page = PAGE.format(name=name, modules="\n".join(map(section, modules)))
     (here / "api" / f"{name}.md").write_text(page, encoding="utf-8")
     readme = (declared.parent / "README.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from torch import nn
 
 from rl_collect import Collector
 from rl_envs import SerialEnv, TransformedEnv, wire_policy
-from rl_envs.policy_plan import policy_plan
+from rl_envs.rollouts.policy_plan import policy_plan
 from rl_envs.testing import CountingEnv
 from rl_layout.synthetic import trajectories
 from rl_policies import OneHotCategorical, ProbabilisticActor

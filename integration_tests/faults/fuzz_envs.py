@@ -22,7 +22,7 @@ from rl_envs import (
     SerialEnv,
     TransformedEnv,
 )
-from rl_envs.env import EnvBase
+from rl_envs.env.env import EnvBase
 from rl_envs.testing import CountingEnv, GroupsEnv, MultiAgentEnv
 from rl_specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Unbounded
 from rl_transforms import Compose, InitTracker, RewardScaling, RewardSum, StepCounter

@@ -30,7 +30,7 @@ from tensordict import TensorDict
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 from rl_replay.storages import TensorStorage
-from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.lanes.lane import LANE_SHIFT
 
 OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/")
 CAPACITY, OLD, EPISODE, ENVS = 24, 31, 7, 3

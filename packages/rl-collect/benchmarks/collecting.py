@@ -29,7 +29,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector
-from rl_collect.plans import PlanAround
+from rl_collect.stepping.policy_wrappers import PlanAround
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 from rl_policies import OneHotCategorical, ProbabilisticActor

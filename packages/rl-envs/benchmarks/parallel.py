@@ -20,7 +20,7 @@ import gymnasium
 import torch
 
 from rl_envs import GymEnv
-from rl_envs.parallel import ParallelEnv
+from rl_envs.batched.parallel import ParallelEnv
 
 WORKERS = 2
 

@@ -10,9 +10,10 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from rl_envs import GymEnv, TransformedEnv, policy_plan, tensor_rollout
+from rl_envs import GymEnv, TransformedEnv, policy_plan
 from rl_envs.pendulums import Pendulums
-from rl_envs.rollout import Request
+from rl_envs.rollouts import device_loop
+from rl_envs.rollouts.tensordict_loop import Request
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 
@@ -121,7 +122,7 @@ def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
         env.set_seed(5)
         torch.manual_seed(3)
         request = Request(11, act, callback, break_when_any_done=False)
-        assert tensor_rollout.can_play(env, request) == (callback is None)
+        assert device_loop.can_play(env, request) == (callback is None)
         root = {"auto_reset": False, "tensordict": env.reset()} if from_root else {}
         batch = env.rollout(
             11, act, callback, break_when_any_done=False, set_truncated=True, **root
@@ -151,13 +152,13 @@ def test_what_a_reset_says_of_rows_that_go_on_is_ignored():
 def test_what_the_fast_path_would_lose_takes_the_slow_one():
     request = Request(5, break_when_any_done=False)
     carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])
-    assert not tensor_rollout.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
-    assert not tensor_rollout.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
-    assert not tensor_rollout.can_play(MultiAgentEnv(3), request)
+    assert not device_loop.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
+    assert not device_loop.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
+    assert not device_loop.can_play(MultiAgentEnv(3), request)
     env = Pendulums(3)
     root = env.reset()
-    assert tensor_rollout.can_play(env, request, root)
-    assert not tensor_rollout.can_play(env, request, root.set("more", torch.zeros(3)))
+    assert device_loop.can_play(env, request, root)
+    assert not device_loop.can_play(env, request, root.set("more", torch.zeros(3)))
 
 
 def test_wrong_actions_are_refused():

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_layout import Segments, keys, split_trajectories, step_mdp
-from rl_layout.markers import FIELDS
+from rl_layout.segments.markers import FIELDS
 from rl_layout.synthetic import trajectories
 
 warnings.filterwarnings("ignore")

@@ -26,9 +26,9 @@ from torch.distributions import Categorical
 
 import rl_policies as ours
 from rl_envs import policy_plan
-from rl_envs.columns import Columns
-from rl_envs.plan_binding import bind_calls, bind_plan
-from rl_policies.distributions.direct import direct_draw
+from rl_envs.rollouts.columns import Columns
+from rl_envs.rollouts.plan_binding import bind_calls, bind_plan
+from rl_policies.distributions.fast_sampling import direct_draw
 from rl_specs import Bounded, OneHot
 from rl_specs import Categorical as Choice
 

@@ -228,8 +228,8 @@ def kept_bytes(call: Callable[[], Any]) -> int:
 def memory(sides: Sides, cell: str, repeats: int) -> None:
     """G6: what backward needs is kept or made again."""
     from rl_layout import Segments
-    from rl_recurrent.triton.gru import gru_scan
-    from rl_recurrent.triton.lstm import lstm_scan
+    from rl_recurrent.backends.triton.gru import gru_scan
+    from rl_recurrent.backends.triton.lstm import lstm_scan
 
     size, lengths = 128, [128] * 256
     segments = Segments.from_lengths(torch.tensor(lengths, device=DEVICE))

@@ -218,7 +218,7 @@ def steps(cell: str, peer: Any, mode: Any, repeats: int) -> None:
 
 def plan_call(module: Any, tensors: list[Tensor]) -> Call:
     """The module as one call of a policy plan."""
-    from rl_envs.policy_plan import policy_plan
+    from rl_envs.rollouts.policy_plan import policy_plan
 
     plan = policy_plan(module)
     values = {(key,): value for key, value in zip(module.in_keys, tensors, strict=True)}

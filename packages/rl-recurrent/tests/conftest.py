@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rl_layout import Segments, set_recurrent_mode
 from rl_recurrent import reference
-from rl_recurrent.choose import backend_module
-from rl_recurrent.settings import Settings
-from rl_recurrent.weights import RowWeights
+from rl_recurrent.backends.dispatch import backend_module
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layer_weights import RowWeights
 
 
 @dataclass

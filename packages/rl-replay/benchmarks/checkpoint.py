@@ -23,7 +23,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.checkpoint.buffers import dump_buffer, load_buffer
+from rl_replay.checkpoint.buffer import dump_buffer, load_buffer
 
 ROWS, TURNS, PIECE = 1_000_000, 7, 8 << 20
 

@@ -21,8 +21,8 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.compact import CompactRows
-from rl_replay.compact_layout import CompactLayout
+from rl_replay.lossless.layout import CompactLayout
+from rl_replay.lossless.rows import CompactRows
 from rl_slabs import Rows, RowSchema
 
 BATCH = 256

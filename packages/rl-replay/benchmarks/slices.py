@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_replay.samplers import SliceSampler
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.index import TrajectoryIndex
 
 SLICES, LENGTH, WRITTEN, EPISODE = 8, 32, 64, 200
 ROWS, FEW_ROWS, MANY_ROWS = 1_000_000, 10_000, 10_000_000

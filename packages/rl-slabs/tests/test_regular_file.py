@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rl_slabs import Arrays, Lanes, LazyFile, RowSchema, Slab
-from rl_slabs.lane import FLOOR, PUBLISHED, RESERVED
-from rl_slabs.manifest import Manifest
+from rl_slabs.lanes.lane import FLOOR, PUBLISHED, RESERVED
+from rl_slabs.memory.manifest import Manifest
 
 SCHEMA = RowSchema({"a": (torch.float32, (3,))})
 

@@ -64,7 +64,7 @@ def steps_of(rows: int, episode: int) -> dict[str, Tensor]:
 
 def scan(rows: int, episode: int, repeats: int) -> None:
     """The kernel alone: reads a, b and the cut, writes y."""
-    from rl_value.triton.linear_scan import linear_scan
+    from rl_value.scan.triton.linear_scan import linear_scan
 
     a, b = torch.full((rows,), GAMMA * LMBDA, device=DEVICE), torch.randn(rows, device=DEVICE)
     cut = torch.rand(rows, device=DEVICE) < 1 / episode

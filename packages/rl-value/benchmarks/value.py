@@ -315,8 +315,8 @@ def ppo() -> None:
     """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
     from torchrl.objectives import ClipPPOLoss as Peer
 
-    from rl_value.losses.distance import distances_apart
     from rl_value.losses.known import Known, attach
+    from rl_value.losses.regression import distances_apart
 
     def mlp(size: int) -> nn.Sequential:
         return nn.Sequential(

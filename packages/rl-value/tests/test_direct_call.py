@@ -11,8 +11,8 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical
 
-from rl_value.acting import Acting
 from rl_value.direct_call import output_from, output_of
+from rl_value.policy_terms import Acting
 
 
 def batch():

@@ -1,10 +1,10 @@
 """Collectors: an agent plays, and every step is written once, marked, in flat batches."""
 
+from rl_collect.batches.complete_trajectories import WholeTrajectories
+from rl_collect.batches.trajectory_ids import Marks, TrajectoryIds
 from rl_collect.collector import Collector, SyncDataCollector
-from rl_collect.episodes import Episodes
-from rl_collect.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
-from rl_collect.trajectory_ids import Marks, TrajectoryIds
-from rl_collect.whole import WholeTrajectories
+from rl_collect.episode_stats import Episodes
+from rl_collect.multi.multi_collector import MultiAsyncCollector, MultiCollector, MultiSyncCollector
 
 __all__ = [
     "Collector",

@@ -11,16 +11,16 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
-from rl_collect.batches import Batches
-from rl_collect.collecting import Collecting, between_batches
-from rl_collect.devices import Devices, Moved, mover, policy_on
-from rl_collect.environments import Makers, limited, make_env
+from rl_collect.batches.assembler import Batches
+from rl_collect.inputs.devices import Devices, Moved, mover, policy_on
+from rl_collect.inputs.environments import Makers, limited, make_env
+from rl_collect.inputs.policies import as_policy, check_keys
+from rl_collect.inputs.random_state import generators, set_generators
+from rl_collect.interface import Collecting, between_batches
+from rl_collect.options.options import Settings
 from rl_collect.patience import Patience
-from rl_collect.playing import Player
-from rl_collect.policies import as_policy, check_keys
-from rl_collect.random_state import generators, set_generators
-from rl_collect.settings import Settings
-from rl_collect.weights import load_weights, state_of
+from rl_collect.stepping.env_runner import Player
+from rl_collect.weights.load import load_weights, state_of
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 

@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env import EnvBase
-from rl_envs.whole_number import check_whole
+from rl_envs.env.env import EnvBase
+from rl_envs.env.whole_number import check_whole
 from rl_layout.tensordict_fast import build
 from rl_specs import Bounded
 

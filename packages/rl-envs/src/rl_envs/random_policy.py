@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.arguments import check_kind
-from rl_envs.env_specs import leaves_of
+from rl_envs.env.arguments import check_kind
+from rl_envs.env.specs import leaves_of
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite, TensorSpec
 

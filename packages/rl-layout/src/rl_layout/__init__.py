@@ -2,29 +2,29 @@
 
 from rl_layout import keys
 from rl_layout.carried_states import refuse_shared_states
-from rl_layout.check import check_layout
-from rl_layout.contradiction import (
-    Comparison,
-    compare_neighbours,
-    contradictions,
-    must_compare_observations,
-)
-from rl_layout.draw import Bar, LayoutDrawing, draw_layout
-from rl_layout.end_kind import EndKind
-from rl_layout.markers import Markers
-from rl_layout.recurrent_mode import recurrent_mode, set_recurrent_mode
-from rl_layout.report import Finding, LayoutError, LayoutReport
-from rl_layout.row_source import RowSource
-from rl_layout.segments import Segments
-from rl_layout.split import (
+from rl_layout.checks.check_layout import check_layout
+from rl_layout.checks.report import Finding, LayoutError, LayoutReport
+from rl_layout.convert.split import (
     join_trajectories,
     nest_trajectories,
     pad_trajectories,
     split_trajectories,
 )
-from rl_layout.step_mdp import step_mdp
-from rl_layout.ted import Flat2TED, Nested2TED, TED2Flat, TED2Nested
-from rl_layout.time_blocks import TimeBlock
+from rl_layout.convert.step_mdp import step_mdp
+from rl_layout.convert.ted import Flat2TED, Nested2TED, TED2Flat, TED2Nested
+from rl_layout.draw import Bar, LayoutDrawing, draw_layout
+from rl_layout.recurrent_mode import recurrent_mode, set_recurrent_mode
+from rl_layout.row_source import RowSource
+from rl_layout.segments.contradiction import (
+    Comparison,
+    compare_neighbours,
+    contradictions,
+    must_compare_observations,
+)
+from rl_layout.segments.end_kind import EndKind
+from rl_layout.segments.markers import Markers
+from rl_layout.segments.segments import Segments
+from rl_layout.segments.time_blocks import TimeBlock
 
 __all__ = [
     "Bar",

@@ -24,7 +24,7 @@ def is_of_use(module: str, rows: int) -> bool:
         cannot be kept on the disk.
 
     Example:
-        >>> is_of_use("rl_layout.loops", 100)
+        >>> is_of_use("rl_layout.segments.numba_cuts", 100)
         False
     """
     return rows >= LEAST_ROWS and module not in _unkept and _imported(module) is not None
@@ -43,7 +43,7 @@ def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
         False where nothing was done.
 
     Example:
-        >>> run_compiled("rl_layout.loops", "mark_cuts", 100)
+        >>> run_compiled("rl_layout.segments.numba_cuts", "mark_cuts", 100)
         False
     """
     if not is_of_use(module, rows):

@@ -11,10 +11,10 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.check import check_layout
-from rl_layout.end_kind import EndKind
-from rl_layout.report import LayoutReport
-from rl_layout.segments import Segments
+from rl_layout.checks.check_layout import check_layout
+from rl_layout.checks.report import LayoutReport
+from rl_layout.segments.end_kind import EndKind
+from rl_layout.segments.segments import Segments
 
 COLOURS = {EndKind.TERMINATED: "#c0392b", EndKind.TRUNCATED: "#e67e22", EndKind.CUT: "#7f8c8d"}
 ENDS = {EndKind.TERMINATED: "X", EndKind.TRUNCATED: "|", EndKind.CUT: ">"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_layout import keys
-from rl_layout.end_kind import EndKind
+from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, trajectories
 
 OPTIONAL_KEYS = (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.IS_INIT, keys.NEXT_DONE)

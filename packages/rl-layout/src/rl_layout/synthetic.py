@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.end_kind import EndKind
+from rl_layout.segments.end_kind import EndKind
 
 
 def trajectories(

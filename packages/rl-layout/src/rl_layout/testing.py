@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rl_layout.end_kind import EndKind
+from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, ted, trajectories
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.choose import Choice, Work, explain_backend
-from rl_recurrent.network import Network
-from rl_recurrent.settings import Settings
-from rl_recurrent.stack import Run, States, chosen
+from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layers import Run, States, chosen
+from rl_recurrent.network.parameters import Network
 
 DEFAULT = Settings()
 

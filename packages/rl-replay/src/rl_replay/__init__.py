@@ -1,7 +1,8 @@
 """Replay buffers of flat trajectories: storages, samplers, writers."""
 
-from rl_replay.buffer import ReplayBuffer
-from rl_replay.containers import register_container
+from rl_replay.buffer.replay_buffer import ReplayBuffer
+from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
+from rl_replay.data.containers import register_container
 from rl_replay.samplers import (
     RandomSampler,
     Sampler,
@@ -17,8 +18,7 @@ from rl_replay.storages import (
     Storage,
     TensorStorage,
 )
-from rl_replay.tensordict_buffer import TensorDictReplayBuffer
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,

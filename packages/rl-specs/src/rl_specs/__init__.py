@@ -1,11 +1,16 @@
 """Descriptions of reinforcement-learning data: shapes, dtypes, and domains."""
 
-from rl_specs.binary import Binary
-from rl_specs.bounded import Bounded, BoundedContinuous, BoundedDiscrete
-from rl_specs.boxes import BinaryBox, BoxList, CategoricalBox, ContinuousBox
-from rl_specs.categorical import Categorical
-from rl_specs.composite import Composite
-from rl_specs.consolidate import check_no_exclusive_keys, consolidate_spec, contains_lazy_spec
+from rl_specs.composite.composite import Composite
+from rl_specs.composite.consolidate import (
+    check_no_exclusive_keys,
+    consolidate_spec,
+    contains_lazy_spec,
+)
+from rl_specs.composite.make_composite import make_composite_from_td
+from rl_specs.composite.stack import stack_specs
+from rl_specs.composite.stacked import Stacked
+from rl_specs.composite.stacked_composite import StackedComposite
+from rl_specs.core.tensor_spec import TensorSpec
 from rl_specs.deprecated import (
     BinaryDiscreteTensorSpec,
     BoundedTensorSpec,
@@ -20,15 +25,14 @@ from rl_specs.deprecated import (
     UnboundedContinuousTensorSpec,
     UnboundedDiscreteTensorSpec,
 )
-from rl_specs.make_composite import make_composite_from_td
-from rl_specs.multi import MultiCategorical, MultiOneHot
-from rl_specs.non_tensor import NonTensor
-from rl_specs.one_hot import OneHot
-from rl_specs.stack import stack_specs
-from rl_specs.stacked import Stacked
-from rl_specs.stacked_composite import StackedComposite
-from rl_specs.tensor_spec import TensorSpec
-from rl_specs.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
+from rl_specs.leaves.binary import Binary
+from rl_specs.leaves.bounded import Bounded, BoundedContinuous, BoundedDiscrete
+from rl_specs.leaves.boxes import BinaryBox, BoxList, CategoricalBox, ContinuousBox
+from rl_specs.leaves.categorical import Categorical
+from rl_specs.leaves.multi import MultiCategorical, MultiOneHot
+from rl_specs.leaves.non_tensor import NonTensor
+from rl_specs.leaves.one_hot import OneHot
+from rl_specs.leaves.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
 
 __all__ = [
     "Binary",

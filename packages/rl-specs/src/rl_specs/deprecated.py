@@ -14,16 +14,16 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from rl_specs.binary import Binary
-from rl_specs.bounded import Bounded
-from rl_specs.categorical import Categorical
-from rl_specs.composite import Composite
-from rl_specs.multi import MultiCategorical, MultiOneHot
-from rl_specs.non_tensor import NonTensor
-from rl_specs.one_hot import OneHot
-from rl_specs.stacked import Stacked
-from rl_specs.stacked_composite import StackedComposite
-from rl_specs.unbounded import UnboundedContinuous, UnboundedDiscrete
+from rl_specs.composite.composite import Composite
+from rl_specs.composite.stacked import Stacked
+from rl_specs.composite.stacked_composite import StackedComposite
+from rl_specs.leaves.binary import Binary
+from rl_specs.leaves.bounded import Bounded
+from rl_specs.leaves.categorical import Categorical
+from rl_specs.leaves.multi import MultiCategorical, MultiOneHot
+from rl_specs.leaves.non_tensor import NonTensor
+from rl_specs.leaves.one_hot import OneHot
+from rl_specs.leaves.unbounded import UnboundedContinuous, UnboundedDiscrete
 
 
 class _Renamed(type):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import NestedKey, as_tuple
-from rl_layout.markers import flat_marker
+from rl_layout.segments.markers import flat_marker
 from rl_layout.tensordict_fast import find
 
 

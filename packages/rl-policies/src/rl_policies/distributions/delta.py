@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.explained import explained, require_tensor
+from rl_policies.modules.explained import explained, require_tensor
 
 
 class Delta(Distribution):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.explained import explained, require_tensor
+from rl_policies.modules.explained import explained, require_tensor
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -10,7 +10,7 @@ from torch.distributions import Categorical
 from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.one_hot import OneHotCategorical, divergence_of_choices
-from rl_policies.explained import explained
+from rl_policies.modules.explained import explained
 
 
 class MaskedCategorical(Categorical):

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
-from rl_policies.distributions.drawn import Drawn
-from rl_policies.explained import explained, require_tensor
+from rl_policies.distributions.sample_cache import Drawn
+from rl_policies.modules.explained import explained, require_tensor
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -8,7 +8,7 @@ from torch.distributions import Categorical
 from torch.nn.functional import logsigmoid
 
 from rl_policies.distributions.one_hot import OneHotCategorical
-from rl_policies.explained import explained
+from rl_policies.modules.explained import explained
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:

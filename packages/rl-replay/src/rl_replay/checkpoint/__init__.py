@@ -1,7 +1,7 @@
 """Buffers on disk: written beside and swapped in, checked when read."""
 
-from rl_replay.checkpoint.archive import Archive, load
 from rl_replay.checkpoint.parts import Chunks, Part
-from rl_replay.checkpoint.writing import dump
+from rl_replay.checkpoint.reader import Archive, load
+from rl_replay.checkpoint.writer import dump
 
 __all__ = ["Archive", "Chunks", "Part", "dump", "load"]

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.checkpoint.archive import Archive
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, slices_of, taken_of
-from rl_replay.compact import CompactRows
-from rl_replay.compact_layout import SUCCESSOR
-from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.lossless.layout import SUCCESSOR
+from rl_replay.lossless.rows import CompactRows
+from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
-from rl_slabs.lane import LANE_SHIFT
+from rl_slabs.lanes.lane import LANE_SHIFT
 
 PLAIN, LOSSLESS = "plain", "lossless"
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.samplers.slice_shape import Reach
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
 
 By = Literal["trajectory", "step"]

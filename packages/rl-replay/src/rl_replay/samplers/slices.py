@@ -13,12 +13,12 @@ from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_replay.samplers import slice_draw
 from rl_replay.samplers.sampler import Sampler
+from rl_replay.samplers.slice_bounds import Slices
 from rl_replay.samplers.slice_draw import By, Places
 from rl_replay.samplers.slice_shape import Overhang, Reach, SliceShape
-from rl_replay.samplers.slices_of_sample import Slices
 from rl_replay.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.index import TrajectoryIndex
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage

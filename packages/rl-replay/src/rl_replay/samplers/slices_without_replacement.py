@@ -13,7 +13,7 @@ from rl_layout.keys import NestedKey
 from rl_replay.samplers.slice_draw import Ints, Places, place_in, random_numbers
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.index import TrajectoryIndex
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_layout.keys import NestedKey, as_key
-from rl_replay.sharing.files import SharedFiles
-from rl_replay.structure import Structure
+from rl_replay.data.structure import Structure
+from rl_replay.shared.files import SharedFiles
 from rl_slabs import LazySlab
 
 ROWS_FILE = "rows.slab"

@@ -11,16 +11,16 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build, nest
-from rl_replay.extent import Extent
-from rl_replay.links import Links
-from rl_replay.marker_keys import MarkerKeys, end_candidates
-from rl_replay.marks import Marks
-from rl_replay.observations import Comparisons, contradictions
-from rl_replay.row_store import PlainRows, RowStore
+from rl_replay.data.extent import Extent
+from rl_replay.data.structure import Arrangement, Structure
+from rl_replay.linking.links import Links
+from rl_replay.linking.marker_keys import MarkerKeys, end_candidates
+from rl_replay.linking.markers import Marks
+from rl_replay.linking.observations import Comparisons, contradictions
+from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.storage import Storage
-from rl_replay.structure import Arrangement, Structure
-from rl_replay.trajectory_build import fill_index, pending
-from rl_replay.trajectory_index import TrajectoryIndex
+from rl_replay.trajectories.build import fill_index, pending
+from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Window
 from rl_slabs.schema import leaves_of
 

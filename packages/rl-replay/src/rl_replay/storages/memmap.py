@@ -12,10 +12,10 @@ from typing import Self
 import torch
 
 from rl_layout.keys import NestedKey
-from rl_replay.sharing.files import SharedFiles
+from rl_replay.data.structure import Structure
+from rl_replay.shared.files import SharedFiles
 from rl_replay.storages.folder import ROWS_FILE, SIDE_FILE, TABLES_FILE, FolderStorage
 from rl_replay.storages.lazy import LazyTensorStorage
-from rl_replay.structure import Structure
 from rl_slabs import RowSchema
 
 

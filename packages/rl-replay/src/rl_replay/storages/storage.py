@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rl_replay.ring import PrivateRing, Ring
-from rl_replay.structure import Arrangement
+from rl_replay.data.structure import Arrangement
+from rl_replay.storages.ring import PrivateRing, Ring
 from rl_slabs import Span
 
 if TYPE_CHECKING:
     from rl_layout.keys import NestedKey
-    from rl_replay.trajectory_index import TrajectoryIndex
+    from rl_replay.trajectories.index import TrajectoryIndex
 
 
 class Storage(ABC):

@@ -18,15 +18,15 @@ from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import NestedKey, as_tuple, next_key
 from rl_layout.tensordict_fast import find, put
 from rl_value.direct_call import check_network, held_out
-from rl_value.estimators.entries import Entries
-from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, under_next
+from rl_value.dispatch import NamedModule, check_tensordict, takes_names
+from rl_value.estimators.bootstrapping.chunking import MissingNext, ValueCalls
+from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
+from rl_value.estimators.bootstrapping.unroll import observation_keys
+from rl_value.estimators.key_map import Entries
 from rl_value.estimators.time_place import time_dimension, with_time_last
-from rl_value.estimators.unroll import observation_keys
-from rl_value.estimators.value_calls import MissingNext, ValueCalls
+from rl_value.estimators.transitions import Steps, check_writable, under_next
 from rl_value.estimators.valued import Valued, standardised
-from rl_value.named_inputs import NamedModule, check_tensordict, takes_names
-from rl_value.returns.steps import check_fraction
+from rl_value.returns.arguments import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
 

@@ -11,7 +11,7 @@ from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import lambda_returns
 from rl_value.estimators.valued import Valued, finished, standardised
 from rl_value.returns import gae
-from rl_value.returns.steps import check_fraction
+from rl_value.returns.arguments import check_fraction
 
 
 class GAE(ValueEstimator):

@@ -11,8 +11,8 @@ from torch import Tensor
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished
 from rl_value.returns import td0, td_lambda
-from rl_value.returns.doubling import jumping_scan
-from rl_value.returns.steps import check_fraction, check_steps, zeroed
+from rl_value.returns.arguments import check_fraction, check_steps, zeroed
+from rl_value.scan.doubling import jumping_scan
 
 
 class TD0Estimator(ValueEstimator):

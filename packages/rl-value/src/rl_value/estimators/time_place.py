@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_layout import EndKind, Segments, compare_neighbours, keys, must_compare_observations
 from rl_layout.tensordict_fast import find
-from rl_value.returns.steps import is_transformed
+from rl_value.returns.arguments import is_transformed
 
 LEAST_JOINS = 4
 """Fewer neighbours than this prove nothing: rows drawn at random may lie in order by chance."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_value.estimators.next_values import Unrolled
-from rl_value.estimators.steps import Steps
+from rl_value.estimators.bootstrapping.next_values import Unrolled
+from rl_value.estimators.transitions import Steps
 
 
 @dataclass(frozen=True)

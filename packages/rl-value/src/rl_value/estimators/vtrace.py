@@ -11,14 +11,14 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey
-from rl_value.acting import Acting
 from rl_value.actions import log_probability, log_probability_key, stored_log_probability
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued import Valued, finished, standardised
 from rl_value.padding import readable
+from rl_value.policy_terms import Acting
 from rl_value.returns import vtrace
-from rl_value.returns.steps import check_fraction
+from rl_value.returns.arguments import check_fraction
 
 
 class VTrace(ValueEstimator):

@@ -17,16 +17,15 @@ from torch.distributions import Categorical, Distribution
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
-from rl_value.acting import Acting
 from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
-from rl_value.estimators.steps import floats
+from rl_value.dispatch import takes_names
+from rl_value.estimators.bootstrapping.unroll import is_row_wise, observation_keys
 from rl_value.estimators.time_place import refuse_time_unless_last
-from rl_value.estimators.unroll import is_row_wise, observation_keys
+from rl_value.estimators.transitions import floats
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
 from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
-from rl_value.losses.distance import check_kind
 from rl_value.losses.known import attach
 from rl_value.losses.loss import (
     LossModule,
@@ -34,8 +33,9 @@ from rl_value.losses.loss import (
     parameters_of,
     refuse_moved,
 )
-from rl_value.losses.masks import Reduction, kept, reduce
-from rl_value.named_inputs import takes_names
+from rl_value.losses.masked_means import Reduction, kept, reduce
+from rl_value.losses.regression import check_kind
+from rl_value.policy_terms import Acting
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 

@@ -13,13 +13,13 @@ from rl_layout import set_recurrent_mode
 from rl_layout.keys import NestedKey, require
 from rl_value.actions import of_action
 from rl_value.direct_call import noted
-from rl_value.estimators.next_values import Unrolled
-from rl_value.estimators.steps import Steps
+from rl_value.dispatch import takes_names
+from rl_value.estimators.bootstrapping.next_values import Unrolled
+from rl_value.estimators.transitions import Steps
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
-from rl_value.losses.masks import kept, reduce
-from rl_value.named_inputs import takes_names
-from rl_value.returns.steps import check_fraction
+from rl_value.losses.masked_means import kept, reduce
+from rl_value.returns.arguments import check_fraction
 
 
 class DistributionalDQNLoss(DQNLoss):

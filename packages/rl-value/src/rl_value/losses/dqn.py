@@ -15,13 +15,13 @@ from rl_layout.keys import NestedKey, as_tuple, next_key, require
 from rl_layout.tensordict_fast import find
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network, noted
-from rl_value.estimators.next_values import Unrolled, unroll_steps
-from rl_value.estimators.steps import Steps, check_writable, floats, under_next
+from rl_value.dispatch import takes_names
+from rl_value.estimators.bootstrapping.chunking import ValueCalls
+from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
+from rl_value.estimators.bootstrapping.unroll import observation_keys
+from rl_value.estimators.static_shapes import FixedSteps, Inputs, unroll_rows
 from rl_value.estimators.time_place import time_dimension, with_time_last
-from rl_value.estimators.unroll import observation_keys
-from rl_value.estimators.value_calls import ValueCalls
-from rl_value.losses.distance import check_kind, distance
-from rl_value.losses.fixed_steps import FixedSteps, Inputs, unroll_rows
+from rl_value.estimators.transitions import Steps, check_writable, floats, under_next
 from rl_value.losses.loss import (
     LossModule,
     ValueEstimators,
@@ -29,8 +29,8 @@ from rl_value.losses.loss import (
     parameters_of,
     refuse_moved,
 )
-from rl_value.losses.masks import Reduction, kept, reduce
-from rl_value.named_inputs import takes_names
+from rl_value.losses.masked_means import Reduction, kept, reduce
+from rl_value.losses.regression import check_kind, distance
 
 SPACES = ("one_hot", "categorical")
 

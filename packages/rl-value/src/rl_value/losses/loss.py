@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_layout import keys
 from rl_layout.keys import NestedKey
 from rl_layout.tensordict_fast import build
+from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
     TD0Estimator,
@@ -25,9 +26,8 @@ from rl_value.estimators import (
     ValueEstimator,
     VTrace,
 )
-from rl_value.estimators.entries import Entries
-from rl_value.losses.masks import Reduction, counted_steps, reduce
-from rl_value.named_inputs import NamedModule, check_tensordict
+from rl_value.estimators.key_map import Entries
+from rl_value.losses.masked_means import Reduction, counted_steps, reduce
 from rl_value.padding import readable
 
 

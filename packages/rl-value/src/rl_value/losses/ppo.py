@@ -15,16 +15,16 @@ from torch.distributions import Distribution
 from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.tensordict_fast import find
 from rl_value.actions import divergence, stored_log_probability
-from rl_value.estimators.steps import floats
+from rl_value.estimators.transitions import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.arrays import Array
 from rl_value.losses.closed_form import Gain
-from rl_value.losses.masks import kept, reduce, standardise
-from rl_value.losses.statistics import (
+from rl_value.losses.diagnostics import (
     effective_sample_size,
     effective_share,
     ratio_statistics,
 )
+from rl_value.losses.masked_means import kept, reduce, standardise
 
 
 class PPOLoss(ActorCriticLoss):

@@ -6,10 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from rl_layout.compiled import is_of_use, run_compiled
-from rl_value.returns.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
-from rl_value.returns.linear_scan import linear_scan
-from rl_value.returns.powers import Flags, Floats
-from rl_value.returns.steps import (
+from rl_value.returns.arguments import (
     check_flags,
     check_fraction,
     check_steps,
@@ -17,8 +14,11 @@ from rl_value.returns.steps import (
     time_of,
     zeroed,
 )
+from rl_value.scan.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
+from rl_value.scan.linear_scan import linear_scan
+from rl_value.scan.powers import Flags, Floats
 
-LOOPS = "rl_value.returns.loops"
+LOOPS = "rl_value.scan.numba_loops"
 
 
 def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_value.returns.discounted import discounted_scan, is_plain, rows_of
-from rl_value.returns.linear_scan import linear_scan
-from rl_value.returns.powers import Flags, Floats
-from rl_value.returns.steps import (
+from rl_value.returns.arguments import (
     check_flags,
     check_fraction,
     check_steps,
@@ -17,6 +14,9 @@ from rl_value.returns.steps import (
     time_of,
     zeroed,
 )
+from rl_value.scan.discounted import discounted_scan, is_plain, rows_of
+from rl_value.scan.linear_scan import linear_scan
+from rl_value.scan.powers import Flags, Floats
 
 
 def td0(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: float | Tensor) -> Tensor:

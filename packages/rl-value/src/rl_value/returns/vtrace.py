@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_value.returns.linear_scan import linear_scan
-from rl_value.returns.steps import (
+from rl_value.returns.arguments import (
     check_flags,
     check_fraction,
     check_steps,
@@ -14,6 +13,7 @@ from rl_value.returns.steps import (
     time_of,
     zeroed,
 )
+from rl_value.scan.linear_scan import linear_scan
 
 
 def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place

@@ -1,0 +1,1 @@
+"""Batches: their markers, ids and complete trajectories."""

@@ -1,0 +1,292 @@
+"""From steps to marked batches: what a collector makes, before it goes anywhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_collect.arguments import check_state
+from rl_collect.batches.complete_trajectories import Finished, WholeTrajectories, truncate_rows
+from rl_collect.batches.group_starts import GroupStarts
+from rl_collect.batches.markers import compact, ends_of, mark
+from rl_collect.batches.trajectory_ids import TrajectoryIds
+from rl_collect.episode_stats import Episodes
+from rl_collect.multi.concat import cat
+from rl_collect.options.options import Settings
+from rl_collect.stepping.env_runner import Player
+from rl_layout import keys
+
+PIECES = 16
+"""How often a batch under way asks whether it is enough."""
+
+
+class Batches:
+    """Plays batches, marks them, and puts whole trajectories together.
+
+    Args:
+        player: plays the steps.
+        settings: what was asked for.
+        producer: high bits of the trajectory ids; drawn where None.
+        store: brings a batch to where it is wanted.
+
+    Attributes:
+        num_steps: T, steps of each environment in a batch.
+        frames: steps played so far.
+        policy_version: which weights act.
+        episodes: returns and lengths.
+        is_enough: asked now and then while a batch is played, which ends early when it says so.
+        refresh: called before each batch is played, and behind the hook, which may take its time.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> settings = Settings(frames_per_batch=3)
+        >>> batches = Batches(Player(CountingEnv(), None), settings, producer=0)
+        >>> [batches.play()["collector", "traj_step"].tolist() for _ in range(2)]
+        [[0, 1, 2], [3, 4, 0]]
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        settings: Settings,
+        producer: int | None = None,
+        store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
+    ) -> None:
+        env = player.env
+        self._env, self._player, self._settings, self._store = env, player, settings, store
+        self.num_steps = settings.num_steps(env)
+        self._ids = TrajectoryIds(env.batch_size, producer)
+        self._groups = GroupStarts(env.done_groups)
+        num_envs = max(env.batch_size.numel(), 1)
+        self._whole = WholeTrajectories(num_envs, settings.max_unfinished_frames)
+        self._finished = Finished()
+        self.episodes = Episodes(env.batch_size)
+        self.frames = self.policy_version = 0
+        self.is_enough: Callable[[], bool] | None = None
+        self.refresh: Callable[[], None] | None = None
+        self._has_warned = False
+
+    @property
+    def producer(self) -> int:
+        """High bits of the trajectory ids."""
+        return self._ids.producer
+
+    @property
+    def unfinished(self) -> int:
+        """How many steps of unfinished trajectories are held."""
+        return self._whole.held
+
+    @property
+    def waiting(self) -> int:
+        """How many whole trajectories wait to be handed out."""
+        return self._finished.count
+
+    def play(self) -> TensorDictBase:
+        """Play a batch.
+
+        Returns:
+            The steps `[*B, T]` with all markers.
+        """
+        return self._stored(self._played()[0])
+
+    def play_by_step(self) -> Iterator[TensorDictBase]:
+        """Play a batch step by step.
+
+        Yields:
+            Each step `[*B]` with all markers.
+        """
+        self._begin()
+        for number in range(1, self.num_steps + 1):
+            batch, over = self._steps(1)
+            if number == self.num_steps:
+                self._end(batch, over)
+            yield self._stored(batch)[..., 0]
+
+    def play_whole(self) -> None:
+        """Play a batch, and let the trajectories that it completes wait."""
+        batch, over = self._played()
+        self._finished.push(self._whole.take(self._stored(batch), over))
+        too_long = self._whole.over_bound()
+        if bool(too_long.any()):
+            self._finished.push(self._whole.cut(too_long))
+            self._begin_anew(too_long.reshape(self._env.batch_size))
+
+    def pop(self, count: int | None = None) -> TensorDictBase | None:
+        """Hand out trajectories that wait.
+
+        Args:
+            count: how many, or as many as there are; all where None.
+
+        Returns:
+            They, end to end; None where there are none.
+        """
+        return self._finished.pop(count)
+
+    def cut_unfinished(self) -> None:
+        """Let the pieces of trajectories that have not ended wait as well, as truncations."""
+        if self._settings.trajs_per_batch is not None:
+            self._finished.push(self._whole.cut())
+
+    def finish(self) -> None:
+        """Let them wait as truncations; the environments go on, and begin new trajectories."""
+        unfinished = self._whole.lengths > 0
+        if bool(unfinished.any()):
+            self.cut_unfinished()
+            self._begin_anew(unfinished.reshape(self._env.batch_size))
+
+    def reset(self) -> None:
+        """Reset every environment before the next step; what follows are new trajectories."""
+        self.cut_unfinished()
+        self._player.reset()
+        self._ids.cut()
+        self.episodes.forget()
+
+    def cut_if_moved(self) -> None:
+        """Begin new trajectories where somebody else has moved the environment; say so, once."""
+        if not self._player.was_moved:
+            return
+        self.reset()
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self._env!r} was stepped, reset or given a state by somebody else since this "
+                "collector last played it: the trajectories under way are cut, and it is reset. "
+                "Give evaluations and other collectors an environment of their own.",
+                stacklevel=2,
+            )
+
+    def note_moves(self) -> None:
+        """Note that the environment was brought to where the next batch begins."""
+        self._player.note_moves()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next batch depends on, but environment and policy.
+
+        Returns:
+            Tensors, numbers and dictionaries of them.
+        """
+        return {
+            "frames": self.frames,
+            "policy_version": self.policy_version,
+            "player": self._player.state_dict(),
+            "ids": self._ids.state_dict(),
+            "groups": self._groups.state_dict(),
+            "whole": self._whole.state_dict(),
+            "finished": self._finished.state_dict(),
+            "episodes": self.episodes.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a saved one stopped.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of environments of another batch size.
+        """
+        check_state(state, self.state_dict(), "Collector")
+        self._ids.load_state_dict(state["ids"])
+        self._groups.load_state_dict(state["groups"])
+        self.frames, self.policy_version = state["frames"], state["policy_version"]
+        self._player.load_state_dict(state["player"])
+        self._whole.load_state_dict(state["whole"])
+        self._finished.load_state_dict(state["finished"])
+        self.episodes.load_state_dict(state["episodes"])
+
+    def _played(self) -> tuple[TensorDictBase, Tensor]:
+        """A batch with its markers, and the steps in it that end a trajectory."""
+        self._begin()
+        pieces: list[tuple[TensorDictBase, Tensor]] = []
+        left = self.num_steps
+        while left and not (pieces and self.is_enough is not None and self.is_enough()):
+            pieces.append(self._steps(min(left, self._piece)))
+            left -= pieces[-1][1].shape[-1]
+        batch, over = pieces[0]
+        if len(pieces) > 1:
+            batch = cat([one for one, _ in pieces], -1)
+            over = torch.cat([one for _, one in pieces], -1)
+        return batch, self._end(batch, over)
+
+    @property
+    def _piece(self) -> int:
+        """How many steps to play before something is decided again."""
+        most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
+        left_at_random = self._settings.init_random_frames - self.frames
+        if left_at_random > 0:  # those behind them are the policy's, wherever batches end
+            most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
+        return most
+
+    def _begin(self) -> None:
+        if self._settings.pre_collect_hook is not None:
+            self._settings.pre_collect_hook()
+        if self.refresh is not None:
+            self.refresh()
+        if self._settings.reset_at_each_iter:
+            self.reset()
+
+    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
+        self.cut_if_moved()
+        at_random = self.frames < self._settings.init_random_frames
+        try:
+            with self.range("rl_collect.rollout"):
+                batch = self._player.play(num_steps, at_random=at_random)
+        except BaseException:
+            self.reset()  # the environment stands somewhere behind the root that is known
+            raise
+        with self.range("rl_collect.marks"):
+            over = ends_of(batch)
+            device = self._env.device  # a batch of an environment elsewhere does not name it
+            with_ids = self._settings.track_traj_ids
+            mark(batch, over, self._ids, with_ids=with_ids, device=device)
+            self._groups.mark(batch)
+            version = torch.full(batch.shape, self.policy_version, device=device)
+            batch.set(keys.POLICY_VERSION, version)
+            self.frames += batch.numel()
+            self.episodes.add(self._rewards(batch), over.numpy())
+        return batch, over
+
+    def _rewards(self, batch: TensorDictBase) -> Any:
+        """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
+        found = [batch.get(keys.next_key(key)).cpu() for key in self._env.reward_keys]
+        if len(found) == 1:
+            return found[0].numpy()
+        return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Name what is done for torch's profiler, where that is switched on.
+
+        Args:
+            name: of the range.
+
+        Returns:
+            A context to do it in.
+        """
+        return torch.profiler.record_function(name) if self._settings.profile else nullcontext()
+
+    def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
+        """Truncate the last steps where that was asked for, and say which steps end then."""
+        if not self._settings.set_truncated:
+            return over
+        last = torch.zeros_like(over)
+        last[..., -1] = True
+        truncate_rows(batch, last)
+        self._begin_anew(last[..., -1])
+        return over | last
+
+    def _begin_anew(self, rows: Tensor) -> None:
+        """Let what follows begin new trajectories in some environments, which go on."""
+        self._ids.cut(rows.numpy())
+        self._player.mark_first(rows)
+
+    def _stored(self, batch: TensorDictBase) -> TensorDictBase:
+        with self.range("rl_collect.store"):
+            if self._settings.compact_obs:
+                batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
+            return self._store(batch)

@@ -1,0 +1,1 @@
+"""The environments, policies and devices that a collector is given."""

@@ -1,0 +1,1 @@
+"""Collectors with worker processes."""

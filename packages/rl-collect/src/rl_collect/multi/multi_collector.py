@@ -1,0 +1,420 @@
+"""Collectors whose environments are played by processes of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
+from rl_collect.inputs.devices import mover
+from rl_collect.inputs.policies import takes_steps
+from rl_collect.interface import Collecting, between_batches
+from rl_collect.multi.concat import join
+from rl_collect.multi.schedule import OneByOne, Together, Turns
+from rl_collect.multi.worker_group import Crew
+from rl_collect.options.multi_options import (
+    Makers,
+    check_buffer,
+    check_options,
+    makers_of,
+    sent,
+    serve,
+    worker_options,
+)
+from rl_collect.patience import Patience
+from rl_collect.weights.load import has_weights, load_weights
+from rl_collect.weights.shared_weights import WeightBoard
+from rl_envs import WorkerDied
+
+
+class MultiCollector(Collecting):
+    """Plays environments in processes, and hands their batches out together or one by one.
+
+    Each worker runs a `Collector` of its own. Batches come through shared memory; new weights go
+    the same way, once for all workers. With a buffer that is shared between processes (its
+    `is_shared` is true) the workers write to it themselves.
+
+    Args:
+        create_env_fn: a function for each worker, which makes its environment there; or one
+            function and `num_workers`.
+        policy: as for `Collector`; each worker has a copy.
+        sync: hand out one batch of all workers together, begun with the same weights. Otherwise
+            each worker's batch as it comes, while all go on; that is what TorchRL does too where
+            nothing is said.
+        num_workers: how many, where `create_env_fn` is one function.
+        policy_factory: makes the policy in the worker instead.
+        frames_per_batch: steps in what is handed out; rounded up to a multiple of the workers.
+        total_frames: steps to play in all; -1 for no end.
+        replay_buffer: anything with `extend`; where batches go.
+        cat_results: "stack" for `[W, *B, T]`, or the dimension to lay batches end to end along.
+        preemptive_threshold: once this share of the workers is done, the others stop early.
+        restart_workers: replace a worker that dies. What it had not handed over is lost, and its
+            trajectories under way end there.
+        mp_start_method: "fork", "spawn" or "forkserver", the last where None.
+        timeout_s: longest time to wait for a batch of a worker.
+        progress: show a bar.
+        shutdown_timeout_s: longest time for `shutdown` to wait for batches under way; then workers
+            are killed.
+        options: what else `Collector` takes, for each worker.
+
+    Attributes:
+        policy: the policy here; `update_policy_weights_()` hands its weights on.
+
+    Raises:
+        ValueError: options that exclude each other, or numbers that do not fit.
+        TypeError: an option that `Collector` does not know.
+        WorkerDied: a worker ended while it started.
+        Exception: whatever making an environment raised in a worker.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> with MultiCollector(
+        ...     [CountingEnv, CountingEnv],
+        ...     sync=True,
+        ...     frames_per_batch=6,
+        ...     total_frames=6,
+        ...     mp_start_method="fork",
+        ... ) as collector:
+        ...     [batch["observation"].squeeze(-1).tolist() for batch in collector]
+        [[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]]
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        create_env_fn: Makers,
+        policy: Any = None,
+        *,
+        sync: bool = False,
+        num_workers: int | None = None,
+        policy_factory: Callable[[], Any] | None = None,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        replay_buffer: Any = None,
+        cat_results: str | int | None = None,
+        preemptive_threshold: float | None = None,
+        restart_workers: bool = False,
+        mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None,
+        timeout_s: float = 600.0,
+        progress: bool = False,
+        shutdown_timeout_s: float = 60.0,
+        **options: Any,
+    ) -> None:
+        check_switches({"sync": sync, "restart_workers": restart_workers, "progress": progress})
+        check_seconds(timeout_s, "timeout_s")
+        check_count(frames_per_batch, 1, "frames_per_batch")
+        policy = None if takes_steps(policy) else policy
+        makers = makers_of(create_env_fn, num_workers)
+        check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
+        super().__init__(
+            total_frames,
+            replay_buffer,
+            progress=progress,
+            shutdown_timeout_s=shutdown_timeout_s,
+        )
+        self._by_trajectory = options.get("trajs_per_batch") is not None
+        self._how = (
+            cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
+        )
+        self._workers_write = bool(getattr(replay_buffer, "is_shared", False))
+        has_columns = check_buffer(
+            replay_buffer,
+            len(makers),
+            stacks=sync and self._how == "stack",
+            workers_write=self._workers_write,
+            set_truncated=bool(options.get("set_truncated")),
+        )
+        self._joins = sync and (replay_buffer is None or has_columns)
+        self.policy = policy
+        options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
+        storing = options.get("storing_device") or options.get("device")
+        self._store = mover(torch.device("cpu" if storing is None else storing))
+        options = worker_options(
+            options, len(makers), sync, replay_buffer, workers_write=self._workers_write
+        )
+        self._crew = Crew(
+            [
+                functools.partial(serve, make, sent(policy, mp_start_method), options)
+                for make in makers
+            ],
+            mp_start_method,
+            timeout_s=timeout_s,
+            replaces=restart_workers,
+            shares=not self._by_trajectory,
+        )
+        self._sizes: list[int] = self._crew.call_all("frames_of_batch")
+        self._turns: Turns = (
+            Together(self._crew, preemptive_threshold)
+            if sync
+            else OneByOne(self._crew, self._sizes, total_frames)
+        )
+        weights = self._crew.call(0, "weights") if policy is None else policy
+        self._board = WeightBoard.like(weights) if has_weights(weights) else None
+        self._crew.attach(self._board, self._turns.stop)
+        self._ready: list[TensorDictBase] = []  # taken, not yet handed out
+        self._shown = 0  # frames that the bar knows
+        self._is_drained = False
+
+    # batches
+
+    @property
+    def frames(self) -> int:
+        """Steps delivered so far."""
+        return self._crew.frames
+
+    def _batch(self) -> TensorDictBase | None:
+        if not self._ready:
+            found = self._turns.next()
+            self._ready = [join(found, self._how)] if self._joins and found else found
+        self._show()
+        if self._buffer is None:
+            return self._store(self._ready.pop(0)) if self._ready else None
+        while self._ready:
+            self._buffer.extend(self._store(self._ready.pop(0)))
+        return None
+
+    def _show(self) -> None:
+        told = self._crew.stats
+        returns = [one["mean_return"] for one in told if one["episodes"]]
+        mean = sum(returns) / len(returns) if returns else float("nan")
+        frames = self.frames - self._shown
+        self._shown = self.frames
+        self._progress.add(frames, sum(one["episodes"] for one in told), mean, self._lag)
+
+    # what is changed from outside
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Hand new weights to all workers, who take them before their next batch.
+
+        Args:
+            policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
+                parameters; those of the policy here where None.
+
+        Raises:
+            TypeError: the policy has no weights, or these are none.
+            KeyError: a weight is missing or unknown.
+            ValueError: a weight has another shape.
+        """
+        self._require_open()
+        if self._board is None:
+            msg = f"a {type(self.policy).__name__} has no weights that could be replaced."
+            raise TypeError(msg)
+        self._board.publish(self.policy if policy_or_weights is None else policy_or_weights)
+
+    @property
+    def policy_version(self) -> int:
+        """The newest version of the weights; each row carries the one that acted."""
+        return 0 if self._board is None else self._board.newest
+
+    @between_batches
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed all workers, each from the one before, actions included; they reset.
+
+        Args:
+            seed: a whole number, 0 or more.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for the next collector, far from this one.
+        """
+        self._settle()
+        return self._crew.set_seed(seed, static_seed)
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were replaced."""
+        return self._crew.restarts
+
+    @between_batches
+    def reset(self) -> None:
+        """Begin new trajectories with the next batches."""
+        self._settle()
+        self._crew.call_all("reset")
+        self._crew.refresh()
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how far it is, and how, without waiting for anybody.
+
+        Returns:
+            `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
+            batches were behind it, on average; and `workers`: what each collector told with its
+            last batch.
+        """
+        self._require_open()
+        return {
+            "frames": self.frames,
+            "restarts": self.restarts,
+            "policy_version": self.policy_version,
+            "policy_lag": self._lag,
+            "workers": [dict(one) for one in self._crew.stats],
+        }
+
+    @property
+    def _lag(self) -> float:
+        told = self._crew.stats
+        behind: int = sum(self.policy_version - one["policy_version"] for one in told)
+        return behind / len(told)
+
+    @between_batches
+    def state_dict(self) -> dict[str, Any]:
+        """Save all workers, and the weights that were published last.
+
+        Returns:
+            Tensors, numbers and dictionaries of them, which `torch.save` can write.
+
+        Raises:
+            NotImplementedError: an environment cannot save its state, or the workers go on by
+                themselves.
+            RuntimeError: some workers have delivered a batch, and others have failed to.
+        """
+        self._require_sync()
+        self._settle()
+        if self._ready or self._turns.has_part:
+            msg = "a batch is under way that was not handed out: take it by next(), then save."
+            raise RuntimeError(msg)
+        return {
+            "frames": self.frames,
+            "policy_version": self.policy_version,
+            "workers": self._crew.call_all("state_dict"),
+        }
+
+    @between_batches
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the collector that was saved would have, bit for bit, ids included.
+
+        Args:
+            state: what `state_dict` of a collector of as many workers returned.
+
+        Raises:
+            ValueError: it is of another number of workers, or of other environments. The collector
+                stays what it was then.
+            NotImplementedError: an environment cannot load a state.
+        """
+        self._require_sync()
+        self._settle()
+        check_state(state, ("frames", "policy_version", "workers"), type(self).__name__)
+        saved = state["workers"]
+        if len(saved) != len(self._crew):
+            msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."
+            raise ValueError(msg)
+        before = self._crew.call_all("state_dict")
+        try:
+            self._load_workers(saved)
+        except BaseException:
+            self._load_workers(before)
+            raise
+        self._turns.left()
+        self._crew.frames = self._shown = state["frames"]
+        self._ready, self._is_drained = [], False
+        if self._board is not None:
+            weights, old = saved[0]["policy"], self._board
+            if isinstance(self.policy, nn.Module):
+                load_weights(self.policy, weights)
+            self._board = WeightBoard.like(weights, state["policy_version"])
+            self._crew.attach(self._board, self._turns.stop)
+            old.close()
+        self._crew.refresh()
+
+    def _load_workers(self, states: list[Any]) -> None:
+        for index, one in enumerate(states):
+            self._crew.call(index, "load_state_dict", one)
+
+    # the end
+
+    def _close(self, patience: Patience) -> None:
+        """End the workers; those that have not left in time are killed."""
+        try:
+            self._crew.close(patience)
+        finally:
+            for shared in (self._board, self._turns.stop):
+                if shared is not None:
+                    shared.close()
+
+    def _write_unfinished(self, patience: Patience) -> None:
+        """Write what is there; what a worker held that is gone now is gone as well."""
+        if self._buffer is None or self._workers_write:
+            return
+        failure: Exception | None = None
+        self._crew.replaces = False
+        found: list[Any] = [*self._ready, *self._turns.left()]
+        for index in range(len(self._crew)):
+            try:
+                if self._crew.is_busy(index):
+                    found.append(self._crew.take_at_last(index, patience)[1])
+                found.append(self._crew.finish(index, patience))
+            except WorkerDied:
+                continue
+            except Exception as error:
+                failure = error
+        for batch in found:
+            if isinstance(batch, TensorDictBase):
+                self._buffer.extend(batch)
+        if failure is not None:
+            raise failure
+
+    @property
+    def _frames_of_batch(self) -> int:
+        return sum(self._sizes) if isinstance(self._turns, Together) else max(self._sizes)
+
+    def __repr__(self) -> str:
+        total = "any number" if self._total == -1 else self._total
+        kind = "together" if isinstance(self._turns, Together) else "one by one"
+        return (
+            f"{type(self).__name__}({len(self._crew)} workers {kind}, {self._sizes} frames a "
+            f"batch, {self.frames} of {total} played)"
+        )
+
+    def _count_stored(self) -> int:
+        held: int = sum(one["unfinished_frames"] for one in self._crew.stats)
+        return self.frames - held
+
+    def _waits(self) -> bool:
+        """Take, once, the whole trajectories that no batch has handed out."""
+        can_drain = self._by_trajectory and self._buffer is None and not self._is_drained
+        if not self._ready and can_drain:
+            self._is_drained = True
+            self._settle()
+            found = [*self._turns.left(), *self._crew.call_all("drain")]
+            self._crew.refresh()
+            self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
+        return bool(self._ready)
+
+    def _require_sync(self) -> None:
+        if not isinstance(self._turns, Together):
+            msg = (
+                "workers that go on by themselves have no moment at which all stand still: save "
+                "the buffer and the policy, or collect with sync=True."
+            )
+            raise NotImplementedError(msg)
+
+    def _settle(self) -> None:
+        """Wait until no worker has a batch under way; those batches are kept for later."""
+        self._ready += self._turns.settle()
+
+
+class MultiSyncCollector(MultiCollector):
+    """Workers that begin each batch together; see `MultiCollector`.
+
+    Example:
+        >>> issubclass(MultiSyncCollector, MultiCollector)
+        True
+    """
+
+    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+        super().__init__(create_env_fn, policy, sync=True, **options)
+
+
+class MultiAsyncCollector(MultiCollector):
+    """Workers that go on by themselves; see `MultiCollector`.
+
+    Example:
+        >>> issubclass(MultiAsyncCollector, MultiCollector)
+        True
+    """
+
+    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+        super().__init__(create_env_fn, policy, sync=False, **options)

@@ -1,0 +1,167 @@
+"""In what order workers deliver: all together, or one by one while the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_collect.multi.worker_group import Crew
+from rl_slabs import RowSchema, Slab
+
+Batches = list[TensorDictBase]
+
+
+class Turns(Protocol):
+    """How the batches of a crew are taken.
+
+    Attributes:
+        stop: shared memory that tells workers to end their batch early; None where nothing does.
+
+    Example:
+        >>> OneByOne.stop is None
+        True
+    """
+
+    stop: Slab | None
+
+    @property
+    def has_part(self) -> bool:
+        """Whether something was taken for a turn that is not complete."""
+
+    def next(self) -> Batches:
+        """Wait for what is handed out next; fewer batches where some went to a buffer."""
+
+    def settle(self) -> Batches:
+        """Wait until no worker is busy; what is ready to be handed out then."""
+
+    def left(self) -> Batches:
+        """Give up what was taken for a turn that is not complete."""
+
+
+class Together:
+    """All workers begin a batch, and it is handed out when all have delivered theirs.
+
+    Args:
+        crew: the workers.
+        threshold: once this share of them is done, the others stop early; None for never.
+
+    Example:
+        >>> import functools
+        >>> from rl_collect.options.multi_options import serve
+        >>> from rl_envs.testing import CountingEnv
+        >>> options = {"frames_per_batch": 3, "policy_factory": None}
+        >>> crew = Crew([functools.partial(serve, CountingEnv, None, options)] * 2, "fork")
+        >>> [batch["observation"].flatten().tolist() for batch in Together(crew).next()]
+        [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]
+        >>> crew.close()
+    """
+
+    def __init__(self, crew: Crew, threshold: float | None = None) -> None:
+        self._crew, self._threshold = crew, threshold
+        self._done: dict[int, TensorDictBase | None] = {}  # of workers that have delivered
+        self.stop: Slab | None = None
+        if threshold is not None:
+            self.stop = Slab.shared(RowSchema({"stop": (torch.int64, ())}), 1)
+
+    @property
+    def has_part(self) -> bool:
+        """Whether some workers have delivered while others have not."""
+        return bool(self._done)
+
+    def next(self) -> Batches:
+        """A batch of every worker; one that failed in between is asked again."""
+        crew, everyone = self._crew, range(len(self._crew))
+        while len(self._done) < len(crew):
+            for index in everyone:
+                if index not in self._done and not crew.is_busy(index):
+                    crew.begin(index)
+            for index in crew.pool.wait():
+                self._take(index)
+            if self._threshold is not None and len(self._done) >= self._threshold * len(crew):
+                assert self.stop is not None
+                self.stop.columns()["stop"][0] = crew.newest
+        found = [self._done.pop(index) for index in everyone]
+        return [batch for batch in found if batch is not None]
+
+    def settle(self) -> Batches:
+        """Wait until no worker is busy; nothing is handed out before all have delivered."""
+        for index in range(len(self._crew)):
+            if self._crew.is_busy(index):
+                self._take(index)
+        return []
+
+    def left(self) -> Batches:
+        """Give up what some workers have delivered while others have not."""
+        found, self._done = self._done.values(), {}
+        return [batch for batch in found if batch is not None]
+
+    def _take(self, index: int) -> None:
+        told, batch = self._crew.take(index)
+        if told is not None:
+            self._done[index] = batch
+
+
+class OneByOne:
+    """Every batch is handed out as it comes, while its worker plays the next one.
+
+    Args:
+        crew: the workers.
+        sizes: how many steps a batch of each has.
+        total_frames: no batch is begun beyond them; -1 for no end.
+
+    Example:
+        >>> import functools
+        >>> from rl_collect.options.multi_options import serve
+        >>> from rl_envs.testing import CountingEnv
+        >>> options = {"frames_per_batch": 3, "policy_factory": None}
+        >>> crew = Crew([functools.partial(serve, CountingEnv, None, options)], "fork")
+        >>> turns = OneByOne(crew, [3], total_frames=6)
+        >>> [turns.next()[0]["collector", "traj_step"].tolist() for _ in range(2)]
+        [[0, 1, 2], [3, 4, 0]]
+        >>> crew.close()
+    """
+
+    stop: Slab | None = None
+    has_part = False
+
+    def __init__(self, crew: Crew, sizes: Sequence[int], total_frames: int) -> None:
+        self._crew, self._sizes, self._total = crew, sizes, total_frames
+        self._turn = 0
+
+    def next(self) -> Batches:
+        """The batch of whoever is ready, in turn, while all go on."""
+        crew, count = self._crew, len(self._crew)
+        while True:
+            for index in range(count):
+                if not crew.is_busy(index) and self._may_begin(index):
+                    crew.begin(index)
+            index = min(crew.pool.wait(), key=lambda one: (one - self._turn) % count)
+            self._turn = (index + 1) % count
+            told, batch = crew.take(index, self._asked(index))
+            if told is not None:
+                return [] if batch is None else [batch]
+
+    def settle(self) -> Batches:
+        """Wait until no worker is busy, and take all batches."""
+        busy = [index for index in range(len(self._crew)) if self._crew.is_busy(index)]
+        found = [self._crew.take(index)[1] for index in busy]
+        return [batch for batch in found if batch is not None]
+
+    def left(self) -> Batches:
+        """Nothing: what is taken is handed out."""
+        return []
+
+    def _asked(self, index: int) -> Callable[[], bool]:
+        return lambda: self._may_begin(index)
+
+    def _may_begin(self, index: int) -> bool:
+        """Whether frames are left that no other worker plays yet."""
+        playing = [
+            size
+            for other, size in enumerate(self._sizes)
+            if other != index and self._crew.is_busy(other)
+        ]
+        return self._total == -1 or self._crew.frames + sum(playing) < self._total

@@ -1,0 +1,195 @@
+"""What runs in the worker of a collector: a collector of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_collect.collector import Collector
+from rl_collect.multi.batch_transport import Delivery, Slots
+from rl_collect.weights.load import has_weights
+from rl_collect.weights.shared_weights import WeightBoard
+
+
+class Outbox:
+    """Stands for a buffer of the caller: what goes in here is handed over to it.
+
+    Example:
+        >>> outbox = Outbox()
+        >>> outbox.extend(3)
+        >>> outbox.take(), outbox.take()
+        (3, None)
+    """
+
+    def __init__(self) -> None:
+        self._batch: Any = None
+
+    def extend(self, batch: Any) -> None:
+        """Put a batch in."""
+        self._batch = batch
+
+    def take(self) -> Any:
+        """Take it out."""
+        batch, self._batch = self._batch, None
+        return batch
+
+
+class Servant:
+    """Plays batches when it is asked to, with the newest weights.
+
+    Args:
+        make: makes the collector; called in the worker. What it puts into an `Outbox` is handed
+            over like a batch.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> servant = Servant(lambda: Collector(CountingEnv(), frames_per_batch=4))
+        >>> servant.play(0).shape
+        (4,)
+    """
+
+    def __init__(self, make: Callable[[], Collector]) -> None:
+        self._collector = make()
+        self._slots: Slots | None = None
+        self._board: WeightBoard | None = None
+        self._stop: Any = None
+
+    def attach(self, slots: Slots | None, board: WeightBoard | None, stop: Any) -> None:
+        """Take the memory that is shared with the caller.
+
+        Args:
+            slots: where batches go; by message where None.
+            board: where new weights are; None where there are never any.
+            stop: a slab of one number: batches numbered up to it are to end early.
+        """
+        self._slots, self._board = slots, board
+        batches = self._collector._batches
+        batches.refresh = None if board is None else self._refresh
+        if board is not None:  # weights may have changed since this worker was made
+            batches.policy_version = -1
+            self._refresh()
+        self._stop = None if stop is None else (stop, stop.columns()["stop"])
+
+    def _refresh(self) -> None:
+        """Act with the newest weights."""
+        assert self._board is not None
+        batches = self._collector._batches
+        batches.policy_version = self._board.load_into(
+            self._collector._given, batches.policy_version
+        )
+
+    def play(self, slot: int, number: int = 0) -> Delivery:
+        """Play a batch.
+
+        Args:
+            slot: where to put it.
+            number: of the batch, to know when it is enough.
+
+        Returns:
+            What was played, and the batch itself where it does not lie in its slot.
+        """
+        collector = self._collector
+        batches = collector._batches
+        if self._stop is not None:
+            column = self._stop[1]
+            batches.is_enough = lambda: bool(column[0] >= number)
+        before = collector.frames
+        batch = collector.next()
+        if isinstance(collector.settings.replay_buffer, Outbox):
+            batch = collector.settings.replay_buffer.take()
+        shape = () if batch is None else tuple(batch.shape)
+        if batch is not None and self._slots is not None and self._slots.write(slot, batch):
+            batch = None
+        return self.told(collector.frames - before, shape, batch)
+
+    def told(self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None) -> Delivery:
+        """Say what was played.
+
+        Args:
+            frames: steps.
+            shape: the size of the batch.
+            batch: it, where it does not lie in a slot.
+
+        Returns:
+            This, and how far the collector is.
+        """
+        return Delivery(frames, shape, batch, self.stats())
+
+    def seed_actions(self, seed: int) -> None:
+        """Seed what actions are drawn from.
+
+        Args:
+            seed: a whole number.
+        """
+        torch.manual_seed(seed)
+
+    def frames_of_batch(self) -> int:
+        """How many steps a batch has."""
+        return self._collector._frames_of_batch
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of the policy; none where it has none."""
+        acting = self._collector._given
+        return dict(acting.state_dict()) if has_weights(acting) else {}
+
+    def drain(self) -> Any:
+        """Hand out the whole trajectories that are there, without playing on.
+
+        Returns:
+            They, end to end; None where there are none.
+        """
+        found = self._collector._batches.pop()
+        return None if found is None else self._collector._hand_out(found)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments, and what actions are drawn from.
+
+        Args:
+            seed: a whole number.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for the next worker.
+        """
+        torch.manual_seed(seed)
+        return self._collector.set_seed(seed, static_seed)
+
+    def reset(self) -> None:
+        """Begin new trajectories with the next batch."""
+        self._collector.reset()
+
+    def finish(self) -> Any:
+        """Shut the collector down.
+
+        Returns:
+            What had not ended, as truncations, where the caller has a buffer of its own.
+        """
+        self._collector.shutdown()
+        buffer = self._collector.settings.replay_buffer
+        return buffer.take() if isinstance(buffer, Outbox) else None
+
+    def stats(self) -> dict[str, Any]:
+        """Tell how far the collector is."""
+        return self._collector.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the collector, with the newest weights."""
+        if self._board is not None:  # they may have been published behind the last batch
+            self._refresh()
+        return self._collector.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as a saved collector would have.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self._collector.load_state_dict(state)
+
+    def close(self) -> None:
+        """Shut the collector down."""
+        self._collector.shutdown()

@@ -1,0 +1,281 @@
+"""The workers of a collector: what each is told, what each delivers, and who takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_collect.multi.batch_transport import NUM_SLOTS, Delivery, Slots
+from rl_collect.patience import Patience
+from rl_collect.weights.shared_weights import WeightBoard
+from rl_envs import WorkerDied, WorkerPool
+from rl_envs.env.seeds import next_seed
+
+MAX_DEATHS = 3
+"""How often in a row a worker is replaced that delivers nothing."""
+
+
+class Crew:
+    """Processes that play batches, each with slots in shared memory.
+
+    Actions are drawn from torch's generator, which every worker seeds differently: from numbers
+    that follow the generator here, so that `torch.manual_seed` makes them reproducible.
+
+    Args:
+        make: makes what a worker holds, a `rl_collect.multi.worker.Servant`; one for each.
+        start_method: how processes are started.
+        timeout_s: longest wait for a reply.
+        replaces: put a new worker in the place of one that died.
+        shares: whether batches of a worker are of one size, so that they can lie in slots.
+
+    Attributes:
+        pool: the processes.
+        replaces: whether a new worker takes the place of one that died.
+        stats: how far each was when it was last heard of.
+        frames: steps that were delivered.
+        restarts: how many were replaced.
+
+    Example:
+        >>> import functools
+        >>> from rl_collect.options.multi_options import serve
+        >>> from rl_envs.testing import CountingEnv
+        >>> options = {"frames_per_batch": 3, "policy_factory": None}
+        >>> make = functools.partial(serve, CountingEnv, None, options)
+        >>> crew = Crew([make], "fork")
+        >>> crew.begin(0)
+        >>> told, batch = crew.take(0)
+        >>> told.frames, batch["observation"].flatten().tolist()
+        (3, [0.0, 1.0, 2.0])
+        >>> crew.close()
+    """
+
+    def __init__(
+        self,
+        make: Sequence[Callable[[], Any]],
+        start_method: Literal["fork", "spawn", "forkserver"] | None = None,
+        *,
+        timeout_s: float = 600.0,
+        replaces: bool = False,
+        shares: bool = True,
+    ) -> None:
+        self.replaces, self._shares = replaces, shares
+        self.pool = WorkerPool(
+            make, start_method=start_method, timeout_s=timeout_s, name="collector worker"
+        )
+        self.stats: list[dict[str, Any]] = [{} for _ in make]
+        self.frames = self.restarts = 0
+        self._slots: list[Slots | None] = [None] * len(make)
+        self._begun, self._deaths = [0] * len(make), [0] * len(make)
+        self._shared: tuple[WeightBoard | None, Any] = (None, None)
+        self._actions_seed = int(torch.randint(2**31, ()))
+        self._seed: tuple[int, bool] | None = None  # of the next environment
+        try:
+            for index in range(len(make)):
+                self._seat(index)
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest batch that was begun."""
+        return max(self._begun)
+
+    def is_busy(self, index: int) -> bool:
+        """Whether a worker has a batch under way.
+
+        Args:
+            index: which worker.
+        """
+        return self.pool.pending[index] is not None
+
+    def attach(self, board: WeightBoard | None, stop: Any) -> None:
+        """Show all workers where new weights are, and when to stop early.
+
+        Args:
+            board: the weights; None where there are none.
+            stop: a slab of one number: batches numbered up to it are to end early.
+        """
+        self._shared = board, stop
+        for index in range(len(self)):
+            self.call(index, "attach", self._slots[index], *self._shared)
+
+    def begin(self, index: int) -> None:
+        """Let a worker play its next batch.
+
+        Args:
+            index: which worker; it is not busy.
+
+        Raises:
+            WorkerDied: its process is gone, and it is not replaced.
+        """
+        self._begun[index] += 1
+        order = ("play", self._begun[index] % NUM_SLOTS, self._begun[index])
+        try:
+            self.pool.begin(index, *order)
+        except WorkerDied as died:
+            self._replace(index, died)
+            self.pool.begin(index, *order)
+
+    def take(
+        self,
+        index: int,
+        go_on: Callable[[], bool] = lambda: False,
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[Delivery | None, TensorDictBase | None]:
+        """Wait for what a worker has played.
+
+        Args:
+            index: which worker; it is busy.
+            go_on: asked when that is known; where it says so the worker begins its next batch
+                while this one is copied.
+            timeout_s: longest time to wait; that of the crew where None.
+
+        Returns:
+            What it says, and the batch, None where that went to a buffer. Neither where the worker
+            died and was replaced: what it had played is lost.
+
+        Raises:
+            WorkerDied: its process is gone, and it is not replaced.
+            WorkerTimeout: it is late.
+            Exception: whatever was raised there.
+        """
+        slot = self._begun[index] % NUM_SLOTS
+        try:
+            told: Delivery = self.pool.receive(index, timeout_s=timeout_s)
+        except WorkerDied as died:
+            self._replace(index, died)
+            return None, None
+        self.stats[index], self._deaths[index] = told.stats, 0
+        self.frames += told.frames
+        slots, batch = self._slots[index], told.batch
+        if batch is not None and self._shares:
+            self._make_room(index, batch)
+        if go_on():
+            self.begin(index)
+        if batch is None and told.shape and slots is not None:
+            batch = slots.read(slot, told.shape)
+        return told, batch
+
+    def call(self, index: int, name: str, *args: Any) -> Any:
+        """Call a method of a worker that is not busy.
+
+        Args:
+            index: which worker.
+            name: the method.
+            args: its arguments.
+
+        Returns:
+            What it returns; a worker that had died is replaced and asked once more.
+
+        Raises:
+            WorkerDied: its process is gone, and it is not replaced.
+        """
+        try:
+            return self.pool.call(index, name, *args)
+        except WorkerDied as died:
+            self._replace(index, died)
+            return self.pool.call(index, name, *args)
+
+    def call_all(self, name: str) -> list[Any]:
+        """Call a method of all workers, none of which is busy.
+
+        Args:
+            name: the method.
+
+        Returns:
+            What each returns.
+        """
+        return [self.call(index, name) for index in range(len(self))]
+
+    def refresh(self) -> None:
+        """Ask all workers, none of which is busy, how far they are."""
+        self.stats = self.call_all("stats")
+
+    def set_seed(self, seed: int, static_seed: bool) -> int:
+        """Seed all workers, each from the one before, actions included.
+
+        Args:
+            seed: a whole number.
+            static_seed: seed all environments alike.
+
+        Returns:
+            A seed for whoever comes next, also for workers that take another's place.
+        """
+        for index in range(len(self)):
+            seed = self.call(index, "set_seed", seed, static_seed)
+        self._seed = seed, static_seed
+        return seed
+
+    def take_at_last(
+        self, index: int, patience: Patience
+    ) -> tuple[Delivery | None, TensorDictBase | None]:
+        """Take the batch under way of a worker that gets no other one."""
+        self._wait(index, patience)
+        return self.take(index, timeout_s=patience.left_s)
+
+    def finish(self, index: int, patience: Patience) -> Any:
+        """Shut down the collector of a worker that is not busy; what had not ended there."""
+        self.pool.begin(index, "finish")
+        self._wait(index, patience)
+        return self.pool.receive(index, timeout_s=patience.left_s)
+
+    def _wait(self, index: int, patience: Patience) -> None:
+        """Wait for a reply, or until no time is left."""
+        patience.wait(
+            lambda seconds: self.pool.has_reply(index, timeout_s=seconds),
+            f"collector worker {index} (process {self.pool.pids[index]})",
+        )
+
+    def close(self, patience: Patience | None = None) -> None:
+        """End the workers, and let go of the shared memory.
+
+        Args:
+            patience: those that take longer are killed.
+        """
+        try:
+            self.pool.close(timeout_s=60.0 if patience is None else max(patience.left_s, 0.1))
+        finally:
+            for slots in self._slots:
+                if slots is not None:
+                    slots.close()
+
+    def _seat(self, index: int) -> None:
+        """Tell a new worker what all are told."""
+        self._actions_seed = next_seed(self._actions_seed)
+        self.pool.call(index, "seed_actions", self._actions_seed)
+        self.pool.call(index, "attach", self._slots[index], *self._shared)
+        if self._seed is not None:
+            seed, is_static = self._seed
+            self._seed = self.pool.call(index, "set_seed", seed, is_static), is_static
+        self.stats[index] = self.pool.call(index, "stats")
+
+    def _replace(self, index: int, died: WorkerDied) -> None:
+        while True:
+            self._deaths[index] += 1
+            if not self.replaces or self._deaths[index] > MAX_DEATHS:
+                raise died
+            self.restarts += 1
+            try:
+                self.pool.restart(index)
+                return self._seat(index)
+            except WorkerDied as again:
+                died = again
+
+    def _make_room(self, index: int, batch: TensorDictBase) -> None:
+        """Shared memory for batches like one that came by message."""
+        try:
+            made = Slots.like(batch)
+        except TypeError:
+            return  # of entries that have no one size: they go on coming by message
+        old, self._slots[index] = self._slots[index], made
+        self.call(index, "attach", made, *self._shared)
+        if old is not None:
+            old.close()

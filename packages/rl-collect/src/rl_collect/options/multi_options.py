@@ -1,0 +1,253 @@
+"""What a collector over processes may be given, and what it makes of it."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from rl_collect.collector import Collector
+from rl_collect.multi.worker import Outbox, Servant
+from rl_envs import EnvBase
+
+Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
+
+
+def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]) -> Servant:
+    """Make what a worker holds; called there.
+
+    Args:
+        make_env: makes the environment.
+        policy: acts in it.
+        options: of its `Collector`, and `policy_factory`.
+
+    Returns:
+        What answers the worker's calls.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> options = {"frames_per_batch": 4, "policy_factory": None}
+        >>> serve(CountingEnv, None, options).play(0).frames
+        4
+    """
+    given = dict(options)
+    factory = given.pop("policy_factory")
+    acting = policy if factory is None else factory()
+    return Servant(lambda: Collector(make_env, acting, **given))
+
+
+def sent(policy: Any, start_method: str | None) -> Any:
+    """The policy, which its way to a worker must not break.
+
+    Args:
+        policy: any policy.
+        start_method: how workers are started.
+
+    Returns:
+        The policy.
+
+    Raises:
+        TypeError: a part was compiled in place, and has to be pickled.
+
+    Example:
+        >>> sent(nn.Linear(1, 2), "spawn")
+        Linear(in_features=1, out_features=2, bias=True)
+    """
+    if start_method == "fork" or not isinstance(policy, nn.Module):
+        return policy
+    for name, part in policy.named_modules():
+        if part._compiled_call_impl is not None:
+            where = f"its part {name!r}" if name else "it"
+            msg = (
+                f"the policy, a {type(policy).__name__}, cannot be pickled on its way to workers: "
+                f"{where} was compiled in place by {type(part).__name__}.compile(). Give "
+                "torch.compile(policy), a policy_factory that compiles in the worker, or "
+                'mp_start_method="fork".'
+            )
+            raise TypeError(msg)
+    return policy
+
+
+def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:
+    """List a function for each worker.
+
+    Args:
+        create_env_fn: one for each, or one for all.
+        num_workers: how many, where it is one for all.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ValueError: there is none, or the numbers differ.
+        TypeError: something is no function; an environment cannot travel.
+
+    Example:
+        >>> len(makers_of(dict, 3))
+        3
+    """
+    if isinstance(create_env_fn, Sequence):
+        if num_workers not in (None, len(create_env_fn)):
+            msg = (
+                f"num_workers={num_workers}, and {len(create_env_fn)} functions: give one of them."
+            )
+            raise ValueError(msg)
+        makers: list[Any] = list(create_env_fn)
+    else:
+        makers = [create_env_fn] * (num_workers or 0)
+    if not makers:
+        msg = "no worker to make: give a function for each, or one and num_workers."
+        raise ValueError(msg)
+    for make in makers:
+        if isinstance(make, EnvBase) or not callable(make):
+            msg = (
+                f"workers make their environments themselves: give functions, got a "
+                f"{type(make).__name__}. Write lambda: ..."
+            )
+            raise TypeError(msg)
+    return makers
+
+
+def check_options(
+    options: Mapping[str, Any],
+    sync: bool,
+    cat_results: str | int | None,
+    threshold: float | None,
+    policies: tuple[Any, Any],
+) -> None:
+    """Refuse options that cannot be.
+
+    Args:
+        options: for the workers' collectors.
+        sync: whether all workers begin together.
+        cat_results: how their batches are put together.
+        threshold: the share of workers after which the others stop.
+        policies: the policy, and what makes one in the worker.
+
+    Raises:
+        TypeError: a collector knows no such option.
+        ValueError: options exclude each other, or are out of range.
+
+    Example:
+        >>> check_options({}, True, "stack", None, (None, None))
+    """
+    known = inspect.signature(Collector).parameters.keys() - {
+        "progress",
+        "producer",
+        "shutdown_timeout_s",
+    }
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        msg = f"unknown options {unknown}: a worker's Collector takes {sorted(known)}."
+        raise TypeError(msg)
+    if None not in policies:
+        msg = "policy and policy_factory exclude each other: give one of them."
+        raise ValueError(msg)
+    if not sync and (cat_results is not None or threshold is not None):
+        msg = "cat_results and preemptive_threshold are for sync=True: batches come one by one."
+        raise ValueError(msg)
+    if cat_results not in (None, "stack") and not isinstance(cat_results, int):
+        msg = f"cat_results must be 'stack' or a dimension: got {cat_results!r}."
+        raise ValueError(msg)
+    if threshold is not None and not 0 < threshold <= 1:
+        msg = f"preemptive_threshold must lie in (0, 1]: got {threshold}."
+        raise ValueError(msg)
+
+
+def check_buffer(
+    buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
+) -> bool:
+    """Refuse a buffer in which the steps of several workers would lie in one column.
+
+    Args:
+        buffer: where batches go, or None.
+        num_workers: how many play.
+        stacks: whether a batch of all workers, `[W, ..., T]`, is written at once.
+        workers_write: whether the workers write to it themselves.
+        set_truncated: whether every batch ends as a truncation.
+
+    Returns:
+        Whether its storage has columns, `ndim` above 1.
+
+    Raises:
+        ValueError: it has `ndim` above 1, and several write to it one after another; or it is
+            shared and has fewer lanes than there are workers.
+
+    Example:
+        >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
+        False
+    """
+    storage = getattr(buffer, "storage", None)
+    ndim, lanes = getattr(storage, "ndim", 1), getattr(storage, "lanes", None)
+    if workers_write and lanes is not None and 1 < lanes < num_workers:
+        msg = (
+            f"a shared buffer with {lanes} lanes takes as many writers at a time, and there are "
+            f"{num_workers} workers: make its storage with lanes={num_workers}."
+        )
+        raise ValueError(msg)
+    if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
+        msg = (
+            f"a storage with ndim={ndim} lays the batches of {num_workers} workers behind one "
+            "another in the same columns: use ndim=1, a buffer for each worker, "
+            'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
+        )
+        raise ValueError(msg)
+    return bool(ndim > 1)
+
+
+def worker_options(
+    options: Mapping[str, Any], num_workers: int, sync: bool, buffer: Any, *, workers_write: bool
+) -> dict[str, Any]:
+    """Make the options of each worker's collector out of those of all.
+
+    Args:
+        options: of the whole.
+        num_workers: who share frames, and trajectories where they deliver together.
+        sync: whether they deliver together.
+        buffer: where batches go, or None.
+        workers_write: whether the workers write to it themselves.
+
+    Returns:
+        The options of one.
+
+    Example:
+        >>> worker_options({"frames_per_batch": 8}, 2, True, None, workers_write=False)
+        {'frames_per_batch': 4, 'replay_buffer': None, 'storing_device': 'cpu'}
+    """
+    made = {**options, "replay_buffer": buffer}
+    shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
+    for name in (*shared, "init_random_frames"):
+        if options.get(name) and (name != "trajs_per_batch" or buffer is None):
+            made[name] = share_of(options[name], num_workers, name)
+    if not workers_write:
+        made["storing_device"] = "cpu"  # what they hand over lies in shared memory
+        made["replay_buffer"] = None if buffer is None else Outbox()
+    return made
+
+
+def share_of(total: int, num_workers: int, name: str) -> int:
+    """Divide a number among workers.
+
+    Args:
+        total: what they do together.
+        num_workers: how many there are.
+        name: of the option, for the warning where it is rounded up.
+
+    Returns:
+        What each does.
+
+    Example:
+        >>> share_of(6, 2, "frames_per_batch")
+        3
+    """
+    share = -(-total // num_workers)
+    if share * num_workers != total:
+        warnings.warn(
+            f"{name}={total} is no multiple of {num_workers} workers: together they do "
+            f"{share * num_workers}.",
+            stacklevel=4,
+        )
+    return share

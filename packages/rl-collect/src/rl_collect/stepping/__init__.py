@@ -1,0 +1,1 @@
+"""Running the policy in the environment."""

@@ -1,0 +1,146 @@
+"""The steps themselves: an environment and a policy, from batch to batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import InteractionType, set_interaction_type
+from torch import Tensor
+
+from rl_collect.stepping.policy_wrappers import RandomActions, Ranged
+from rl_envs import EnvBase, PolicyPlan, policy_plan
+from rl_layout import keys
+
+
+class Player:
+    """Plays batches, each of which begins where the one before stopped.
+
+    Args:
+        env: what is played.
+        policy: adds the action to a root; random actions where None.
+        exploration_type: how a probabilistic policy acts.
+        is_profiled: name the policy's calls for torch's profiler.
+
+    Attributes:
+        root: `[*B]`, what the next step starts from; None before the first reset.
+        plan: the policy as plain calls, or None.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> player = Player(CountingEnv(max_steps=5), None)
+        >>> first, second = player.play(3), player.play(3)
+        >>> second["observation"].flatten().tolist()
+        [3.0, 4.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        policy: Any,
+        exploration_type: InteractionType = InteractionType.RANDOM,
+        *,
+        is_profiled: bool = False,
+    ) -> None:
+        self.env = env
+        self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
+        self._acting = self.plan
+        if is_profiled and self.plan is not None:
+            self._acting = Ranged(self.plan)
+        self._exploration_type = exploration_type
+        self.root: TensorDictBase | None = None
+        self._is_playing = False
+        self._moves = 0  # of the environment, when the root was made
+        self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether somebody else moved the environment since it was last played here."""
+        # one that is not locked keeps its state in the root
+        return self._is_playing and self.env.batch_locked and self.env.moves != self._moves
+
+    def reset(self) -> None:
+        """Let the next batch begin with a reset of every environment."""
+        self.root, self._is_playing = None, False
+
+    def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
+        """Play a batch.
+
+        Args:
+            num_steps: T.
+            at_random: replace the policy's actions by random ones.
+
+        Returns:
+            The steps `[*B, T]`, the last dimension named `"time"`.
+        """
+        policy: Any = self._acting
+        if at_random and policy is not None:
+            policy = RandomActions(policy, self.env)
+        with torch.no_grad(), set_interaction_type(self._exploration_type):
+            batch = self.env.rollout(
+                num_steps,
+                policy,
+                auto_reset=not self._is_playing,
+                tensordict=self.root,
+                break_when_any_done=False,
+            )
+            self._is_playing = True
+            if not self.env.resets_by_stepping:
+                self.root = self._following(batch, self.env.reached)
+        self.note_moves()
+        return batch
+
+    def note_moves(self) -> None:
+        """Note that the root is that of the environment's present state."""
+        self._moves = self.env.moves
+
+    def mark_first(self, rows: Tensor) -> None:
+        """Let the next step begin a trajectory in some environments that go on.
+
+        Args:
+            rows: bool `[*B]`.
+        """
+        if self.env.leftover is not None:
+            self.env.leftover.begin_anew(rows)
+        if self.root is not None and keys.IS_INIT in self.root:
+            flag = self.root.get(keys.IS_INIT)
+            self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands.
+
+        Returns:
+            Tensors and flags.
+        """
+        root = None if self.root is None else self.root.clone().to_dict()
+        return {"root": root, "is_playing": self._is_playing}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand where a saved one stood.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self.root = None if state["root"] is None else self._rebuilt(state["root"])
+        self._is_playing = state["is_playing"]
+
+    def _rebuilt(self, saved: dict[str, Any]) -> TensorDictBase:
+        """A root whose nested tensordicts have the batch sizes that the environment gives them."""
+        values = TensorDict(saved, self.env.batch_size)
+        shape = self.env.fake_tensordict().select(*values.keys(True, True), strict=False)
+        for key, value in keys.leaves(values):
+            shape.set(key, value.clone())
+        return shape
+
+    def _following(self, batch: TensorDictBase, reached: TensorDictBase | None) -> TensorDictBase:
+        """The root behind a batch, or behind the step that transforms have not finished yet.
+
+        It owns its memory: the batch is somebody else's.
+        """
+        if not self.env.native_rows:
+            root = self.env._advance(batch[..., -1] if reached is None else reached)
+        else:  # there a policy reads what the environment shows, nothing else
+            after = batch.get(keys.NEXT)[..., -1] if reached is None else reached.get(keys.NEXT)
+            root = after.select(*self._shown, strict=False)
+        return self.env.maybe_reset(root).clone()

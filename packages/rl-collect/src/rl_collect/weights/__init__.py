@@ -1,0 +1,1 @@
+"""Policy weights on their way to workers."""

@@ -1,0 +1,111 @@
+"""Weights in shared memory: written once, read by every worker when it is ready to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl_collect.weights.load import load_weights, state_of
+from rl_slabs import Lanes, RowSchema, Slab
+
+KEPT = 4
+"""Versions in memory; a reader that meets one being overwritten takes the newest instead."""
+
+
+class WeightBoard:
+    """The newest weights of a policy, for processes that act with it.
+
+    Its first version are those it was made of; each `publish` makes the next one. Nobody waits: a
+    reader takes the newest version that is whole.
+
+    Args:
+        slab: rows of all weights, one for each version that is kept.
+        first: the number of the first version.
+
+    Example:
+        >>> board = WeightBoard.like(torch.nn.Linear(3, 2))
+        >>> board.publish(torch.nn.Linear(3, 2))
+        1
+        >>> board.load_into(torch.nn.Linear(3, 2), have=0), board.newest
+        (1, 1)
+    """
+
+    def __init__(self, slab: Slab, first: int = 0) -> None:
+        self._slab, self._lanes, self._first = slab, Lanes(slab), first
+
+    @classmethod
+    def like(cls, policy: Any, first: int = 0) -> WeightBoard:
+        """Make a board for the weights of a policy.
+
+        Args:
+            policy: a module with weights.
+            first: the number of this version.
+
+        Returns:
+            The board, in shared memory that is gone with its last user.
+
+        Raises:
+            TypeError: it has none.
+        """
+        state = state_of(policy)
+        schema = RowSchema({name: (leaf.dtype, tuple(leaf.shape)) for name, leaf in state.items()})
+        board = cls(Slab.shared(schema, KEPT), first)
+        board.publish(state)
+        return board
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        window = self._lanes.window()
+        return self._first + window.first[0] + window.counts[0] - 1
+
+    def publish(self, weights: Any) -> int:
+        """Write new weights; one thread at a time.
+
+        Args:
+            weights: a policy, a state dictionary, or a tensordict of parameters.
+
+        Returns:
+            Their version.
+
+        Raises:
+            KeyError: a weight is missing or unknown.
+            ValueError: a weight has another shape.
+            TypeError: a weight has another dtype.
+        """
+        found = {name: leaf.detach().cpu() for name, leaf in state_of(weights).items()}
+        lane = self._lanes.claim()
+        span = lane.reserve(1)
+        self._slab.write(span.rows, TensorDict({k: v.unsqueeze(0) for k, v in found.items()}, [1]))
+        lane.publish(1)
+        lane.release()  # the next version may come from another thread
+        return self._first + span.numbers[0]
+
+    def load_into(self, policy: Any, have: int) -> int:
+        """Copy the newest weights into a policy, where it has older ones.
+
+        Args:
+            policy: of the same kind, changed in place.
+            have: the version that it has.
+
+        Returns:
+            The version that it has now.
+        """
+        while (newest := self.newest) > have:
+            number = torch.tensor([newest - self._first])
+            row = self._slab.read(self._lanes.rows(number))
+            if bool(self._lanes.accept(number).all()):
+                found: dict[str, Tensor] = {str(name): leaf[0] for name, leaf in row.items()}
+                load_weights(policy, found)
+                return newest
+        return have
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._slab.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._slab, self._first)

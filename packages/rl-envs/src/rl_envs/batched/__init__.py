@@ -1,0 +1,1 @@
+"""Several environments as one, in this process and in others."""

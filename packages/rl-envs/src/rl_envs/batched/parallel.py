@@ -1,0 +1,439 @@
+"""Environments in processes of their own, stepped at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.batched.serial import Makers, one_each, requests, stacked, states_of
+from rl_envs.batched.shared_step_buffers import RESET, Exchange, schema_of
+from rl_envs.batched.worker_env import EnvServant, EnvTraits
+from rl_envs.env import checks
+from rl_envs.env.env import EnvBase
+from rl_envs.env.specs import has_form, leaves_of
+from rl_envs.env.whole_number import check_whole
+from rl_envs.portable import Portable
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.binding import Binding
+from rl_envs.start_methods import StartMethod
+from rl_envs.workers import WorkerPool
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+from rl_slabs import Slab
+from rl_specs import Composite, stack_specs
+
+
+class ParallelEnv(EnvBase):
+    """A batch of environments, `[num_workers, *B]`, that are stepped at the same time.
+
+    It does what `SerialEnv` does, bit for bit: each of its processes runs a serial environment over
+    its share. Steps are handed over in shared rows, one for each environment, and a message only
+    says that they are there. Tensordicts travel instead, which is slower, where rows cannot hold
+    all that an environment may read: a size of -1, entries that are no tensors, another device;
+    and for environments that do not write rows themselves (`native_rows`), resets, and steps from
+    a tensordict with entries that no spec knows, or with entries of another form than their specs,
+    as transforms make them that change an observation under its own name.
+
+    Close it, or use it in a `with` block. An environment that fails raises its own exception here,
+    with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
+    `WorkerTimeout`, and `restart` replaces both. No process outlives this one. See
+    `rl_envs.start_methods` for the ways to start them.
+
+    Args:
+        num_workers: how many environments.
+        create_env_fn: makes one of them; or one function each. A lambda will do.
+        create_env_kwargs: arguments for every call; or one dictionary each.
+        num_processes: how many processes share them; one for each environment where None.
+        mp_start_method: "fork", "spawn" or "forkserver", the last where None.
+        timeout_s: longest time to wait for a step or a reset.
+        num_threads: how many threads torch may use in each process.
+
+    Attributes:
+        num_workers: how many environments there are.
+        pool: the processes.
+
+    Raises:
+        ValueError: the number of functions is another one, or the environments differ in specs.
+        WorkerDied: a process ended while it started.
+        Exception: what making an environment raised.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> with ParallelEnv(2, lambda: CountingEnv(3), mp_start_method="fork") as env:
+        ...     env.rollout(4, break_when_any_done=False)["next", "done"].sum(1).flatten().tolist()
+        [1, 1]
+    """
+
+    def __init__(  # noqa: PLR0913 - four of them are the field's
+        self,
+        num_workers: int,
+        create_env_fn: Makers,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        num_processes: int | None = None,
+        mp_start_method: StartMethod | None = None,
+        timeout_s: float = 60.0,
+        num_threads: int | None = 1,
+    ) -> None:
+        self.num_workers = num_workers
+        self._shares = _shares(num_workers, num_processes)
+        self._exchange: Exchange | None = None
+        self.pool = WorkerPool(
+            _servants(self._shares, num_workers, create_env_fn, create_env_kwargs or {}),
+            signals=EnvServant.signals,
+            start_method=mp_start_method,
+            timeout_s=timeout_s,
+            name="env worker",
+            num_threads=num_threads,
+        )
+        try:
+            self._take_after(list(chain(*self.pool.call_all("traits"))))
+            self._hand_out_rows()
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def _take_after(self, traits: list[EnvTraits]) -> None:
+        """Be what the environments are, stacked."""
+        first = self._traits = traits[0]
+        for number, other in enumerate(traits):
+            _check_alike(first, other, number)
+        super().__init__(device=first.device, batch_size=(len(traits), *first.batch_size))
+        specs = first.specs
+        self._shown_by_one = leaves_of(specs["observation_spec"], specs["done_spec"])
+        for name, spec in first.specs.items():
+            setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
+        self.check_values = all(one.check_values for one in traits)
+        self.flags_agree = all(one.flags_agree for one in traits)
+        self.reads_actions_only = all(one.reads_actions_only for one in traits)
+
+    def _hand_out_rows(self) -> None:
+        schema = schema_of(self)
+        if schema is None:
+            return
+        self._exchange = Exchange(Slab.shared(schema, self.num_workers))
+        for process in range(len(self.pool)):
+            self._attach(process)
+        declared = (*self._observation_leaves, *self._done_leaves)
+        self._shown = {key: self._exchange.root[key] for key, _ in declared}
+        inputs = self._action_leaves
+        if not self.reads_actions_only:
+            inputs = [*inputs, *self._observation_leaves, *self._state_leaves]
+        self._inputs = {key: self._exchange.root[key] for key, _ in inputs}
+        self._input_specs = dict(inputs)
+        self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}
+        for spec in (self.observation_spec, self.full_reward_spec, self.full_done_spec):
+            for key, group in spec.items(True):
+                if isinstance(group, Composite):
+                    self._group_sizes[keys.as_tuple(key)] = group.shape
+        self._declared = set(self._exchange.root)
+        self.native_rows = self.reads_actions_only and self.done_groups == [()]
+
+    def _attach(self, process: int) -> None:
+        if self._exchange is not None:
+            self.pool.call(process, "attach", self._exchange.slab, self._shares[process].start)
+
+    def restart(self, *, timeout_s: float | None = None) -> list[int]:
+        """Replace the processes that are gone, and those that do not answer.
+
+        The step that was under way is lost, in all rows: reset the environments before the next
+        one. Those of a new process are made anew and have no seed yet; the others stay as they
+        are, with their generators. Where no process was lost this does nothing else.
+
+        Args:
+            timeout_s: longest time to wait for processes that are still busy; that of the
+                constructor where None.
+
+        Returns:
+            The numbers of the environments that were made anew.
+
+        Raises:
+            RuntimeError: the environment is closed.
+            ValueError: a new environment differs from the others in its specs.
+            WorkerDied: a new process ended while it started.
+            Exception: what making an environment raised.
+
+        Example:
+            >>> import os, signal
+            >>> from rl_envs.testing import CountingEnv
+            >>> with ParallelEnv(3, CountingEnv, mp_start_method="fork") as env:
+            ...     os.kill(env.pool.pids[1], signal.SIGKILL)
+            ...     env.restart(), env.reset()["observation"].flatten().tolist()
+            ([1], [0.0, 0.0, 0.0])
+        """
+        checks.check_open(self)
+        self._is_started = False
+        self._num_moves += 1
+        processes = self.pool.revive(timeout_s=timeout_s)
+        for process in processes:
+            for number, traits in enumerate(self.pool.call(process, "traits")):
+                _check_alike(self._traits, traits, self._shares[process].start + number)
+            self._attach(process)
+        rows = range(self.num_workers)
+        return [row for process in processes for row in rows[self._shares[process]]]
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments, each from the one before, or all alike."""
+        super().set_seed(seed, static_seed)
+        for process in range(len(self.pool)):
+            seed = self.pool.call(process, "set_seed", seed, static_seed)
+        return seed
+
+    # rows
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows."""
+        if not self.native_rows:
+            super().reset_into(rows, mask)
+            return
+        self._restart(mask)
+        for key, row in rows.items():
+            if mask is None:
+                row[...] = self._shown[key]
+            else:
+                np.copyto(row, self._shown[key], where=_fitted(mask, row.ndim))
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        if not self.native_rows:
+            super().step_into(root, after)
+            return
+        for key, row in self._inputs.items():
+            row[...] = root[key]
+        self._signal_step()
+        found = self._rows.after
+        for key, row in after.items():
+            row[...] = found[key]
+
+    def render(self) -> Tensor:
+        """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
+        checks.check_open(self)
+        return torch.cat(self.pool.call_all("render"))
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
+        return ParallelBinding(self, root, after) if self.native_rows else super().bind(root, after)
+
+    # tensordicts
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
+        if self.native_rows and not kwargs:
+            return super().reset(tensordict)
+        checks.check_open(self)
+        checks.check_batch(self, tensordict)
+        roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
+        root = self._each("reset_each", roots, kwargs)
+        self._is_started = True
+        return root
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take one step; see `EnvBase.step`."""
+        checks.check_step(self, tensordict)
+        if self._exchange is not None and self._is_known(tensordict):
+            return super().step(tensordict)
+        tensordict = checks.fitted_action(self, tensordict)
+        return tensordict.copy().set(keys.NEXT, self._each("step_each", tensordict.unbind(0)))
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if self._exchange is None or kwargs:  # a row holds no arguments
+            roots: Sequence[Any] = [None] * self.num_workers
+            if tensordict is not None:
+                roots = requests(tensordict, self._shown_by_one)
+            names = [key for key, _ in self._shown_by_one]
+            return self._each("reset_each", roots, kwargs).select(*names)
+        self._restart(None if tensordict is None else tensordict.get(RESET).numpy())
+        return self._as_tensordict(self._shown)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for key, row in self._inputs.items():
+            row[...] = keys.require(tensordict, key).detach().numpy()
+        self._signal_step()
+        return self._as_tensordict(self._rows.after)
+
+    def _each(self, name: str, roots: Sequence[Any], *arguments: Any) -> TensorDictBase:
+        """Call a method of every worker with the roots of its environments, as messages."""
+        self._num_moves += 1
+        replies = self.pool.call_all(name, [(roots[share], *arguments) for share in self._shares])
+        # a size of -1 differs from environment to environment: such a stack is a lazy one
+        return stacked(list(chain(*replies)))
+
+    def _is_known(self, tensordict: TensorDictBase) -> bool:
+        """Whether a step can go through the rows without losing what the environment may read."""
+        if self.reads_actions_only:
+            return True
+        given = dict(keys.leaves(tensordict))
+        return given.keys() <= self._declared and all(
+            key in given and has_form(spec, given[key]) for key, spec in self._input_specs.items()
+        )
+
+    def _as_tensordict(self, rows: Rows) -> TensorDictBase:
+        leaves = {key: torch.from_numpy(row.copy()) for key, row in rows.items()}
+        return self._grouped(nest(leaves), ())
+
+    def _grouped(self, tree: Mapping[str, Any], prefix: tuple[str, ...]) -> TensorDictBase:
+        entries = {
+            name: self._grouped(entry, (*prefix, name)) if isinstance(entry, dict) else entry
+            for name, entry in tree.items()
+        }
+        return build(entries, self._group_sizes[prefix])
+
+    # signals
+
+    @property
+    def _rows(self) -> Exchange:
+        assert self._exchange is not None
+        return self._exchange
+
+    def _restart(self, mask: Array | None) -> None:
+        """Reset all rows, or those of a mask `[N, *B, 1]`, into the exchange."""
+        self._num_moves += 1
+        if mask is None:
+            self.pool.signal_all("restart")
+        else:
+            self._rows.mask[...] = mask
+            for process, share in enumerate(self._shares):
+                if mask[share].any():
+                    self.pool.signal(process, "reset")
+        self.pool.receive_all()
+        self._is_started = True
+
+    def _signal_step(self) -> None:
+        self._num_moves += 1
+        self.pool.signal_all("step")
+        self.pool.receive_all()
+
+    # state and life
+
+    def _set_seed(self, seed: int) -> None:
+        """Nothing is random beside the environments."""
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"envs": list(chain(*self.pool.call_all("get_states")))}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        states = states_of(state, self.num_workers)
+        self.pool.call_all("set_states", [(states[share],) for share in self._shares])
+
+    def _to(self, device: torch.device) -> None:
+        msg = (
+            f"this {type(self).__name__} lives on {self.device}, where its processes make it: let "
+            f"create_env_fn make environments on {device}, or move what it returns by "
+            f"TransformedEnv(env, DeviceCastTransform({str(device)!r}, {str(self.device)!r}))."
+        )
+        raise NotImplementedError(msg)
+
+    def _close(self) -> None:
+        try:
+            self.pool.close()
+        finally:
+            if self._exchange is not None:
+                self._exchange.slab.close()
+
+
+class ParallelBinding:
+    """A `ParallelEnv` bound to the columns of a batch.
+
+    Args:
+        env: the environments, which write rows themselves.
+        root: arrays `[num_workers, *B, T, ...]` by key.
+        after: the same by key without `"next"`.
+
+    Example:
+        >>> from rl_envs import GymEnv
+        >>> make = lambda: GymEnv("CartPole-v1")
+        >>> seen = np.zeros((2, 5, 4), "float32")
+        >>> with ParallelEnv(2, make, mp_start_method="fork") as env:
+        ...     env.bind({("observation",): seen}, {}).start()
+        >>> bool(seen[:, 0].any()), bool(seen[:, 1:].any())
+        (True, False)
+    """
+
+    def __init__(self, env: ParallelEnv, root: Rows, after: Rows) -> None:
+        self.env = env
+        time = len(env.batch_size)
+        # time first, so that one index finds a column
+        root = {key: np.moveaxis(column, time, 0) for key, column in root.items()}
+        after = {key: np.moveaxis(column, time, 0) for key, column in after.items()}
+        found = env._rows.after
+        self._over = found["done",]
+        # columns, each with its row of the exchange
+        self._inputs = [(root[key], row) for key, row in env._inputs.items() if key in root]
+        self._shown = [(root[key], row) for key, row in env._shown.items() if key in root]
+        self._next = [(after[key], row) for key, row in found.items() if key in after]
+        # what is carried on comes from the columns of `after` where it can: whoever wraps the
+        # environments may have changed it there, and have ended more rows
+        self._carried = [
+            (root[key], after.get(key), found[key]) for key in env._shown if key in root
+        ]
+        self._done = after.get(("done",))
+
+    def start(self) -> None:
+        """Reset every environment and write column 0 of the root."""
+        self.env._restart(None)
+        for column, row in self._shown:
+            column[0] = row
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        for column, row in self._inputs:
+            row[...] = column[t]
+        self.env._signal_step()
+        for column, row in self._next:
+            column[t] = row
+        return bool(self._over.any())
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows that are done in column t are reset."""
+        for column, before, row in self._carried:
+            column[t + 1] = row if before is None else before[t]
+        done = self._over if self._done is None else self._done[t]
+        if done.any():
+            self.env._restart(done)
+            for column, row in self._shown:
+                np.copyto(column[t + 1], row, where=_fitted(done, row.ndim))
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Nothing changes: what lies under `"next"` is no input of the environments."""
+
+
+def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
+    """Which environments each process runs, as evenly as can be."""
+    check_whole(num_workers, 1, "num_workers")
+    processes = num_workers if num_processes is None else num_processes
+    if not 1 <= processes <= num_workers:
+        msg = f"num_processes must be from 1 to num_workers, {num_workers}: got {processes}."
+        raise ValueError(msg)
+    bounds = [process * num_workers // processes for process in range(processes + 1)]
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def _servants(
+    shares: list[slice], num_workers: int, create_env_fn: Any, create_env_kwargs: Any
+) -> list[Any]:
+    makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
+    kwargs = one_each(num_workers, create_env_kwargs, "create_env_kwargs")
+    return [partial(EnvServant, makers[share], kwargs[share]) for share in shares]
+
+
+def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:
+    for name, spec in first.specs.items():
+        if other.specs[name] != spec:
+            msg = (
+                f"worker {number} differs from worker 0 in {name}: {other.specs[name]} against "
+                f"{spec}."
+            )
+            raise ValueError(msg)
+
+
+def _fitted(mask: Array, ndim: int) -> Array:
+    """A mask `[N, *B, 1]` that broadcasts against rows `[N, *B, ...]`."""
+    rows = mask[..., 0]
+    return rows.reshape(*rows.shape, *(1,) * (ndim - rows.ndim))

@@ -1,0 +1,310 @@
+"""Several environments in one process, stepped in turn: the oracle of the parallel ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_envs.env import checks
+from rl_envs.env.env import EnvBase
+from rl_envs.env.specs import Leaves, has_form
+from rl_envs.env.whole_number import check_whole
+from rl_envs.portable import Portable
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.binding import Binding
+from rl_layout import keys
+from rl_specs import Composite, stack_specs
+
+Makers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
+
+
+class SerialEnv(EnvBase):
+    """A batch of environments, `[num_workers, *B]`, that are stepped one after the other.
+
+    All data of worker i is row i; rows whose sizes vary (-1 in a spec) lie in lazy stacks. Seeding
+    with s gives the first worker s, and each further one the seed that `set_seed` of the one before
+    returned.
+
+    Args:
+        num_workers: how many environments.
+        create_env_fn: makes one of them; or one function each.
+        create_env_kwargs: arguments for every call; or one dictionary each.
+
+    Attributes:
+        envs: the environments.
+
+    Raises:
+        TypeError: an environment was given, and no function that makes one.
+        ValueError: the number of functions is another one, the environments differ in specs, or
+            one has a transform that must stand outside.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = SerialEnv(3, lambda: CountingEnv(2))
+        >>> env.rollout(4, break_when_any_done=False)["next", "done"].sum(1).flatten().tolist()
+        [2, 2, 2]
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Makers,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
+        kwargs = one_each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
+        self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
+        first = self.envs[0]
+        for number, env in enumerate(self.envs):
+            checks.check_masks(env)
+            env.check_place("worker")
+            _check_alike(first, env, number)
+        super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
+        self.observation_spec = self._stacked(first.observation_spec)
+        self.action_spec = self._stacked(first.full_action_spec)
+        self.reward_spec = self._stacked(first.full_reward_spec)
+        self.done_spec = self._stacked(first.full_done_spec)
+        self.state_spec = self._stacked(first.state_spec)
+        self.native_rows = all(env.native_rows for env in self.envs)
+        self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
+        self.check_values = all(env.check_values for env in self.envs)
+        self.flags_agree = all(env.flags_agree for env in self.envs)
+
+    @property
+    def num_workers(self) -> int:
+        """How many environments there are."""
+        return len(self.envs)
+
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return self.envs
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments, each from the one before, or all alike."""
+        super().set_seed(seed, static_seed)
+        for env in self.envs:
+            seed = env.set_seed(seed, static_seed)
+        return seed
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows."""
+        for i, env in enumerate(self.envs):
+            inner = None if mask is None else mask[i]
+            if inner is None or inner.any():
+                env.reset_into({key: row[i, ...] for key, row in rows.items()}, inner)
+        self._is_started = True
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        for i, env in enumerate(self.envs):
+            mine = {key: row[i, ...] for key, row in root.items()}
+            env.step_into(mine, {key: row[i, ...] for key, row in after.items()})
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
+        if self._has_fixed_forms:
+            return super().reset(tensordict, **kwargs)
+        checks.check_open(self)
+        checks.check_batch(self, tensordict)
+        roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
+        pairs = zip(self.envs, roots, strict=True)
+        made = stacked([env.reset(root, **kwargs) for env, root in pairs])
+        self._is_started = True
+        return made
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take one step; see `EnvBase.step`."""
+        if self._has_fixed_forms:
+            return super().step(tensordict)
+        checks.check_step(self, tensordict)
+        tensordict = checks.fitted_action(self, tensordict)
+        pairs = zip(self.envs, tensordict.unbind(0), strict=True)
+        return stacked([env.step(root) for env, root in pairs])
+
+    def render(self) -> Tensor:
+        """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
+        return torch.stack([env.render() for env in self.envs])
+
+    def bind(self, root: Rows, after: Rows) -> SerialBinding:
+        """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
+        return SerialBinding(self, root, after)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if tensordict is None:
+            return stacked([env.reset(**kwargs) for env in self.envs])
+        first = self.envs[0]
+        shown = [*first._observation_leaves, *first._done_leaves]
+        names = [key for key, _ in shown]
+        pairs = zip(self.envs, requests(tensordict, shown), strict=True)
+        return stacked([env.reset(root, **kwargs).select(*names) for env, root in pairs])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        pairs = zip(self.envs, tensordict.unbind(0), strict=True)
+        return stacked([env.step(root).get(keys.NEXT) for env, root in pairs])
+
+    def _set_seed(self, seed: int) -> None:
+        """Nothing is random beside the environments."""
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"envs": [env.state_dict() for env in self.envs]}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        states = states_of(state, len(self.envs))
+        for env, inner in zip(self.envs, states, strict=True):
+            env.load_state_dict(inner)
+
+    def _to(self, device: torch.device) -> None:
+        for env in self.envs:
+            env.to(device)
+        self.native_rows = all(env.native_rows for env in self.envs)
+        self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
+
+    def _close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _stacked(self, spec: Composite) -> Composite:
+        whole: Composite = stack_specs([spec.clone() for _ in self.envs], 0)
+        return whole
+
+
+class SerialBinding:
+    """A `SerialEnv` bound to the columns of a batch: each environment to its own row.
+
+    Args:
+        env: the environments.
+        root: arrays `[num_workers, *B, T, ...]` by key.
+        after: the same by key without `"next"`.
+
+    Example:
+        >>> import numpy as np
+        >>> from rl_envs.testing import CountingEnv
+        >>> seen = np.ones((2, 5, 1), "float32")
+        >>> SerialEnv(2, CountingEnv).bind({("observation",): seen}, {}).start()
+        >>> seen[:, 0].flatten().tolist()
+        [0.0, 0.0]
+    """
+
+    def __init__(self, env: SerialEnv, root: Rows, after: Rows) -> None:
+        self.env = env
+        self.bindings: list[Binding] = [
+            inner.bind(_row(root, i), _row(after, i)) for i, inner in enumerate(env.envs)
+        ]
+
+    def start(self) -> None:
+        """Reset every environment and write column 0 of the root."""
+        for binding in self.bindings:
+            binding.start()
+        self.env._is_started = True
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        over = [binding.step(t) for binding in self.bindings]
+        return any(over)
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows that are done in column t are reset."""
+        for binding in self.bindings:
+            binding.advance(t)
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Say which entries of `"next"` the policy writes."""
+        for binding in self.bindings:
+            binding.receive(names)
+
+
+def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Stack one tensordict of each environment; lazily where sizes vary."""
+    made: TensorDictBase = TensorDict.maybe_dense_stack(list(rows), 0)
+    return made
+
+
+def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
+    """Take a request for a partial reset apart, into one for each environment.
+
+    Rows that go on are merged by the caller, whose entries may have passed transforms: here they
+    need only have the form that each environment gives them.
+
+    Args:
+        tensordict: `[N, *B]` with masks. It is not changed.
+        shown: what a reset of one environment returns.
+    """
+    roots = []
+    for row in tensordict.unbind(0):
+        root = row.copy()
+        for key, spec in shown:
+            held = root.get(key, None)
+            if held is None or not has_form(spec, held):
+                root.set(key, spec.zero())
+        roots.append(root)
+    return roots
+
+
+def _row(columns: Rows, i: int) -> dict[tuple[str, ...], Array]:
+    return {key: column[i] for key, column in columns.items()}
+
+
+def one_each(number: int, given: Any, name: str) -> list[Any]:
+    """Give every worker one of what was given: the same, or its own.
+
+    Args:
+        number: how many workers.
+        given: one thing for all, or a sequence with one for each.
+        name: what it is, for the message.
+
+    Returns:
+        A list of that length.
+
+    Raises:
+        ValueError: there is no worker, or another number of things.
+
+    Example:
+        >>> one_each(2, {"size": 3}, "create_env_kwargs")
+        [{'size': 3}, {'size': 3}]
+    """
+    check_whole(number, 1, "num_workers")
+    if not isinstance(given, Sequence):
+        return [given] * number
+    if len(given) != number:
+        msg = f"{name} must be one, or one for each of {number} workers: got {len(given)}."
+        raise ValueError(msg)
+    return list(given)
+
+
+def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
+    for name in (
+        "observation_spec",
+        "full_action_spec",
+        "full_reward_spec",
+        "full_done_spec",
+        "state_spec",
+    ):
+        one, other = getattr(first, name), getattr(env, name)
+        if one != other:
+            msg = f"worker {number} differs from worker 0 in {name}: {other} against {one}."
+            raise ValueError(msg)
+
+
+def states_of(state: Mapping[str, Any], count: int) -> list[Any]:
+    """List the states of environments that were saved together.
+
+    Args:
+        state: holds them under ``"envs"``.
+        count: how many there must be.
+
+    Raises:
+        ValueError: there are more or fewer.
+
+    Example:
+        >>> states_of({"envs": (1, 2)}, 2)
+        [1, 2]
+    """
+    states = list(state["envs"])
+    if len(states) != count:
+        msg = f"expected the state of {count} environments: got {len(states)}."
+        raise ValueError(msg)
+    return states

@@ -1,0 +1,1 @@
+"""The environment: its specs, its checks, resets of some elements."""

@@ -1,0 +1,620 @@
+"""What an environment refuses, and what it says then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_envs.env.arguments import check_kind
+from rl_envs.env.device_sync import may_wait
+from rl_envs.env.done import Prefix, complete_done
+from rl_envs.env.partial_reset import fitted
+from rl_envs.env.specs import Leaves, leaves_of, matches
+from rl_envs.rollouts.arrays import Array
+from rl_layout import keys
+from rl_specs import Bounded, Categorical, NonTensor, OneHot, StackedComposite, TensorSpec
+from rl_transforms import StepCounter, Transform
+
+if TYPE_CHECKING:
+    from rl_envs.env.env import EnvBase
+
+
+def check_open(env: EnvBase) -> None:
+    """Refuse a closed environment.
+
+    Args:
+        env: any environment.
+
+    Raises:
+        RuntimeError: it is closed.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_open(CountingEnv())
+    """
+    if env.is_closed:
+        msg = f"this {type(env).__name__} is closed: make a new one."
+        raise RuntimeError(msg)
+
+
+def check_root(env: EnvBase, root: Any) -> None:
+    """Raise where something is no root of an environment, None included."""
+    if root is None:
+        msg = "expected a tensordict, as reset returns it: got None."
+        raise TypeError(msg)
+    check_batch(env, root)
+
+
+def check_started(env: EnvBase) -> None:
+    """Refuse an environment that was never reset.
+
+    Args:
+        env: any environment. One that is not batch-locked keeps its state in the tensordict.
+
+    Raises:
+        RuntimeError: there is nothing to step from.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> root = env.reset()
+        >>> check_started(env)
+    """
+    if env.batch_locked and not env._is_started:
+        msg = f"this {type(env).__name__} was not reset yet: call reset() first."
+        raise RuntimeError(msg)
+
+
+def check_step(env: EnvBase, root: TensorDictBase) -> None:
+    """Refuse what no step can be taken from.
+
+    Args:
+        env: any environment.
+        root: what it was given.
+
+    Raises:
+        RuntimeError: the environment is closed, or was never reset.
+        TypeError: it is no tensordict.
+        ValueError: its batch size does not fit.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_step(env, env.reset())
+    """
+    check_open(env)
+    check_started(env)
+    if root is None:
+        msg = "expected a tensordict with the action: got None."
+        raise TypeError(msg)
+    check_batch(env, root)
+
+
+@contextmanager
+def loading(env: EnvBase, state: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse what no environment like this one has saved, and undo what fails in the middle.
+
+    Args:
+        env: any environment.
+        state: what it is given.
+
+    Raises:
+        KeyError: an entry is missing.
+        ValueError: the state holds not what this environment saves.
+        RuntimeError: the environment is closed.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> with loading(env, env.state_dict()):
+        ...     pass
+    """
+    check_open(env)
+    check_kind(state, dict, "what state_dict() has returned")
+    missing = [name for name in ("is_started", "state") if name not in state]
+    if missing:
+        msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."
+        raise KeyError(msg)
+    before, names = deepcopy(env._get_state()), list(state["state"])
+    if not before.keys() <= set(names):
+        msg = (
+            f"the state is of another environment: it holds {names}, and {env!r} has "
+            f"{list(before)}. Make the same environment, with the same transforms."
+        )
+        raise ValueError(msg)
+    try:
+        yield
+    except BaseException:
+        env._set_state(before)
+        raise
+
+
+def check_start(env: EnvBase, root: TensorDictBase | None) -> None:
+    """Refuse a rollout without a reset that has nothing to go on from.
+
+    Args:
+        env: any environment.
+        root: what to start from, or None.
+
+    Raises:
+        RuntimeError: there is no root; or there is one, and the environment keeps its own.
+        ValueError: the root has another batch size.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> check_start(env, env.reset())
+    """
+    if not env.resets_by_stepping:
+        if root is None:
+            msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
+            raise RuntimeError(msg)
+        check_started(env)
+        check_batch(env, root)
+        return
+    if root is not None:
+        msg = (
+            f"this {type(env).__name__} goes on from where its last rollout has ended: leave "
+            f"tensordict out."
+        )
+        raise RuntimeError(msg)
+    if env.leftover is None:
+        msg = (
+            f"this {type(env).__name__} has nothing to go on from: it goes on behind a rollout "
+            f"only, not behind a reset or a step. Start with auto_reset=True."
+        )
+        raise RuntimeError(msg)
+
+
+def check_masks(env: EnvBase) -> None:
+    """Refuse an environment that cannot reset single rows, where others rely on that.
+
+    Args:
+        env: any environment.
+
+    Raises:
+        ValueError: it resets rows only while others step.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_masks(CountingEnv())
+    """
+    if env.resets_by_stepping:
+        msg = (
+            f"this {type(env).__name__} resets rows only while others step, so it cannot be "
+            f"batched: raise its num_envs, or use vectorization_mode='sync' or 'async'."
+        )
+        raise ValueError(msg)
+
+
+def check_limits(transforms: Iterable[Transform]) -> None:
+    """Refuse limits of transforms where the environment alone can end its rows.
+
+    Args:
+        transforms: what stands around an environment that resets rows only while others step.
+
+    Raises:
+        ValueError: one of them truncates.
+
+    Example:
+        >>> from rl_transforms import StepCounter
+        >>> check_limits([StepCounter()])
+    """
+    for one in transforms:
+        if isinstance(one, StepCounter) and one.max_steps is not None and one.update_done:
+            msg = (
+                f"StepCounter(max_steps={one.max_steps}) ends rows that a vector environment of "
+                f"its own cannot reset: pass max_episode_steps={one.max_steps} to GymVectorEnv."
+            )
+            raise ValueError(msg)
+
+
+def check_ends(over: Array, truly: Array) -> None:
+    """Refuse rows that a transform has ended, where the environment alone can end them.
+
+    Args:
+        over: bool `[B]`, rows that are done.
+        truly: bool `[B]`, those that the environment has ended.
+
+    Raises:
+        RuntimeError: there is another one.
+
+    Example:
+        >>> import numpy as np
+        >>> check_ends(np.array([True, False]), np.array([True, True]))
+    """
+    if (over & ~truly).any():
+        rows = (over & ~truly).nonzero()[0].tolist()
+        msg = (
+            f"a transform ended rows {rows}, which go on: a vector environment of its own cannot "
+            f"reset them. Use a limit of the environment, or vectorization_mode='sync'."
+        )
+        raise RuntimeError(msg)
+
+
+def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
+    """Refuse a tensordict of another batch size.
+
+    Args:
+        env: any environment.
+        tensordict: what it was given, or None.
+
+    Raises:
+        TypeError: it is no tensordict.
+        ValueError: its batch size does not fit.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> check_batch(CountingEnv(), None)
+    """
+    if tensordict is None:
+        return
+    if not isinstance(tensordict, TensorDictBase):
+        msg = f"expected a tensordict: got {type(tensordict).__name__}."
+        raise TypeError(msg)
+    found, expected = tensordict.batch_size, env.batch_size
+    if not env.batch_locked and len(expected):
+        found = found[-len(expected) :]
+    if found != expected and (env.batch_locked or len(expected)):
+        msg = (
+            f"expected batch size {tuple(expected)}, or more dimensions before it where an "
+            f"environment is not batch-locked: got {tuple(tensordict.batch_size)}."
+        )
+        raise ValueError(msg)
+
+
+def check_returned(env: EnvBase, returned: Any, what: str) -> TensorDictBase:
+    """Raise unless `_reset` or `_step` returned a tensordict of the environment's batch size."""
+    name = f"{type(env).__name__}._{what}"
+    if not isinstance(returned, TensorDictBase):
+        entries = "observations" if what == "reset" else "observations, rewards and done flags"
+        msg = (
+            f"{name} must return a tensordict of batch size {tuple(env.batch_size)} with "
+            f"{entries}: got {'None' if returned is None else type(returned).__name__}."
+        )
+        raise TypeError(msg)
+    sizes, expected = returned.batch_size, env.batch_size
+    if sizes != expected and (env.batch_locked or sizes[len(sizes) - len(expected) :] != expected):
+        msg = f"{name} must return batch size {tuple(expected)}: got {tuple(sizes)}."
+        raise ValueError(msg)
+    return returned
+
+
+def fitted_action(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
+    """Cast actions to the dtype of their specs where that is exact, and refuse others.
+
+    Args:
+        env: any environment.
+        tensordict: a root with its actions, `[*B]`.
+
+    Returns:
+        The tensordict; a copy with other actions where one was cast.
+
+    Raises:
+        KeyError: an action is missing.
+        TypeError: its dtype is another one, which cannot hold its values.
+        ValueError: its shape is another one, or it is no choice where the spec is of choices.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> action = env.rand_action()
+        >>> fitted_action(env, action) is action
+        True
+    """
+    lead, out = env._lead(tensordict), tensordict
+    for key, spec in env._action_leaves:
+        value = tensordict.get(key, None)
+        if value is None:
+            names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
+            msg = (
+                f"the action {keys.as_key(key)!r} is missing: the policy left {names}. "
+                f"Let it write the action, or use rand_action()."
+            )
+            raise KeyError(msg)
+        if isinstance(spec, StackedComposite):
+            for part, leaves in _parts(key, spec, value):
+                check_leaves(leaves, part, lead, "action")
+            continue
+        if isinstance(value, Tensor) and value.dtype != spec.dtype:
+            value = cast_action(key, spec, value)
+            out = tensordict.copy() if out is tensordict else out
+            out.set(key, value)
+        check_form(key, spec, value, lead, "action")
+        if env.check_values:
+            check_choice(key, spec, value)
+    return out
+
+
+def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor:
+    """Cast an action to the dtype of its spec, or raise where that would change a number.
+
+    Args:
+        key: of the action, for the message.
+        spec: of the action.
+        value: what the policy wrote.
+
+    Raises:
+        TypeError: the dtype of the spec cannot hold the values.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> cast_action(("action",), OneHot(2), torch.tensor([0, 1]))
+        tensor([False,  True])
+    """
+    try:
+        found: Tensor = spec.cast(value)
+    except ValueError:
+        msg = (
+            f"action {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype} with "
+            f"{_range(value) if value.numel() > 20 else value.tolist()}, which it cannot hold. "
+            f"Let the policy write {spec.dtype}, as a ProbabilisticActor does that is given "
+            "spec=env.action_spec."
+        )
+        raise TypeError(msg) from None
+    return found
+
+
+def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
+    """Refuse an action that is none of the choices of its spec, such as two at once.
+
+    Masks are not looked at: they say what is allowed now, and a batch holds former steps.
+
+    Args:
+        key: of the action, for the message.
+        spec: of the action.
+        value: the action, with any dimensions before those of the spec.
+
+    Raises:
+        ValueError: it is no choice.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> check_choice(("action",), OneHot(2), torch.tensor([False, True]))
+    """
+    if not isinstance(spec, Categorical | OneHot):
+        return
+    if spec.mask is not None:
+        spec = spec.clone()
+        spec.update_mask(None)
+    if not spec.is_in(value):
+        found = value.tolist() if value.numel() <= 20 else f"values {tuple(value.shape)}"
+        msg = (
+            f"action {keys.as_key(key)!r} is no choice of its spec {spec}: got {found}. Write one "
+            "of them, or set check_values = False."
+        )
+        raise ValueError(msg)
+
+
+def check_form(
+    key: tuple[str, ...], spec: TensorSpec, value: Any, lead: torch.Size, what: str
+) -> None:
+    """Refuse a value of another dtype or shape than its spec.
+
+    Args:
+        key: of the value, for the message.
+        spec: what was promised.
+        value: what came.
+        lead: sizes that may come before those of the spec.
+        what: what to call it in the message.
+
+    Raises:
+        TypeError: the dtype is another one.
+        ValueError: the shape is another one.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> check_form(("a",), Unbounded(3), torch.zeros(3), torch.Size(), "action")
+    """
+    if spec.dtype is None or not isinstance(value, Tensor):
+        return
+    if value.dtype != spec.dtype:
+        advice = f"Cast it with .to({spec.dtype}), or change the spec."
+        msg = f"{what} {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype}."
+        raise TypeError(f"{msg} {advice}")
+    expected = lead + spec.shape
+    if not matches(value.shape, expected):
+        msg = (
+            f"{what} {keys.as_key(key)!r}: expected shape {tuple(expected)}, "
+            f"got {tuple(value.shape)}."
+        )
+        raise ValueError(msg)
+
+
+def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
+    """Refuse what an environment returned where an entry is missing or of another form.
+
+    Args:
+        leaves: what was promised.
+        tensordict: what came.
+        lead: sizes that may come before those of the specs.
+        what: what to call it in messages.
+
+    Raises:
+        KeyError: an entry is missing.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one.
+
+    Example:
+        >>> check_leaves([], None, torch.Size(), "step")
+    """
+    for key, spec in leaves:
+        value = tensordict.get(key, None)
+        if value is None:
+            names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
+            msg = f"{what}: {keys.as_key(key)!r} is missing, the environment returned {names}."
+            raise KeyError(msg)
+        if isinstance(spec, StackedComposite):
+            for part, leaves in _parts(key, spec, value):
+                check_leaves(leaves, part, lead, what)
+            continue
+        check_form(key, spec, value, lead, what)
+
+
+def _parts(
+    key: tuple[str, ...], spec: StackedComposite, value: Any
+) -> Iterator[tuple[TensorDictBase, Leaves]]:
+    """Each part of lazily stacked tensordicts, with the leaves that it owes."""
+    name, count = keys.as_key(key), len(spec.specs)
+    place = value.ndim - spec.ndim + spec.dim if isinstance(value, TensorDictBase) else -1
+    if place < 0 or value.batch_size[place] != count:
+        found = tuple(value.batch_size) if isinstance(value, TensorDictBase) else type(value)
+        msg = f"{name!r}: expected tensordicts of batch size {tuple(spec.shape)}, got {found}."
+        raise ValueError(msg)
+    for number, (one, part) in enumerate(zip(spec.specs, value.unbind(place), strict=True)):
+        label = f"{'.'.join(key)}[{number}]"  # what messages call it
+        yield (
+            TensorDict({label: part}, part.batch_size),
+            [((label, *leaf), inner) for leaf, inner in leaves_of(one)],
+        )
+
+
+def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
+    """Refuse values outside their specs, and NaN anywhere.
+
+    Args:
+        leaves: what was promised.
+        tensordict: what came, of any batch size that ends in that of the specs.
+        what: what to call it in messages.
+
+    Raises:
+        ValueError: a value lies outside its spec, or is NaN.
+
+    Example:
+        >>> check_values([], None, "step")
+    """
+    for key, spec in leaves:
+        if isinstance(spec, StackedComposite):
+            for part, inner in _parts(key, spec, tensordict.get(key)):
+                check_values(inner, part, what)
+            continue
+        check_value(key, spec, tensordict.get(key), what)
+
+
+def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -> None:
+    """Refuse a value outside its spec, and NaN.
+
+    Args:
+        key: of the value.
+        spec: what was promised.
+        value: what came, with any dimensions before those of the spec.
+        what: what to call it in the message.
+
+    Raises:
+        ValueError: the value lies outside its spec, or is NaN.
+
+    Example:
+        >>> from rl_specs import Bounded
+        >>> check_value(("a",), Bounded(0, 1, (3,)), torch.ones(5, 3), "step")
+    """
+    inside = spec.is_in(value)
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    # NaN lies within no bounds, so that those need no second look
+    if is_float and not (inside and isinstance(spec, Bounded)) and bool(value.isnan().any()):
+        msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
+        raise ValueError(msg)
+    if not inside:
+        if isinstance(spec, NonTensor):
+            shape = tuple(getattr(value, "shape", ()))
+            msg = f"{what} {keys.as_key(key)!r}: expected {spec}, got {value} of shape {shape}. "
+            raise ValueError(f"{msg}Give the spec shape={shape}, or set check_values = False.")
+        found = value if not isinstance(value, Tensor) or value.numel() < 20 else _range(value)
+        msg = (
+            f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {found}. Widen the "
+            f"spec, or set check_values = False."
+        )
+        raise ValueError(msg)
+
+
+def _range(value: Tensor) -> str:
+    return f"values from {value.min().item()} to {value.max().item()}"
+
+
+def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:
+    """Give rewards and done flags their last dimension of size 1, in place.
+
+    Args:
+        env: who returned them.
+        after: what it returned.
+        lead: sizes before those of the specs.
+
+    Raises:
+        TypeError: a done flag is not bool.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl_envs.testing import CountingEnv
+        >>> after = TensorDict({"done": torch.tensor(True)}, [])
+        >>> fit_columns(CountingEnv(), after, torch.Size())
+        >>> after["done"].shape
+        torch.Size([1])
+    """
+    for key, spec in (*env._reward_leaves, *env._done_leaves):
+        value = after.get(key, None)
+        if value is None:
+            continue
+        if value.shape == lead + spec.shape[:-1]:
+            after.set(key, value.unsqueeze(-1))
+        if spec.dtype == torch.bool and value.dtype != torch.bool:
+            msg = f"step {keys.as_key(key)!r}: expected dtype torch.bool, got {value.dtype}."
+            raise TypeError(msg)
+
+
+def checked_reset(
+    env: EnvBase, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
+) -> TensorDictBase:
+    """Check what a reset returned, and complete its done flags, in place.
+
+    Args:
+        env: who returned it.
+        root: what it returned.
+        masks: which rows were reset; all where empty.
+
+    Returns:
+        The root.
+
+    Raises:
+        KeyError: an observation is missing.
+        RuntimeError: a row is done after its reset.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv()
+        >>> checked_reset(env, env.reset(), {})["done"].tolist()
+        [False]
+    """
+    lead = env._lead(root)
+    fit_columns(env, root, lead)
+    flagged, waits = [], may_wait(env)
+    for prefix in env.done_groups:
+        flags = _flags(root, prefix)
+        mask = masks.get(prefix, masks.get((), None))
+        for flag in flags if waits else ():
+            over = flag if mask is None else flag & fitted(mask, flag)
+            if bool(over.any()):
+                msg = f"reset: {(*prefix, 'done')} is set right after a reset: got {flag.tolist()}."
+                raise RuntimeError(msg)
+        if flags:
+            flagged.append(prefix)
+        else:
+            holder = env.full_done_spec[prefix] if prefix else env.full_done_spec
+            zeros = {name: holder[name].zero(lead) for name in keys.DONE_KEYS}
+            for name, flag in zeros.items():
+                root.set((*prefix, name), flag)
+    # flags of rows that were reset are False; the others' are the root's own
+    complete_done(root, flagged, "reset", waits=waits, agree=False)
+    check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
+    return root
+
+
+def _flags(root: TensorDictBase, prefix: Prefix) -> list[Tensor]:
+    named: Iterable[Any] = (root.get((*prefix, name), None) for name in keys.DONE_KEYS)
+    return [flag for flag in named if flag is not None]

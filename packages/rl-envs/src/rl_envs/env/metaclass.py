@@ -1,0 +1,42 @@
+"""The type of all environments, which gives each constructor its `policy` argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_envs.env.row_arguments import METHODS, explained
+
+
+class EnvType(type):
+    """Makes environments, and wires them to a policy where one is given.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> type(CountingEnv)
+        <class 'rl_envs.env.metaclass.EnvType'>
+    """
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        """Make a class whose methods on numpy rows name the arguments that they fail on."""
+        named = {key: explained(namespace[key]) for key in METHODS if key in namespace}
+        return super().__new__(mcs, name, bases, namespace | named)
+
+    def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:
+        """Make an environment.
+
+        Args:
+            args: of the class.
+            policy: a policy, whose recurrent parts get what they need; see `wire_policy`.
+            kwargs: of the class.
+
+        Returns:
+            The environment, inside a `TransformedEnv` where the policy needed something.
+        """
+        env = super().__call__(*args, **kwargs)
+        if policy is None:
+            return env
+        from rl_envs.transformed.wire_policy import (
+            wire_policy,  # needs the class that this type makes
+        )
+
+        return wire_policy(env, policy)

@@ -1,0 +1,216 @@
+"""Partial resets: which rows a `_reset` mask names, and what the others keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase, is_non_tensor
+from torch import Tensor
+
+from rl_envs.env.done import RESET, Prefix
+from rl_layout import keys
+from rl_layout.tensordict_fast import build
+
+
+def reset_masks(
+    tensordict: TensorDictBase | None, groups: list[Prefix], batch_size: torch.Size
+) -> dict[Prefix, Tensor]:
+    """Read the `_reset` masks of a tensordict.
+
+    Args:
+        tensordict: what `reset` was given, or None.
+        groups: the groups that have done flags.
+        batch_size: of the environment.
+
+    Returns:
+        bool `[*B, ..., 1]` by prefix; empty where everything is reset.
+
+    Raises:
+        TypeError: a mask is not bool.
+        ValueError: a mask does not have the shape of a done flag.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> given = TensorDict({"_reset": torch.tensor([[True], [False]])}, [2])
+        >>> reset_masks(given, [()], torch.Size([2]))[()].tolist()
+        [[True], [False]]
+    """
+    if tensordict is None:
+        return {}
+    found: dict[Prefix, Tensor] = {}
+    for prefix in {(): None, **dict.fromkeys(groups)}:
+        mask = tensordict.get((*prefix, RESET), None)
+        if mask is not None:
+            _check(mask, prefix, batch_size)
+            found[prefix] = mask.unsqueeze(-1) if mask.shape == batch_size else mask
+    return found
+
+
+def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
+    if mask.dtype != torch.bool:
+        msg = f"{keys.as_key((*prefix, RESET))!r}: expected dtype torch.bool, got {mask.dtype}."
+        raise TypeError(msg)
+    if mask.shape[: len(batch_size)] != batch_size:
+        msg = (
+            f"{keys.as_key((*prefix, RESET))!r}: expected the shape of a done flag, which begins "
+            f"with {tuple(batch_size)}: got {tuple(mask.shape)}."
+        )
+        raise ValueError(msg)
+
+
+def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+    """Copy the structure of a root, without masks and without `"next"`.
+
+    Args:
+        tensordict: what `reset` was given. It is not changed.
+        masks: its masks.
+
+    Returns:
+        A new tensordict that shares the leaves.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> given = TensorDict({"a": torch.ones(2), "_reset": torch.ones(2, 1).bool()}, [2])
+        >>> list(without_masks(given, reset_masks(given, [()], torch.Size([2]))).keys())
+        ['a']
+    """
+    kept = tensordict.copy()
+    for key in (keys.NEXT, *((*prefix, RESET) for prefix in masks)):
+        if kept.get(key, None) is not None:
+            del kept[key]
+    return kept
+
+
+def asked(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+    """Write the masks back into a root, in the shape of a done flag each.
+
+    Args:
+        kept: a root. It is not changed.
+        masks: by prefix.
+
+    Returns:
+        A new tensordict that shares the leaves.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> asked(TensorDict(batch_size=[2]), {(): torch.ones(2, 1).bool()})["_reset"].shape
+        torch.Size([2, 1])
+    """
+    root = kept.copy()
+    for prefix, mask in masks.items():
+        root.set((*prefix, RESET), mask)
+    return root
+
+
+def merge(
+    old: TensorDictBase,
+    new: TensorDictBase,
+    masks: Mapping[Prefix, Tensor],
+    prefix: Prefix = (),
+) -> TensorDictBase:
+    """Take what was reset where a mask says so, and what was there elsewhere.
+
+    Args:
+        old: what the rows held, `[*B]`.
+        new: what the environment returned, `[*B]`.
+        masks: by prefix; a leaf obeys the nearest one above it.
+        prefix: where the two lie.
+
+    Returns:
+        A new tensordict with the entries of both; what is new where shape or dtype differ.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> old, new = (TensorDict({"o": torch.full((2,), v)}, [2]) for v in (1.0, 5.0))
+        >>> merge(old, new, {(): torch.tensor([[True], [False]])})["o"].tolist()
+        [5.0, 1.0]
+    """
+    if isinstance(new, LazyStackedTensorDict):
+        return _merged_parts(old, new, masks, prefix)
+    found = dict(old.items())
+    for name, fresh in new.items():
+        before, place = found.get(name), (*prefix, name)
+        if isinstance(fresh, TensorDictBase) and not is_non_tensor(fresh):
+            found[name] = fresh if before is None else merge(before, fresh, masks, place)
+        elif is_non_tensor(before) and is_non_tensor(fresh):
+            found[name] = _merged_objects(before, fresh, mask_of(masks, prefix))
+        elif not isinstance(before, Tensor) or (before.shape, before.dtype) != (
+            fresh.shape,
+            fresh.dtype,
+        ):
+            found[name] = fresh
+        else:
+            found[name] = torch.where(fitted(mask_of(masks, prefix), fresh), fresh, before)
+    return build(found, new.batch_size)
+
+
+def _merged_parts(
+    old: TensorDictBase, new: LazyStackedTensorDict, masks: Mapping[Prefix, Tensor], prefix: Prefix
+) -> TensorDictBase:
+    """Merge lazily stacked tensordicts part by part, whose leaves may differ in shape."""
+    dim = new.stack_dim
+    pairs = enumerate(zip(old.unbind(dim), new.unbind(dim), strict=True))
+    parts = []
+    for number, (before, fresh) in pairs:
+        # [*B, 1] has the dimension of the stack where that is one of the rows
+        inner = {
+            key: mask.select(dim, number) if dim < mask.ndim - 1 else mask
+            for key, mask in masks.items()
+        }
+        parts.append(merge(before, fresh, inner, prefix))
+    return LazyStackedTensorDict.lazy_stack(parts, dim)
+
+
+def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
+    """Take the objects of the rows that were reset, and the others' as they were."""
+    rows = mask.squeeze(-1)
+    while rows.ndim > fresh.ndim:
+        rows = rows.any(-1)
+    if not rows.ndim or bool(rows.all()) or not bool(rows.any()):
+        return fresh if bool(rows.all()) else before
+    pairs = zip(before.unbind(0), fresh.unbind(0), rows.unsqueeze(-1), strict=True)
+    return NonTensorStack(*[_merged_objects(*pair) for pair in pairs], stack_dim=0)
+
+
+def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
+    """Find the mask that a leaf obeys: that of the nearest group above it.
+
+    Args:
+        masks: by prefix.
+        prefix: of the leaf.
+
+    Returns:
+        The mask. A leaf outside all groups is reset where any group is.
+
+    Example:
+        >>> mask_of({(): torch.tensor([True])}, ("agents",))
+        tensor([True])
+    """
+    for depth in range(len(prefix), -1, -1):
+        if prefix[:depth] in masks:
+            return masks[prefix[:depth]]
+    rows = min(mask.ndim for mask in masks.values())
+    each = [mask.flatten(rows - 1).any(-1, keepdim=True) for mask in masks.values()]
+    return torch.stack(each).any(0)
+
+
+def fitted(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Shape a mask so that it broadcasts against a leaf from the left.
+
+    Args:
+        mask: bool `[*B, ..., 1]`.
+        leaf: any dtype `[*B, ...]`.
+
+    Returns:
+        The mask with as many dimensions as the leaf.
+
+    Example:
+        >>> fitted(torch.ones(3, 1).bool(), torch.zeros(3, 5, 7)).shape
+        torch.Size([3, 1, 1])
+    """
+    rows = mask.squeeze(-1)
+    while rows.ndim > leaf.ndim:  # a leaf of the whole row, a mask of each agent
+        rows = rows.any(-1)
+    return rows.reshape(*rows.shape, *(1,) * (leaf.ndim - rows.ndim))

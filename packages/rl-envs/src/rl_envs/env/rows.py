@@ -1,0 +1,217 @@
+"""Environments through numpy rows: for loops that write batches and shared memory in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs.env.row_arguments import explained
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.binding import Binding, RowBinding
+from rl_envs.rollouts.surplus import Leftover
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+from rl_transforms import Compose
+
+if TYPE_CHECKING:
+    from rl_envs.env.env import EnvBase
+
+
+class EnvRows:
+    """An environment through numpy rows, for loops that write batches in place.
+
+    Attributes:
+        native_rows: whether its binding writes rows itself; otherwise they go through tensordicts.
+        reads_actions_only: whether it steps from its action alone, in rows that it writes itself.
+            What stands around it, as transforms do, may read more.
+        resets_by_stepping: whether a row that is done is reset while the others step, which is no
+            step of its own: its binding marks such rows in `("collector", "mask")`.
+        leftover: steps behind the end of the last rollout of such an environment, or None.
+        reached: the last step of the last rollout `[*B]`, where a transform of finished rows took
+            away what the next step starts from; otherwise None.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> CountingEnv().native_rows
+        False
+    """
+
+    native_rows: bool = False
+    reads_actions_only: bool = False
+    resets_by_stepping: bool = False
+    leftover: Leftover | None = None
+    reached: TensorDictBase | None = None
+
+    @explained
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
+        """Tell what must run at every step from what can be computed on finished rows.
+
+        Args:
+            in_keys: what the policy reads; None where that is not known.
+
+        Returns:
+            The environment to bind or to step, and the transforms that wait until its rows are
+            finished, reset rows left out: see `rl_envs.rollouts.deferred_transforms.finish`.
+
+        Example:
+            >>> from rl_transforms import RewardSum
+            >>> from rl_envs import TransformedEnv
+            >>> from rl_envs.testing import CountingEnv
+            >>> env, finishing = TransformedEnv(CountingEnv(), RewardSum()).split([])
+            >>> type(env).__name__, len(finishing)
+            ('CountingEnv', 1)
+        """
+        return cast("EnvBase", self), Compose()
+
+    @explained
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows.
+
+        Args:
+            rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
+                outside the mask are left as they are.
+            mask: bool `[*B, 1]`, the rows to reset; all where None.
+
+        Raises:
+            RuntimeError: as for `reset`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
+            >>> CountingEnv().reset_into(rows)
+            >>> rows["observation",].tolist()
+            [0.0]
+        """
+        reset_into(cast("EnvBase", self), rows, mask)
+
+    @explained
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows.
+
+        Args:
+            root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
+                not changed.
+            after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags.
+                What it has no array for is dropped.
+
+        Raises:
+            RuntimeError: as for `step`.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> after = {("reward",): np.zeros(1, dtype="float32")}
+            >>> env.reset_into({})
+            >>> env.step_into({("action",): np.array([True, False])}, after)
+            >>> after["reward",].tolist()
+            [1.0]
+        """
+        step_into(cast("EnvBase", self), root, after)
+
+    @explained
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns of a batch, to step through them in place.
+
+        Args:
+            root: arrays `[*B, T, ...]` by key. T may be one more than in `after`, to hold the root
+                that follows the last step.
+            after: arrays `[*B, T, ...]` by key without `"next"`; `("done",)` is among them.
+
+        Returns:
+            What resets into and steps from column to column.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> root = {("observation",): np.full((4, 1), 9.0, dtype="float32")}
+            >>> CountingEnv().bind(root, {}).start()
+            >>> root["observation",].flatten().tolist()
+            [0.0, 9.0, 9.0, 9.0]
+        """
+        return RowBinding(cast("EnvBase", self), root, after)
+
+
+def reset_into(env: EnvBase, rows: Rows, mask: Array | None) -> None:
+    """Reset an environment through a tensordict, and write the root into rows.
+
+    Args:
+        env: any environment whose entries are tensors.
+        rows: arrays `[*B, ...]` by key, written in place.
+        mask: bool `[*B, 1]`; only these rows are reset and written.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> rows = {("observation",): np.ones(1, dtype="float32")}
+        >>> reset_into(CountingEnv(), rows, None)
+        >>> rows["observation",].tolist()
+        [0.0]
+    """
+    if mask is None:
+        write(rows, env.reset())
+        return
+    root = as_tensordict(rows, env.batch_size)
+    root.set("_reset", torch.from_numpy(mask.copy()))
+    write(rows, env.reset(root))
+
+
+def step_into(env: EnvBase, root: Rows, after: Rows) -> None:
+    """Step an environment through a tensordict, and write what comes into rows.
+
+    Args:
+        env: any environment whose entries are tensors.
+        root: arrays `[*B, ...]` by key, read.
+        after: arrays `[*B, ...]` by key, written in place.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env, after = CountingEnv(), {("done",): np.ones(1, dtype=bool)}
+        >>> reset_into(env, {}, None)
+        >>> step_into(env, {("action",): np.array([True, False])}, after)
+        >>> after["done",].tolist()
+        [False]
+    """
+    step = env.step(as_tensordict(root, env.batch_size))
+    write(after, step.get("next"))
+
+
+def as_tensordict(rows: Rows, batch_size: torch.Size) -> TensorDictBase:
+    """Copy rows into a tensordict.
+
+    Args:
+        rows: arrays `[*B, ...]` by key.
+        batch_size: the sizes `[*B]`.
+
+    Returns:
+        A tensordict `[*B]` of its own memory, because an environment may keep what it is given.
+
+    Example:
+        >>> as_tensordict({("a", "b"): np.zeros((3, 2))}, torch.Size([3]))["a", "b"].shape
+        torch.Size([3, 2])
+    """
+    return build(
+        nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
+    )
+
+
+def write(rows: Rows, tensordict: TensorDictBase) -> None:
+    """Write the entries of a tensordict into rows, in place.
+
+    Args:
+        rows: arrays by key. What they lack is dropped.
+        tensordict: has an entry for each.
+
+    Raises:
+        KeyError: an entry is missing.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> rows = {("a",): np.zeros(2)}
+        >>> write(rows, TensorDict({"a": torch.ones(2)}, [2]))
+        >>> rows["a",].tolist()
+        [1.0, 1.0]
+    """
+    for key, row in rows.items():
+        row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()

@@ -1,0 +1,293 @@
+"""The five specs of an environment, whole and in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from rl_envs.env.done import Prefix, complete_done_spec, done_groups
+from rl_layout import keys
+from rl_specs import Binary, Composite, NonTensor, StackedComposite, TensorSpec, Unbounded
+
+Leaves = list[tuple[tuple[str, ...], TensorSpec]]
+DERIVED = (
+    "_groups",
+    "_action_leaves",
+    "_observation_leaves",
+    "_reward_leaves",
+    "_done_leaves",
+    "_state_leaves",
+    "_after_leaves",
+    "_has_fixed_forms",
+    "_has_objects",
+)
+
+
+class EnvSpecs:
+    """What an environment sends and takes, as specs that are locked.
+
+    Each setter takes one spec, which gets the usual key, or a `Composite` of several. Reward and
+    done specs without a last dimension of size 1 are given one, and the done specs are completed.
+
+    Example:
+        >>> from rl_specs import OneHot
+        >>> class Described(EnvSpecs):
+        ...     batch_size, device = torch.Size([2]), torch.device("cpu")
+        >>> env = Described()
+        >>> env.action_spec = OneHot(3, shape=(2, 3))
+        >>> env.action_spec.n, list(env.full_action_spec.keys())
+        (3, ['action'])
+    """
+
+    batch_size: torch.Size
+    device: torch.device
+
+    _observation: Composite | None = None
+    _action: Composite | None = None
+    _reward: Composite | None = None
+    _done: Composite | None = None
+    _state: Composite | None = None
+
+    @property
+    def observation_spec(self) -> Composite:
+        """Specs of what the environment shows, `[*B, ...]` each."""
+        if self._observation is None:
+            msg = f"{type(self).__name__} has no observation_spec: set it in __init__."
+            raise AttributeError(msg)
+        return self._observation
+
+    @observation_spec.setter
+    def observation_spec(self, spec: TensorSpec) -> None:
+        self._observation = self._whole(spec, "observation")
+        self._specs_changed()
+
+    @property
+    def full_observation_spec(self) -> Composite:
+        """The same as `observation_spec`."""
+        return self.observation_spec
+
+    @property
+    def action_spec(self) -> Any:
+        """Spec of the action, or of all actions where there are several."""
+        return _only(self.full_action_spec)
+
+    @action_spec.setter
+    def action_spec(self, spec: TensorSpec) -> None:
+        self._action = self._whole(spec, "action")
+        self._specs_changed()
+
+    @property
+    def full_action_spec(self) -> Composite:
+        """Specs of all actions, by key."""
+        if self._action is None:
+            msg = f"{type(self).__name__} has no action_spec: set it in __init__."
+            raise AttributeError(msg)
+        return self._action
+
+    @property
+    def reward_spec(self) -> Any:
+        """Spec of the reward `[*B, ..., 1]`, or of all rewards where there are several."""
+        return _only(self.full_reward_spec)
+
+    @reward_spec.setter
+    def reward_spec(self, spec: TensorSpec) -> None:
+        self._reward = self._whole(spec, keys.REWARD, column=True)
+        self._specs_changed()
+
+    @property
+    def full_reward_spec(self) -> Composite:
+        """Specs of all rewards, by key."""
+        if self._reward is None:
+            self.reward_spec = Unbounded((*self.batch_size, 1))
+        assert self._reward is not None
+        return self._reward
+
+    @property
+    def done_spec(self) -> Composite:
+        """Specs of all done flags: `done`, `terminated` and `truncated` in each group."""
+        return self.full_done_spec
+
+    @done_spec.setter
+    def done_spec(self, spec: TensorSpec) -> None:
+        self._done = complete_done_spec(self._whole(spec, keys.DONE, column=True)).lock_()
+        self._specs_changed()
+
+    @property
+    def full_done_spec(self) -> Composite:
+        """The same as `done_spec`."""
+        if self._done is None:
+            self.done_spec = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
+        assert self._done is not None
+        return self._done
+
+    @property
+    def state_spec(self) -> Composite:
+        """Specs of what a step reads beside observations and actions."""
+        if self._state is None:
+            self.state_spec = Composite(shape=self.batch_size)
+        assert self._state is not None
+        return self._state
+
+    @state_spec.setter
+    def state_spec(self, spec: TensorSpec) -> None:
+        self._state = self._whole(spec, "state")
+        self._specs_changed()
+
+    @property
+    def full_state_spec(self) -> Composite:
+        """The same as `state_spec`."""
+        return self.state_spec
+
+    @property
+    def action_keys(self) -> list[keys.NestedKey]:
+        """Keys of all actions."""
+        return list(self.full_action_spec.keys(True, True))
+
+    @property
+    def reward_keys(self) -> list[keys.NestedKey]:
+        """Keys of all rewards, without `"next"`."""
+        return list(self.full_reward_spec.keys(True, True))
+
+    @property
+    def done_keys(self) -> list[keys.NestedKey]:
+        """Keys of all done flags, without `"next"`."""
+        return list(self.full_done_spec.keys(True, True))
+
+    @property
+    def done_groups(self) -> list[Prefix]:
+        """Prefix of each group with done flags of its own; `()` is the root."""
+        return self._groups
+
+    # what a step reads of the specs, derived once
+
+    @cached_property
+    def _groups(self) -> list[Prefix]:
+        return done_groups(self.full_done_spec)
+
+    @cached_property
+    def _action_leaves(self) -> Leaves:
+        return leaves_of(self.full_action_spec)
+
+    @cached_property
+    def _observation_leaves(self) -> Leaves:
+        return leaves_of(self.observation_spec)
+
+    @cached_property
+    def _reward_leaves(self) -> Leaves:
+        return leaves_of(self.full_reward_spec)
+
+    @cached_property
+    def _done_leaves(self) -> Leaves:
+        return leaves_of(self.full_done_spec)
+
+    @cached_property
+    def _state_leaves(self) -> Leaves:
+        return leaves_of(self.state_spec)
+
+    @cached_property
+    def _after_leaves(self) -> Leaves:
+        return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
+
+    @cached_property
+    def _has_fixed_forms(self) -> bool:
+        """Whether all entries are tensors whose shapes never vary."""
+        leaves = (*self._after_leaves, *self._action_leaves, *self._state_leaves)
+        return all(has_fixed_form(spec) for _, spec in leaves)
+
+    @cached_property
+    def _has_objects(self) -> bool:
+        """Whether some entries are no tensors."""
+        return any(isinstance(spec, NonTensor) for _, spec in self._after_leaves)
+
+    def _move_specs(self) -> None:
+        """Follow the environment to its device."""
+        for name in ("_observation", "_action", "_reward", "_done", "_state"):
+            spec = getattr(self, name)
+            if spec is not None:
+                setattr(self, name, spec.to(self.device).lock_())
+        self._specs_changed()
+
+    def _specs_changed(self) -> None:
+        """Forget what was derived from the specs."""
+        for name in DERIVED:
+            self.__dict__.pop(name, None)
+
+    def _whole(self, spec: TensorSpec, key: str, *, column: bool = False) -> Composite:
+        """Write a spec as a locked tree `[*B]`, its leaves ending in size 1 on request."""
+        if isinstance(spec, Composite):
+            whole = spec.clone()
+            if whole.shape[: len(self.batch_size)] != self.batch_size:
+                whole.shape = self.batch_size
+        elif spec.shape[: len(self.batch_size)] == self.batch_size:
+            whole = Composite({key: spec}, shape=self.batch_size)
+        else:
+            msg = (
+                f"the {key} spec must begin with the batch size {tuple(self.batch_size)}: "
+                f"got {tuple(spec.shape)}. Expand it first."
+            )
+            raise ValueError(msg)
+        if column:
+            for name in list(whole.keys(True, True)):
+                leaf = whole[name]
+                if leaf.shape == self.batch_size:
+                    whole.set(name, leaf.unsqueeze(-1))
+        placed: Composite = whole.to(self.device)
+        return placed.lock_()
+
+
+def _only(spec: Composite) -> Any:
+    """The one leaf of a tree, or the tree where there are several."""
+    names = list(spec.keys(True, True))
+    return spec[names[0]] if len(names) == 1 else spec
+
+
+def leaves_of(*specs: Composite) -> Leaves:
+    """List the leaves of some specs by key.
+
+    Args:
+        specs: trees of specs.
+
+    Returns:
+        Key and spec of each leaf. A `StackedComposite` is one: its parts differ in their leaves.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> [key for key, _ in leaves_of(Composite(a=Composite(b=Unbounded(3))))]
+        [('a', 'b')]
+    """
+    return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
+
+
+def _leaves_of(
+    spec: Composite, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], TensorSpec]]:
+    for name, entry in spec.items():
+        key = (*prefix, *keys.as_tuple(name))
+        if isinstance(entry, Composite) and not isinstance(entry, StackedComposite):
+            yield from _leaves_of(entry, key)
+        elif entry is not None:
+            yield key, entry
+
+
+def has_fixed_form(spec: TensorSpec) -> bool:
+    """Whether the values of a spec are tensors of one shape and dtype."""
+    stacked = isinstance(spec, StackedComposite)
+    return not stacked and spec.dtype is not None and -1 not in spec.shape
+
+
+def has_form(spec: TensorSpec, value: Any, lead: torch.Size = torch.Size()) -> bool:  # noqa: B008
+    """Whether a value has the shape and the dtype of its spec."""
+    if not isinstance(value, torch.Tensor) or isinstance(spec, StackedComposite):
+        return not isinstance(value, torch.Tensor) and spec.is_in(value)
+    return value.dtype == spec.dtype and matches(value.shape, lead + spec.shape)
+
+
+def matches(found: torch.Size, expected: torch.Size) -> bool:
+    """Whether sizes are the expected ones, of which -1 stands for any."""
+    return found == expected or (
+        len(found) == len(expected)
+        and all(e in (-1, f) for f, e in zip(found, expected, strict=True))
+    )

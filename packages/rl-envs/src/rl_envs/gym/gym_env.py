@@ -1,0 +1,319 @@
+"""Gymnasium environments, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.env.env import EnvBase
+from rl_envs.env.rendering import frame_of
+from rl_envs.gym import simulator_state
+from rl_envs.gym.info import InfoKeys
+from rl_envs.gym.pixels import check_renders
+from rl_envs.gym.spaces.specs import spec_under
+from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
+from rl_envs.gym.wrappers import wrappers_for
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_layout.tensordict_fast import build, nest
+
+
+class GymEnv(EnvBase):
+    """A Gymnasium environment.
+
+    Observations lie under `"observation"`, those of a `Dict` space under their own names, and
+    choices among them are int64 numbers. The action lies under `"action"`: one-hot bool, or numbers
+    on request. Rewards are float32 `[1]`. The final observation of an episode is always the real
+    one.
+
+    Args:
+        env: an id that `gymnasium.make` knows, or an environment already made.
+        categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        frame_skip: how many frames each action is taken for; the rewards are added up.
+        from_pixels: show rendered frames as `"pixels"`, uint8 `[H, W, 3]`.
+        pixels_only: show no other observation then.
+        info_keys: entries of `info` to show beside the observations: names (a tuple for what lies
+            in a dictionary), or a spec by name. Zeros where an `info` lacks one. For names alone
+            the environment is reset and stepped once, to see what there is.
+        device: where the data lies.
+        kwargs: passed on to `gymnasium.make`.
+
+    Raises:
+        KeyError: `info` has no such entry.
+        TypeError: it is no environment of Gymnasium, a space has no data of a fixed shape, an entry
+            of `info` holds no numbers, or `kwargs` come with a made environment.
+        ValueError: `frame_skip` is less than 1, a name is taken, or a made environment gives no
+            pixels.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1")
+        >>> _ = env.set_seed(0)
+        >>> env.rollout(5)["observation"].shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        env: str | gymnasium.Env[Any, Any],
+        *,
+        categorical_action_encoding: bool = False,
+        frame_skip: int | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: InfoKeys | None = None,
+        device: torch.device | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(device=device)
+        self.native_rows = self.reads_actions_only = self.device.type == "cpu"
+        if from_pixels and isinstance(env, str):
+            kwargs.setdefault("render_mode", "rgb_array")
+        self.env = _made(env, kwargs)
+        for wrap in wrappers_for(
+            frame_skip=frame_skip,
+            from_pixels=from_pixels,
+            pixels_only=pixels_only,
+            info_keys=info_keys,
+        ):
+            self.env = wrap(self.env)
+        self._seed: int | None = None
+        self._is_over = False
+        one_hot = not categorical_action_encoding
+        seen, acted = self.env.observation_space, self.env.action_space
+        shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
+        check_keys(shown, taken)
+        self.observation_spec = spec_under("observation", seen)
+        self.action_spec = spec_under("action", acted, one_hot=one_hot)
+        self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
+        self._readers = [(one.key, reader_of_space(one.space, one_hot=one_hot)) for one in taken]
+        self._one_action = len(taken) == 1 and not taken[0].path
+        self._blank = {
+            key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
+            for key, leaf in self._observation_leaves
+        }
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start an episode and write its first root into numpy rows."""
+        if mask is not None and not mask.any():
+            return
+        self._write(rows, self._restart())
+        for name in ("done", "terminated", "truncated"):
+            if (name,) in rows:
+                rows[name,][...] = False
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        observation, reward, terminated, truncated = self._take(self._read_action(root))
+        self._write(after, observation)
+        self._finish(after, ..., (reward, terminated, truncated))
+
+    def render(self) -> Tensor:
+        """Draw the environment: a frame uint8 `[H, W, 3]`. It needs `render_mode="rgb_array"`."""
+        check_renders(self.env)
+        return frame_of(self.env.render())
+
+    def bind(self, root: Rows, after: Rows) -> GymBinding:
+        """Bind the columns `[T, ...]` of a batch."""
+        return GymBinding(self, root, after)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        return self._as_tensordict(self._restart(**kwargs))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        root = {key: tensordict.get(key).detach().cpu().numpy() for key, _ in self._readers}
+        observation, reward, terminated, truncated = self._take(self._read_action(root))
+        after = self._as_tensordict(observation)
+        after.set("reward", torch.tensor([reward], dtype=torch.float32, device=self.device))
+        after.set("terminated", torch.tensor([bool(terminated)], device=self.device))
+        after.set("truncated", torch.tensor([bool(truncated)], device=self.device))
+        return after
+
+    def _to(self, device: torch.device) -> None:
+        self.native_rows = self.reads_actions_only = device.type == "cpu"
+
+    def _set_seed(self, seed: int) -> None:
+        self._seed = seed
+
+    def _get_state(self) -> dict[str, Any]:
+        return {
+            "gym": simulator_state.get_state(self.env),
+            "seed": self._seed,
+            "is_over": self._is_over,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        simulator_state.set_state(self.env, state["gym"])
+        self._seed, self._is_over = state["seed"], state["is_over"]
+
+    def _close(self) -> None:
+        self.env.close()
+
+    def _restart(self, **kwargs: Any) -> Any:
+        """Start an episode; the first one after `set_seed` has that seed."""
+        if self.is_closed:
+            msg = "this GymEnv is closed: make a new one."
+            raise RuntimeError(msg)
+        self._num_moves += 1
+        kwargs.setdefault("seed", self._seed)
+        observation, _ = self._expect(self.env.reset(**kwargs), 2, "reset")
+        self._seed, self._is_over, self._is_started = None, False, True
+        return observation
+
+    def _read_action(self, root: Mapping[Any, Array]) -> Any:
+        self._require_ready()
+        if self._one_action:
+            key, read = self._readers[0]
+            return read(root[key])
+        values = (read(root[key]) for key, read in self._readers)
+        return assembled(self.env.action_space, values)
+
+    def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
+        self._require_ready()
+        self._num_moves += 1
+        found = self.env.step(action)
+        if type(found) is not tuple or len(found) != 5 or found[0] is None:
+            self._expect(found, 5, "step")
+        observation, reward, terminated, truncated, _ = found
+        self._is_over = terminated or truncated
+        return observation, reward, terminated, truncated
+
+    def _expect(self, found: Any, count: int, name: str) -> Any:
+        """Raise unless the environment inside has returned as many parts as Gymnasium says."""
+        if isinstance(found, tuple | list) and len(found) == count and found[0] is not None:
+            return found
+        parts = {2: "(observation, info)", 5: "(observation, reward, terminated, truncated, info)"}
+        what = "None" if found is None else f"{type(found).__name__}: {found!r:.200}"
+        msg = f"{name} of {self.env} must return {parts[count]}: got {what}."
+        raise TypeError(msg)
+
+    def _require_ready(self) -> None:
+        if not self._is_started or self._is_over or self.is_closed:
+            raise RuntimeError(self._why_not())
+
+    def _why_not(self) -> str:
+        if self.is_closed:
+            return "this GymEnv is closed: make a new one."
+        if not self._is_started:
+            return "this GymEnv was not reset yet: call reset() first."
+        return "the episode of this GymEnv is over: call reset() before the next step."
+
+    def _write(self, rows: Rows, observation: Any) -> None:
+        for key, path, write in self._writers:
+            if key in rows:
+                write(rows[key], value_at(observation, path))
+
+    @staticmethod
+    def _finish(after: Rows, place: Any, results: tuple[Any, bool, bool]) -> None:
+        reward, terminated, truncated = results
+        values = (reward, terminated, truncated, terminated or truncated)
+        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
+            if (name,) in after:
+                after[name,][place] = value
+
+    def _as_tensordict(self, observation: Any) -> TensorDictBase:
+        rows = {key: np.empty(*form) for key, form in self._blank.items()}
+        self._write(rows, observation)
+        leaves = {key: torch.from_numpy(row).to(self.device) for key, row in rows.items()}
+        return build(nest(leaves), self.batch_size)
+
+    def __repr__(self) -> str:
+        return f"GymEnv({self.env})"
+
+
+class GymBinding:
+    """A `GymEnv` bound to the columns of a batch.
+
+    Args:
+        env: the environment.
+        root: arrays `[T, ...]` by key.
+        after: arrays `[T, ...]` by key, without `"next"`.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1")
+        >>> root = {("observation",): np.zeros((2, 4), "float32"), ("action",): np.eye(2) > 0}
+        >>> after = {("observation",): np.zeros((2, 4), "float32")}
+        >>> binding = env.bind(root, after)
+        >>> binding.start()
+        >>> binding.step(0)
+        False
+        >>> binding.advance(0)
+        >>> bool((root["observation",][1] == after["observation",][0]).all())
+        True
+    """
+
+    def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
+        self.env = env
+        self._action_at = _reader(env, root)
+        self._seen = [
+            (root[key], after[key], path, write)
+            for key, path, write in env._writers
+            if key in root and key in after
+        ]
+        # what nobody asked for is written all the same: that costs less than to ask at every step
+        spare = np.zeros(max(len(column) for column in (*root.values(), *after.values())))
+        names = ("reward", "terminated", "truncated", "done")
+        flags = [after.get((name,), spare).reshape(-1) for name in names]
+        self._reward, self._terminated, self._truncated, self._done = flags
+
+    def start(self) -> None:
+        """Reset the environment and write column 0 of the root."""
+        self._restart(0)
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether it is done."""
+        observation, reward, terminated, truncated = self.env._take(self._action_at(t))
+        for _, column, path, write in self._seen:
+            write(column[t, ...], value_at(observation, path) if path else observation)
+        over = bool(terminated or truncated)
+        self._reward[t], self._terminated[t], self._truncated[t] = reward, terminated, truncated
+        self._done[t] = over
+        return over
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root, after a reset where the episode is over."""
+        if self._done[t]:
+            self._restart(t + 1)
+            return
+        for before, column, _, _ in self._seen:
+            before[t + 1] = column[t]
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Nothing changes: what lies under `"next"` is no input of the environment."""
+
+    def _restart(self, t: int) -> None:
+        observation = self.env._restart()
+        for column, _, path, write in self._seen:
+            write(column[t, ...], value_at(observation, path))
+
+
+def _reader(env: GymEnv, root: Rows) -> Callable[[int], Any]:
+    """Make what reads the action of a step from columns."""
+    if env._one_action:
+        key, read = env._readers[0]
+        column = root.get(key)
+        if column is not None:
+            return lambda t: read(column[t, ...])  # the ellipsis keeps a number an array
+    columns = {key: root[key] for key, _ in env._readers if key in root}
+    return lambda t: env._read_action({key: column[t, ...] for key, column in columns.items()})
+
+
+def _made(env: Any, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    if isinstance(env, str):
+        # check_env_specs checks more, once, and in words about keys
+        return gymnasium.make(env, **{"disable_env_checker": True, **kwargs})
+    if not isinstance(env, gymnasium.Env):
+        msg = (
+            f"expected an id or a gymnasium.Env: got {type(env).__name__}. GymVectorEnv takes "
+            f"vectors, TransformedEnv environments that speak tensordicts."
+        )
+        raise TypeError(msg)
+    if kwargs:
+        msg = f"{sorted(kwargs)} go to gymnasium.make, but the environment is already made."
+        raise TypeError(msg)
+    return env

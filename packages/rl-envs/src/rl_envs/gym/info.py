@@ -1,0 +1,290 @@
+"""Entries of `info` among the observations, so that they lie in batches like these."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from rl_envs.gym.spaces.specs import DTYPES, space_of_spec
+from rl_envs.gym.spaces.tree import Space
+from rl_envs.rollouts.arrays import Array
+from rl_layout import keys
+from rl_layout.tensordict_fast import nest
+from rl_specs import TensorSpec
+
+InfoKeys = Sequence[keys.NestedKey] | Mapping[keys.NestedKey, TensorSpec]
+Path = tuple[str, ...]
+Find = Callable[[Any, Path], Any]
+
+
+class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows some entries of `info` beside what an environment shows.
+
+    Where an `info` lacks one, as many do after a reset, it is shown as zeros. One that no step of a
+    whole episode has had is warned of, once.
+
+    Args:
+        env: the environment.
+        info_keys: names, a tuple of them for a dictionary within; or a spec by name. Without specs
+            the environment is reset and stepped once, to see what there is.
+
+    Raises:
+        KeyError: there is no such entry.
+        TypeError: an entry holds no numbers.
+        ValueError: an observation has that name.
+
+    Example:
+        >>> made = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
+        >>> from rl_specs import Unbounded
+        >>> shown = ShowInfo(made, {("episode", "l"): Unbounded(())})
+        >>> sorted(shown.observation_space.spaces)
+        ['episode', 'observation']
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], info_keys: InfoKeys) -> None:
+        super().__init__(env)
+        self._part = InfoPart(info_keys, lambda: _infos_of(env), found)
+        self.observation_space = self._part.beside(env.observation_space)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(**kwargs)
+        return self._part.shown(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        shown = self._part.shown(observation, info)
+        if terminated or truncated:
+            self._part.warn_of_unseen(info)
+        return shown, reward, terminated, truncated, info
+
+
+class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
+    """The same for a vector of environments that is there already.
+
+    Rows that lack an entry, by Gymnasium's mask `_name`, show zeros.
+
+    Args:
+        env: the vector.
+        info_keys: as for `ShowInfo`.
+
+    Raises:
+        KeyError: there is no such entry.
+        TypeError: an entry holds no numbers.
+        ValueError: an observation has that name.
+
+    Example:
+        >>> from rl_specs import Unbounded
+        >>> made = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+        >>> list(ShowVectorInfo(made, {"speed": Unbounded(())}).single_observation_space)
+        ['observation', 'speed']
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], info_keys: InfoKeys) -> None:
+        super().__init__(env)
+        self._part = InfoPart(info_keys, lambda: _infos_of(env), found_rows, env.num_envs)
+        self.single_observation_space = self._part.beside(env.single_observation_space)
+        self.observation_space = gymnasium.vector.utils.batch_space(
+            self.single_observation_space, env.num_envs
+        )
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start episodes."""
+        observation, info = self.env.reset(**kwargs)
+        return self._part.shown(observation, info), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take one step."""
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        shown, over = self._part.shown(observation, info), terminated | truncated
+        if "final_obs" in info:  # of rows that were reset in the same step
+            info = {**info, "final_obs": self._final(info, np.flatnonzero(over))}
+        if over.any():
+            self._part.warn_of_unseen(info)
+        return shown, reward, terminated, truncated, info
+
+    def _final(self, info: Mapping[str, Any], rows: Array) -> Array:
+        shown = self._part.shown({}, info["final_info"])
+        final = np.full(self.num_envs, None, object)
+        for i in rows:
+            row = {path: found(shown, path)[i] for path in self._part.spaces}
+            seen = info["final_obs"][i]
+            final[i] = {**(seen if isinstance(seen, dict) else {"observation": seen}), **nest(row)}
+        return final
+
+
+class InfoPart:
+    """What is shown of `info`: a space for each key.
+
+    Args:
+        info_keys: as for `ShowInfo`.
+        look: gives some infos, to see what there is; called only where specs are lacking.
+        find: reads an entry from an info; None where it lacks it.
+        num_rows: of a vector; None for one environment.
+
+    Attributes:
+        spaces: of one row, by path.
+
+    Example:
+        >>> part = InfoPart(["lives"], lambda: [{"lives": 3}], found)
+        >>> part.shown(7, {"lives": 2})["lives"].item(), part.shown(7, {})["lives"].item()
+        (2, 0)
+    """
+
+    def __init__(
+        self,
+        info_keys: InfoKeys,
+        look: Callable[[], list[Any]],
+        find: Find,
+        num_rows: int | None = None,
+    ) -> None:
+        self._find = find
+        rows = () if num_rows is None else (num_rows,)
+        if isinstance(info_keys, Mapping):
+            named = {keys.as_tuple(key): spec for key, spec in info_keys.items()}
+            self.spaces: dict[Any, Any] = {
+                path: space_of_spec(spec) for path, spec in named.items()
+            }
+        else:
+            names = [info_keys] if isinstance(info_keys, str) else info_keys
+            infos = look()
+            paths = [keys.as_tuple(key) for key in names]
+            self.spaces = {path: _space_of(path, infos, find, len(rows)) for path in paths}
+        self._blank = {
+            path: np.zeros((*rows, *_shape(space)), space.dtype)
+            for path, space in self.spaces.items()
+        }
+        self._unseen = set(self.spaces)
+
+    def beside(self, seen: Space) -> spaces.Dict:
+        """The space of what is shown: observations, and these entries."""
+        parts: dict[str, Any] = {"observation": seen}
+        if isinstance(seen, spaces.Dict):
+            parts = dict(seen.spaces)
+        taken = [path[0] for path in self.spaces if path[0] in parts]
+        if taken:
+            msg = f"info keys {taken} are names of observations: rename them by a wrapper."
+            raise ValueError(msg)
+        return spaces.Dict({**parts, **{n: _tree(one) for n, one in nest(self.spaces).items()}})
+
+    def shown(self, observation: Any, info: Any) -> dict[str, Any]:
+        """Put the entries beside an observation."""
+        parts = observation if isinstance(observation, dict) else {"observation": observation}
+        entries = {path: self._entry(path, info) for path in self.spaces}
+        return {**parts, **nest(entries)}
+
+    def warn_of_unseen(self, info: Mapping[str, Any]) -> None:
+        """Warn of entries that have never come, once."""
+        if self._unseen:
+            names = sorted(str(keys.as_key(path)) for path in self._unseen)
+            msg = f"info had no {names} in a whole episode, so they are zeros: it has {[*info]}."
+            self._unseen = set()
+            warnings.warn(msg, stacklevel=2)
+
+    def _entry(self, path: Path, info: Any) -> Any:
+        value, blank = self._find(info, path), self._blank[path]
+        if value is None:
+            return blank
+        self._unseen.discard(path)
+        value, mask = value if isinstance(value, tuple) else (value, None)
+        value = np.asarray(value)
+        if not np.can_cast(value.dtype, blank.dtype, "same_kind"):
+            msg = (
+                f"info {keys.as_key(path)!r}: expected {blank.dtype}, got {value.dtype}. Give its "
+                f"spec: info_keys={{{keys.as_key(path)!r}: Unbounded(...)}}."
+            )
+            raise TypeError(msg)
+        if mask is None or mask.all() or value.shape != blank.shape:  # the last is refused later
+            return value.astype(blank.dtype)
+        rows = mask.reshape(-1, *(1,) * (value.ndim - 1))
+        return np.where(rows, value, blank).astype(blank.dtype)
+
+
+def found(info: Any, path: Path) -> Any:
+    """Read an entry of an info.
+
+    Args:
+        info: nested dictionaries.
+        path: names, outermost first.
+
+    Returns:
+        The entry, or None where there is none.
+
+    Example:
+        >>> found({"a": {"b": 3}}, ("a", "b")), found({"a": 3}, ("a", "b"))
+        (3, None)
+    """
+    for name in path:
+        if not isinstance(info, Mapping) or name not in info:
+            return None
+        info = info[name]
+    return info
+
+
+def found_rows(info: Any, path: Path) -> Any:
+    """Read an entry of the infos of a vector.
+
+    Args:
+        info: nested dictionaries, with masks of the rows that have an entry.
+        path: names, outermost first.
+
+    Returns:
+        The entry `[B, ...]` and its mask `[B]`, the mask None where all rows have it; or None where
+        no row has it.
+
+    Example:
+        >>> found_rows({"a": np.array([3, 0]), "_a": np.array([True, False])}, ("a",))
+        (array([3, 0]), array([ True, False]))
+    """
+    entry = found(info, path)
+    return None if entry is None else (entry, found(info, (*path[:-1], f"_{path[-1]}")))
+
+
+def _infos_of(env: Any) -> list[Any]:
+    _, first = env.reset()
+    return [first, env.step(env.action_space.sample())[-1]]
+
+
+def _space_of(path: Path, infos: list[Any], find: Find, num_dims: int) -> Space:
+    """The space of an entry as it came; a step tells more than a reset."""
+    came = [value for value in (find(info, path) for info in reversed(infos)) if value is not None]
+    key = keys.as_key(path)
+    if not came:
+        names = sorted({name for info in infos for name in info})
+        msg = (
+            f"info {key!r} came neither with a reset nor with a step, only {names}. If it comes "
+            f"later, give its spec: info_keys={{{key!r}: Unbounded(...)}}."
+        )
+        raise KeyError(msg)
+    value = np.asarray(came[0][0] if isinstance(came[0], tuple) else came[0])
+    if value.dtype.name not in DTYPES:
+        msg = f"info {key!r} holds no numbers but {came[0]!r}: it cannot be shown."
+        raise TypeError(msg)
+    shape = value.shape[num_dims:]
+    if value.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, value.dtype.type)
+    if value.dtype.kind == "b":
+        return spaces.Box(0, 1, shape, value.dtype.type)
+    limits = np.iinfo(value.dtype)
+    return spaces.Box(int(limits.min), int(limits.max), shape, value.dtype.type)
+
+
+def _shape(space: Space) -> tuple[int, ...]:
+    if space.shape is None:
+        msg = f"info is shown as arrays, so that {space} cannot be its space."
+        raise TypeError(msg)
+    return space.shape
+
+
+def _tree(part: Any) -> Space:
+    if isinstance(part, Mapping):
+        return spaces.Dict({name: _tree(inner) for name, inner in part.items()})
+    space: Space = part
+    return space

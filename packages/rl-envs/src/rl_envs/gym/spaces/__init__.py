@@ -1,0 +1,1 @@
+"""Gymnasium's spaces as specs, and values between the two."""

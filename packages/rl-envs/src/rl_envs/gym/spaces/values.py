@@ -1,0 +1,117 @@
+"""Values of leaf spaces, written into rows of numpy and read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_envs.gym.spaces.tree import Space
+from rl_envs.gym.text import Alphabet
+from rl_envs.rollouts.arrays import Array
+
+
+def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any], None]:
+    """Make what writes values of a leaf space into rows of its spec.
+
+    Args:
+        space: a space without parts.
+        key: what to call it in messages.
+
+    Returns:
+        A function of a row, written in place, and a value. It refuses other shapes. Rows and
+        values may have further dimensions in front, as those of a vector have.
+
+    Example:
+        >>> row = np.zeros(2, "float32")
+        >>> writer_of_space(spaces.Box(0, 1, (2,)), ("observation",))(row, [0.5, 1.0])
+        >>> row.tolist()
+        [0.5, 1.0]
+    """
+    if isinstance(space, spaces.Text):
+        return _text_writer(space)
+    start: Any = getattr(space, "start", 0)
+    moved = bool(np.any(start))
+
+    def write(row: Array, value: Any) -> None:
+        found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+        if found != row.shape:
+            msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {found}."
+            raise ValueError(msg)
+        row[...] = value - start if moved else value
+
+    return write
+
+
+def _text_writer(space: spaces.Text) -> Callable[[Array, Any], None]:
+    alphabet = Alphabet(space)
+
+    def write(row: Array, value: Any) -> None:
+        if isinstance(value, str):
+            row[...] = alphabet.numbers_of(value)
+            return
+        for one, text in zip(row, value, strict=True):  # a vector gives a tuple of texts
+            one[...] = alphabet.numbers_of(text)
+
+    return write
+
+
+def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
+    """Make what reads rows of a spec as values of a leaf space.
+
+    Args:
+        space: a space without parts.
+        one_hot: whether choices lie in the rows as one-hot vectors.
+
+    Returns:
+        A function of a row. Arrays that it returns are copies, because environments keep them.
+
+    Example:
+        >>> reader_of_space(spaces.Discrete(2, start=5), one_hot=True)(np.array([False, True]))
+        6
+    """
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        if one_hot:
+            return lambda row: int(row.argmax()) + start
+        return lambda row: int(row) + start
+    if isinstance(space, spaces.Text):
+        return Alphabet(space).text_of
+    return batch_reader_of_space(space, one_hot=one_hot)
+
+
+def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
+    """Make what reads a batch of rows of a spec as a batch of values of a leaf space.
+
+    Args:
+        space: a space without parts, of one row.
+        one_hot: whether choices lie in the rows as one-hot vectors.
+
+    Returns:
+        A function of rows `[B, ...]`. What it returns is a copy, because environments keep it; a
+        batch of texts is a tuple.
+
+    Example:
+        >>> read = batch_reader_of_space(spaces.Discrete(3), one_hot=True)
+        >>> read(np.eye(3)[[2, 0]] > 0).tolist()
+        [2, 0]
+    """
+    if isinstance(space, spaces.Text):
+        alphabet = Alphabet(space)
+        return lambda rows: tuple(alphabet.text_of(row) for row in rows)
+    dtype = space.dtype
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return lambda rows: np.array(rows, dtype)
+    start: Any = space.start
+    if isinstance(space, spaces.Discrete) and one_hot:
+        if not start:
+            return lambda rows: rows.argmax(-1).astype(dtype, copy=False)
+        return lambda rows: (rows.argmax(-1) + start).astype(dtype)
+    if isinstance(space, spaces.MultiDiscrete) and one_hot and space.nvec.ndim == 1:
+        cuts = np.cumsum(space.nvec)[:-1]
+        return lambda rows: (
+            np.stack([part.argmax(-1) for part in np.split(rows, cuts, -1)], -1) + start
+        ).astype(dtype)
+    return lambda rows: (rows + start).astype(dtype)

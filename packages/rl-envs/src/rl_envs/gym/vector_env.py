@@ -1,0 +1,366 @@
+"""Gymnasium's vector environments: many copies of one environment as a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.env.arguments import check_kind
+from rl_envs.env.env import EnvBase
+from rl_envs.env.rendering import frame_of
+from rl_envs.env.seeds import next_seed
+from rl_envs.gym.info import InfoKeys, ShowVectorInfo
+from rl_envs.gym.pixels import check_renders
+from rl_envs.gym.spaces.specs import spec_under
+from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
+from rl_envs.gym.wrappers import wrappers_for
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.binding import Binding, RowBinding
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+from rl_specs import Composite
+
+DISABLED = AutoresetMode.DISABLED
+FLAGS = {(name,) for name in keys.DONE_KEYS}
+
+
+class GymVectorEnv(EnvBase):
+    """Copies of a Gymnasium environment, `[num_envs]`, stepped by `gymnasium.vector`.
+
+    Keys and dtypes are those of `GymEnv`, and seeds follow each other as in a `SerialEnv`. Whatever
+    the autoreset mode is, the final observation of an episode is the real one and no reset counts
+    as a step: rows are reset by mask, or where Gymnasium has reset them already (same step) they go
+    on from the observation that it kept.
+
+    Vector environments of their own (`vectorization_mode="vector_entry_point"`) reset a row only
+    while the others step. A rollout of them goes on until every row has all its steps, and leaves
+    out the rows in which Gymnasium has reset. The steps that a row then has too many are kept: a
+    rollout with `auto_reset=False` (and without a root) begins with them. A callback sees the steps
+    of all rows, with `("collector", "mask")` False in those that were only reset.
+    They cannot reset single rows by hand, be put into another batch, or save their state; they
+    have one seed for all rows, the first of the chain.
+
+    Args:
+        env: an id that `gymnasium.make_vec` knows, or a vector environment already made.
+        num_envs: how many copies.
+        vectorization_mode: `"sync"`, `"async"`, or `"vector_entry_point"`.
+        autoreset_mode: what Gymnasium does with rows that are done; a vector environment of its own
+            has its own.
+        categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+        from_pixels: show rendered frames as `"pixels"`, as `GymEnv` does.
+        pixels_only: show no other observation then.
+        info_keys: entries of `info` to show, as for `GymEnv`.
+        kwargs: passed on to `gymnasium.make_vec`.
+
+    Raises:
+        KeyError: `info` has no such entry.
+        TypeError: a space has no data of a fixed shape, or `kwargs` come with a made environment.
+        ValueError: there is no number of copies, a mode is unknown, or a vector environment of its
+            own is asked for pixels.
+
+    Example:
+        >>> env = GymVectorEnv("CartPole-v1", 3)
+        >>> env.rollout(4)["observation"].shape
+        torch.Size([3, 4, 4])
+        >>> env.close()
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        env: str | VectorEnv[Any, Any, Any],
+        num_envs: int | None = None,
+        *,
+        vectorization_mode: str = "sync",
+        autoreset_mode: AutoresetMode = DISABLED,
+        categorical_action_encoding: bool = False,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        info_keys: InfoKeys | None = None,
+        **kwargs: Any,
+    ) -> None:
+        is_whole = not isinstance(env, str) or vectorization_mode == "vector_entry_point"
+        if from_pixels and is_whole:
+            msg = (
+                "from_pixels stands around each environment of a vector, so give the environment "
+                "by its id, with vectorization_mode='sync' or 'async'."
+            )
+            raise ValueError(msg)
+        if isinstance(env, str):
+            if from_pixels:
+                kwargs.setdefault("render_mode", "rgb_array")
+            if not is_whole:
+                wrappers = wrappers_for(
+                    from_pixels=from_pixels, pixels_only=pixels_only, info_keys=info_keys
+                )
+                kwargs["wrappers"] = [*kwargs.get("wrappers", ()), *wrappers]
+            env = _made(env, num_envs, vectorization_mode, autoreset_mode, kwargs)
+        elif kwargs or num_envs is not None:
+            msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
+            raise TypeError(msg)
+        check_kind(env, VectorEnv, "an id or a vector environment of gymnasium.vector")
+        if info_keys is not None and is_whole:
+            env = ShowVectorInfo(env, info_keys)
+        super().__init__(batch_size=(env.num_envs,))
+        self.env = env
+        self.native_rows = self.reads_actions_only = True
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._keeps_final = mode == AutoresetMode.SAME_STEP
+        self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
+        self._seeds: list[int | None] = [None] * env.num_envs
+        self._over = np.zeros(env.num_envs, bool)
+        self._shown: Any = None
+        self._has_failed = False
+        self._describe(one_hot=not categorical_action_encoding)
+
+    def _describe(self, one_hot: bool) -> None:
+        seen, acted = self.env.single_observation_space, self.env.single_action_space
+        shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
+        check_keys(shown, taken)
+        self.observation_spec = self._many(spec_under("observation", seen))
+        self.action_spec = self._many(spec_under("action", acted, one_hot=one_hot))
+        self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
+        self._readers = [
+            (one.key, batch_reader_of_space(one.space, one_hot=one_hot)) for one in taken
+        ]
+
+    @property
+    def num_envs(self) -> int:
+        """How many copies there are."""
+        return int(self.batch_size[0])
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the copies, each from the one before, or all alike."""
+        super().set_seed(seed, static_seed)
+        for i in range(len(self._seeds)):
+            self._seeds[i] = seed
+            seed = seed if static_seed else next_seed(seed)
+        return seed
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories and write their first root into numpy rows."""
+        which = np.ones(len(self._over), bool) if mask is None else mask.reshape(-1)
+        if not which.any():
+            return
+        self._restart(None if mask is None else which)
+        for key, path, write in self._writers:
+            if key in rows:
+                row = rows[key]
+                if which.all():
+                    write(row, value_at(self._shown, path))
+                else:
+                    fresh = np.empty_like(row)
+                    write(fresh, value_at(self._shown, path))
+                    row[which] = fresh[which]
+        for name in ("done", "terminated", "truncated"):
+            if (name,) in rows:
+                rows[name,][which] = False
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+        self._refuse_over()
+        reward, terminated, truncated, info = self._take(root)
+        for key, path, write in self._writers:
+            if key in after:
+                write(after[key], value_at(self._shown, path))
+                if self._keeps_final:
+                    self._write_final(after[key], path, write, info)
+        values = (reward, terminated, truncated, self._over)
+        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
+            if (name,) in after:
+                after[name,][...] = value[:, None]
+
+    def render(self) -> Tensor:
+        """Draw every copy: frames uint8 `[num_envs, H, W, 3]`; needs `render_mode="rgb_array"`."""
+        check_renders(self.env)
+        return frame_of(self.env.render())
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns `[num_envs, T, ...]` of a batch."""
+        if self.resets_by_stepping:
+            return NextStepBinding(self, root, after)
+        return super().bind(root, after)
+
+    def _write_final(self, row: Array, path: tuple[str, ...], write: Any, info: Any) -> None:
+        """Put the real last observations where Gymnasium has put those of its resets."""
+        for i in np.flatnonzero(self._over):
+            write(row[i, ...], value_at(info["final_obs"][i], path))
+
+    def _restart(self, which: Array | None) -> None:
+        self._check_alive()
+        if which is not None:
+            self._refuse_reset(which)
+        self.leftover = None
+        self._num_moves += 1
+        try:
+            if which is None:
+                seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
+                self._shown, _ = self.env.reset(seed=seeds)
+            elif not self._keeps_final:
+                self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
+        except Exception as error:
+            self._blame(error)
+            raise
+        if which is None:
+            self._seeds, self._over = [None] * len(self._seeds), np.zeros_like(self._over)
+        else:
+            self._over = self._over & ~which
+        self._is_started = True
+
+    def _refuse_reset(self, which: Array) -> None:
+        if self.resets_by_stepping:
+            msg = (
+                f"{type(self.env.unwrapped).__name__} resets single rows only while the others "
+                f"step: use rollout, without a root, or bind; or vectorization_mode='sync'."
+            )
+            raise RuntimeError(msg)
+        if self._keeps_final and (which & ~self._over).any():
+            rows = np.flatnonzero(which & ~self._over).tolist()
+            msg = f"rows {rows} go on: with same-step autoreset only rows that are done are reset."
+            raise RuntimeError(msg)
+
+    def _refuse_over(self) -> None:
+        if self._over.any():
+            rows = np.flatnonzero(self._over).tolist()
+            msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
+            if self.resets_by_stepping:
+                msg = (
+                    f"rows {rows} of this GymVectorEnv are over, and its next step would only "
+                    f"reset them: call reset() for all rows, or use rollout or bind."
+                )
+            raise RuntimeError(msg)
+
+    def _blame(self, error: Exception) -> None:
+        """Say what Gymnasium does not, and note that its processes are gone."""
+        self._has_failed = isinstance(self.env.unwrapped, AsyncVectorEnv)
+        error.add_note(
+            f"raised in GymVectorEnv: each observation must fit "
+            f"{self.env.single_observation_space}, each action {self.env.single_action_space}."
+        )
+
+    def _check_alive(self) -> None:
+        if self.is_closed or self._has_failed:
+            what = "closed" if self.is_closed else "broken: one of its environments has failed"
+            msg = f"this GymVectorEnv is {what}: make a new one."
+            raise RuntimeError(msg)
+
+    def _take(self, root: Rows) -> tuple[Array, Array, Array, Any]:
+        self._check_alive()
+        if not self._is_started:
+            msg = "this GymVectorEnv was not reset yet: call reset() first."
+            raise RuntimeError(msg)
+        self.leftover = None  # whoever steps by hand leaves it behind
+        self._num_moves += 1
+        values = (read(root[key]) for key, read in self._readers)
+        action = assembled(self.env.single_action_space, values)
+        try:
+            self._shown, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            self._blame(error)
+            raise
+        self._over = terminated | truncated
+        return reward, terminated, truncated, info
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset").numpy()
+        rows = self._blank(self._observation_leaves)
+        self.reset_into(rows, mask)
+        return self._built(rows)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        root = {key: tensordict.get(key).detach().numpy() for key, _ in self._readers}
+        after = self._blank(self._after_leaves)
+        self.step_into(root, after)
+        return self._built(after)
+
+    def _set_seed(self, seed: int) -> None:
+        """Every copy has a seed of its own, for the next whole reset."""
+
+    def _close(self) -> None:
+        self.env.close()
+
+    def _blank(self, leaves: Any) -> dict[Any, Array]:
+        return {key: spec.zero().numpy() for key, spec in leaves}
+
+    def _built(self, rows: dict[Any, Array]) -> TensorDictBase:
+        leaves = {key: torch.from_numpy(row) for key, row in rows.items()}
+        return build(nest(leaves), self.batch_size)
+
+    def _many(self, spec: Composite) -> Composite:
+        many: Composite = spec.expand(*self.batch_size, *spec.shape)
+        return many
+
+
+class NextStepBinding(RowBinding):
+    """Columns of a vector environment that resets rows while the others step.
+
+    Every column is one step of the whole batch. `("collector", "mask")` among the columns of the
+    root is False in rows that were only reset, which are no steps.
+
+    Args:
+        env: the environment.
+        root: arrays `[num_envs, T, ...]` by key.
+        after: the same by key without `"next"`.
+
+    Example:
+        >>> env = GymVectorEnv("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+        >>> env.rollout(50, break_when_any_done=False).shape
+        torch.Size([2, 50])
+    """
+
+    env: GymVectorEnv
+
+    def __init__(self, env: GymVectorEnv, root: Rows, after: Rows) -> None:
+        super().__init__(env, root, after)
+        self._inputs = {key: root[key] for key, _ in env._readers if key in root}
+        self._results = [(after[k], path, write) for k, path, write in env._writers if k in after]
+        # what nobody asked for is written all the same: that costs less than to ask at every step
+        num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
+        spare = np.zeros((env.num_envs, num_steps, 1))
+        names = ("reward", "terminated", "truncated", "done")
+        flags = [np.moveaxis(after.get((name,), spare)[:, :, 0], 1, 0) for name in names]
+        self._reward, self._terminated, self._truncated, self._done = flags
+        self._real = np.moveaxis(root.get(keys.MASK, spare[:, :, 0]), 1, 0)
+        self._shown = {key: column for key, column in self._shown.items() if key not in FLAGS}
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        env = self.env
+        np.logical_not(env._over, out=self._real[t])
+        rows = {key: column[:, t] for key, column in self._inputs.items()}
+        self._reward[t], self._terminated[t], self._truncated[t], _ = env._take(rows)
+        for column, path, write in self._results:
+            write(column[:, t], value_at(env._shown, path))
+        self._done[t] = env._over
+        return 1 in env._over.tobytes()  # any() takes ten times as long
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows that are done reset in the step to come."""
+        for key, column in self._shown.items():
+            column[:, t + 1] = self.after[key][:, t]
+
+
+def _made(
+    name: str, num_envs: int | None, vectorization: str, autoreset: AutoresetMode, kwargs: Any
+) -> VectorEnv[Any, Any, Any]:
+    if num_envs is None or num_envs < 1:
+        msg = f"num_envs must be at least 1: got {num_envs}."
+        raise ValueError(msg)
+    modes = ("sync", "async", "vector_entry_point")
+    if vectorization not in modes:
+        msg = f"vectorization_mode must be one of {modes}: got {vectorization!r}."
+        raise ValueError(msg)
+    given = dict(kwargs.pop("vector_kwargs", {}))
+    if vectorization != "vector_entry_point":
+        given["autoreset_mode"] = autoreset
+    made: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+        name, num_envs, vectorization_mode=vectorization, vector_kwargs=given, **kwargs
+    )
+    return made

@@ -1,0 +1,50 @@
+"""What is put around a Gymnasium environment, to show more than it does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from rl_envs.gym.frame_skip import FrameSkip
+from rl_envs.gym.info import InfoKeys, ShowInfo
+from rl_envs.gym.pixels import ShowPixels
+
+Env = gymnasium.Env[Any, Any]
+
+STATELESS = (FrameSkip, ShowPixels, ShowInfo)
+"""Wrappers that need not be saved."""
+
+
+def wrappers_for(
+    *,
+    frame_skip: int | None = None,
+    from_pixels: bool = False,
+    pixels_only: bool = True,
+    info_keys: InfoKeys | None = None,
+) -> list[Callable[[Env], Env]]:
+    """List the wrappers that were asked for, the inmost first.
+
+    Args:
+        frame_skip: how many frames each action is taken for.
+        from_pixels: show rendered frames.
+        pixels_only: show no other observation then.
+        info_keys: entries of `info` to show.
+
+    Returns:
+        Functions of an environment. They can be pickled.
+
+    Example:
+        >>> len(wrappers_for(frame_skip=2, from_pixels=True))
+        2
+    """
+    found: list[Callable[[Env], Env]] = []
+    if frame_skip is not None:
+        found.append(partial(FrameSkip, num_frames=frame_skip))
+    if from_pixels:
+        found.append(partial(ShowPixels, pixels_only=pixels_only))
+    if info_keys is not None:
+        found.append(partial(ShowInfo, info_keys=info_keys))
+    return found

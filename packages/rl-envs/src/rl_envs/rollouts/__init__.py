@@ -1,0 +1,1 @@
+"""The loops that step an environment with a policy."""

@@ -1,0 +1,90 @@
+"""Columns of a batch that an environment steps through in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rl_envs.rollouts.arrays import Array, Rows
+
+if TYPE_CHECKING:
+    from rl_envs.env.env import EnvBase
+
+
+class Binding(Protocol):
+    """An environment bound to the columns of a batch `[*B, T, ...]`, root and `"next"`.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> isinstance(CountingEnv().bind({}, {}), RowBinding)
+        True
+    """
+
+    def start(self) -> None:
+        """Reset every row and write column 0 of the root."""
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Say which entries of `"next"` the policy writes before each step."""
+
+
+class RowBinding:
+    """Binds any environment by its `reset_into` and `step_into`.
+
+    Args:
+        env: an environment with a done flag at the root.
+        root: arrays `[*B, T, ...]` by key.
+        after: arrays `[*B, T, ...]` by key, without `"next"`.
+
+    Example:
+        >>> import numpy as np
+        >>> from rl_envs.testing import CountingEnv
+        >>> seen = np.zeros((3, 1), "float32")
+        >>> root = {("observation",): seen, ("action",): np.eye(2)[[0, 1, 0]] > 0}
+        >>> after = {("observation",): seen.copy(), ("done",): np.zeros((3, 1), bool)}
+        >>> binding = RowBinding(CountingEnv(), root, after)
+        >>> binding.start()
+        >>> binding.step(0)
+        False
+        >>> binding.advance(0)
+        >>> root["observation",].flatten().tolist()
+        [0.0, 1.0, 0.0]
+    """
+
+    def __init__(self, env: EnvBase, root: Rows, after: Rows) -> None:
+        self.env, self.root, self.after = env, root, after
+        self._before: tuple[Any, ...] = (slice(None),) * len(env.batch_size)
+        inputs = (*env._action_leaves, *env._observation_leaves, *env._state_leaves)
+        self._inputs = {key: root[key] for key, _ in inputs if key in root}
+        shown = (*env._observation_leaves, *env._done_leaves)
+        self._shown = {key: root[key] for key, _ in shown if key in root}
+
+    def start(self) -> None:
+        """Reset every row and write column 0 of the root."""
+        self.env.reset_into(self._column(self._shown, 0))
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        self.env.step_into(self._column(self._inputs, t), self._column(self.after, t))
+        return bool(self.after["done",][(*self._before, t)].any())
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows that are done in column t are reset."""
+        rows = self._column(self._shown, t + 1)
+        for key, row in rows.items():
+            row[...] = self.after[key][(*self._before, t)]
+        done = self.after["done",][(*self._before, t)]
+        if done.any():
+            self.env.reset_into(rows, done)
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Nothing changes: what lies under `"next"` is no input of the environment."""
+
+    def _column(self, columns: Mapping[tuple[str, ...], Array], t: int) -> dict[Any, Array]:
+        # the ellipsis keeps a row without dimensions an array that can be written to
+        return {key: column[(*self._before, t, ...)] for key, column in columns.items()}

@@ -1,0 +1,156 @@
+"""Rollouts of environments on tensors alone: nothing is looked at, and little is done per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.env import checks
+from rl_envs.env.done import RESET, completed
+from rl_envs.env.partial_reset import fitted
+from rl_envs.rollouts.columns import Key
+from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
+from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
+from rl_envs.rollouts.tensordict_loop import Request
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+
+if TYPE_CHECKING:
+    from rl_envs.env.env import EnvBase
+
+Leaves = dict[Key, Tensor]
+
+
+def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> bool:
+    """Tell whether a rollout can keep tensors by key, and make its batch at the end.
+
+    Args:
+        env: any environment.
+        request: what to play.
+        root: where to start from; a reset where None.
+
+    Returns:
+        False where it must go through tensordicts: the environment looks at values, has groups or
+        states; something looks at each step; the policy is no plan, or carries a state on.
+
+    Example:
+        >>> from rl_envs import Pendulums
+        >>> can_play(Pendulums(3), Request(5)), can_play(Pendulums(3), Request(5, None, print))
+        (False, False)
+    """
+    breaks = request.break_when_any_done or request.break_when_all_done
+    looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
+    plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms
+    if looks or not plain or not env.batch_locked:
+        return False
+    if request.policy is not None:
+        outputs = [entry.out_keys for entry in policy_plan(request.policy).entries]
+        if any(names is None or any(key[0] == keys.NEXT for key in names) for names in outputs):
+            return False
+    return holds_only_shown(env, root)
+
+
+def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
+    """Play steps, and stack them once.
+
+    Args:
+        env: an environment that `can_play` accepts.
+        request: what to play.
+        root: `[*B]`, where to start from; a reset where None.
+
+    Returns:
+        The steps `[*B, T]`, as `rl_envs.rollouts.tensordict_loop.play` returns them.
+
+    Raises:
+        KeyError: the policy reads a key that the environment lacks, or writes no action.
+        TypeError: an action has another dtype than its spec.
+        ValueError: an action has another shape than its spec.
+
+    Example:
+        >>> from rl_envs import Pendulums
+        >>> play(Pendulums(3), Request(5)).shape
+        torch.Size([3, 5])
+    """
+    act = _acting(env, request)
+    start = env.reset() if root is None else root
+    values: Leaves = {key: start.get(key) for key in _shown(env)}
+    steps: list[Leaves] = []
+    for t in range(request.max_steps):
+        given = values | act(values)
+        after = _step(env, given, is_first=t == 0)
+        steps.append(given | {(keys.NEXT, *key): leaf for key, leaf in after.items()})
+        if t + 1 < request.max_steps:
+            values = _next_root(env, after, is_first=t == 0)
+    time = len(env.batch_size)
+    columns = {key: torch.stack([step[key] for step in steps], time) for key in steps[0]}
+    sizes = torch.Size((*env.batch_size, len(steps)))
+    batch = build(nest(columns), sizes, [*[None] * time, keys.TIME])
+    if request.set_truncated:
+        truncate_last(batch, time)
+    return batch
+
+
+def _shown(env: EnvBase) -> list[Key]:
+    return [key for key, _ in (*env._observation_leaves, *env._done_leaves)]
+
+
+def _acting(env: EnvBase, request: Request) -> Callable[[Leaves], Leaves]:
+    """What gives the actions of a step, checked at the first one."""
+    if request.policy is None:
+        return lambda _: dict(keys.leaves(env.full_action_spec.rand()))
+    plan = policy_plan(request.policy)
+    plan.check_reads(_shown(env))
+    return partial(_planned, env, plan, [])
+
+
+def _planned(env: EnvBase, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
+    made = plan(values, env.batch_size)
+    if not checked:
+        checks.fitted_action(env, build(nest(made), env.batch_size))
+        checked.append(True)
+    for key, spec in env._action_leaves:
+        if made[key].dtype != spec.dtype:
+            made = {**made, key: checks.cast_action(key, spec, made[key])}
+    return made
+
+
+def _step(env: EnvBase, given: Leaves, *, is_first: bool) -> Leaves:
+    raw = checks.check_returned(env, env._step(build(nest(given), env.batch_size)), "step")
+    if is_first:  # where all forms are checked
+        return {key: leaf for key, leaf in keys.leaves(env._stepped(raw)) if _is_known(env, key)}
+    found = {key: raw.get(key, None) for key, _ in env._after_leaves}
+    flags = {name: _column(env, found[(name,)]) for name in keys.DONE_KEYS}
+    names = zip(keys.DONE_KEYS, completed(flags, (), "step", waits=False), strict=True)
+    rewards = {key: _column(env, found[key]) for key, _ in env._reward_leaves}
+    return found | rewards | {(name,): flag for name, flag in names}
+
+
+def _is_known(env: EnvBase, key: Key) -> bool:
+    return any(key == known for known, _ in env._after_leaves)
+
+
+def _column(env: EnvBase, leaf: Tensor) -> Tensor:
+    """A reward or a flag with its last dimension of size 1."""
+    return leaf.unsqueeze(-1) if leaf is not None and leaf.shape == env.batch_size else leaf
+
+
+def _next_root(env: EnvBase, after: Leaves, *, is_first: bool) -> Leaves:
+    """Reset the rows that are over, whether or not there are any."""
+    mask = after[keys.DONE,]
+    root = {key: after[key] for key in _shown(env)}
+    fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))
+    checks.check_returned(env, fresh, "reset")
+    if is_first:
+        fresh = checks.checked_reset(env, fresh.copy(), {(): mask})
+    values: Leaves = {}
+    for key, _ in env._observation_leaves:
+        leaf = fresh.get(key)
+        values[key] = torch.where(fitted(mask, leaf), leaf, root[key])
+    for key, _ in env._done_leaves:
+        values[key] = torch.zeros_like(mask)
+    return values

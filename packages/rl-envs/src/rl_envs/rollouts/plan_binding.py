@@ -1,0 +1,101 @@
+"""A policy's plan that acts on the columns of a batch in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from rl_envs.rollouts.columns import Columns, Key
+from rl_envs.rollouts.policy_plan import Entry, PolicyPlan
+from rl_layout import keys
+
+Run: TypeAlias = Callable[[dict[Key, Any]], dict[Key, Any]]
+
+
+def bind_plan(
+    plan: PolicyPlan, columns: Columns, names: Sequence[Key], written: Sequence[Key]
+) -> Callable[[int], None]:
+    """Make what acts on one step of a batch: reads its root, writes what the policy makes.
+
+    Args:
+        plan: of the policy, which has acted before.
+        columns: of the batch. Where they grow, the plan is to be bound again.
+        names: what the policy reads.
+        written: what it writes.
+
+    Returns:
+        A function of a step. It raises ValueError where the policy writes other keys, another
+        shape or another dtype than in the steps before.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> columns = Columns(torch.Size([]), 3)
+        >>> columns.add(("a",), torch.Size([2]), torch.float32)
+        >>> columns.add(("b",), torch.Size([2]), torch.float32)
+        >>> plan = PolicyPlan(TensorDictModule(torch.exp, ["a"], ["b"]))
+        >>> act = bind_plan(plan, columns, [("a",)], [("b",)])
+        >>> act(1)
+        >>> columns.tensors["b",].tolist()
+        [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+    reads = [(key, columns.reader(key)) for key in names]
+    writes = [(key, columns.writer(key)) for key in written]
+    if plan.calls is None:
+        run = _through(plan, set(written), columns.batch_size)
+    else:
+        run = bind_calls(plan.calls)
+
+    def act(t: int) -> None:
+        made = run({key: read(t) for key, read in reads})
+        for key, write in writes:
+            write(t, made[key])
+
+    return act
+
+
+def bind_calls(entries: Iterable[Entry]) -> Run:
+    """Make what calls every entry on plain tensors, for a run of steps.
+
+    Args:
+        entries: of a plan that is flat. What they list as their parts is called in their place.
+
+    Returns:
+        A function of tensors by key, which adds what is written, and returns them.
+
+    Example:
+        >>> run = bind_calls([Entry(torch.neg, [("a",)], [("b",)])])
+        >>> run({("a",): torch.tensor(3)})
+        {('a',): tensor(3), ('b',): tensor(-3)}
+    """
+    flat = [part for one in entries for part in one.bound()]
+    calls = [(one.call, one.in_keys or [], one.out_keys or [], one.outputs) for one in flat]
+
+    def run(scope: dict[Key, Any]) -> dict[Key, Any]:
+        for call, in_keys, out_keys, as_tuple in calls:
+            made = call(*[scope[key] for key in in_keys])
+            if type(made) is not tuple or len(made) != len(out_keys):
+                made = as_tuple(made)
+            scope.update(zip(out_keys, made))  # noqa: B905 - as many as keys, and quicker
+        return scope
+
+    return run
+
+
+def _through(plan: PolicyPlan, written: set[Key], batch_size: torch.Size) -> Run:
+    """Call the plan itself, which can only be known by what it returns."""
+
+    def run(scope: dict[Key, Any]) -> dict[Key, Any]:
+        made = plan(scope, batch_size)
+        if made.keys() != written:
+            _refuse(written, made)
+        return made
+
+    return run
+
+
+def _refuse(expected: Iterable[Key], found: Iterable[Key]) -> None:
+    named, made = (sorted(str(keys.as_key(key)) for key in some) for some in (expected, found))
+    msg = f"the policy wrote {named} in the steps before, and {made} now: write the same at each."
+    raise ValueError(msg)

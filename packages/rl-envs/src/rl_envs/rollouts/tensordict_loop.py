@@ -1,0 +1,234 @@
+"""Rollouts: steps played one after the other, and returned as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from rl_envs.env.done import Prefix, ends
+from rl_envs.env.whole_number import check_whole
+from rl_envs.rollouts.policy_plan import PolicyPlan
+from rl_layout import keys, refuse_shared_states
+
+if TYPE_CHECKING:
+    from rl_envs.env.env import EnvBase
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a rollout was asked for.
+
+    Attributes:
+        max_steps: most steps to play.
+        policy: adds the action to a root, or None for random actions.
+        callback: called with the environment and each finished step, or None.
+        break_when_any_done: stop as soon as a row is done.
+        break_when_all_done: stop as soon as every row has been done once.
+        set_truncated: mark the last step as truncated, unless it is terminated.
+        goes_on: begin with what the rollout before has left over.
+
+    Example:
+        >>> Request(max_steps=5).break_when_any_done
+        True
+    """
+
+    max_steps: int
+    policy: Any = None
+    callback: Callable[..., Any] | None = None
+    break_when_any_done: bool = True
+    break_when_all_done: bool = False
+    set_truncated: bool = False
+    goes_on: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_steps, 1, "max_steps")
+        if self.break_when_any_done and self.break_when_all_done:
+            msg = "break_when_all_done needs break_when_any_done=False: both were asked for."
+            raise ValueError(msg)
+
+
+def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase:
+    """Play steps through tensordicts.
+
+    Args:
+        env: any environment, reset.
+        root: `[*B]`, where it stands.
+        request: what to play.
+
+    Returns:
+        The steps, `[*B, T]`.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv(max_steps=3)
+        >>> play(env, env.reset(), Request(max_steps=2)).names
+        ['time']
+    """
+    policy = env.rand_action if request.policy is None else request.policy
+    policy = policy.policy if isinstance(policy, PolicyPlan) else policy
+    refuse_shared_states({"policy": policy})
+    groups = env.done_groups
+    steps: list[TensorDictBase] = []
+    ended: list[Tensor] = []
+    # a policy writes to it, and it may be the caller's; roots that follow name no device
+    root = root.copy().clear_device_()
+    while True:
+        acted = policy(root) if steps else _first_action(policy, root)
+        if acted is not None and acted is not root:
+            root = root.update(acted)  # it may have returned nothing but the action
+        step = env.step(root)
+        steps.append(step)
+        if request.callback is not None:
+            request.callback(env, step)
+        ended = _ended(step, groups, ended)
+        if len(steps) == request.max_steps or _breaks(ended, request):
+            break
+        root = env.maybe_reset(env._advance(step))
+    if request.set_truncated:
+        steps[-1] = truncate(steps[-1], groups)
+    batch = TensorDict.maybe_dense_stack(steps, len(env.batch_size))
+    batch.names = [*[None] * len(env.batch_size), keys.TIME]
+    return batch
+
+
+def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
+    """Call a policy for the first time: one that knows no tensordicts is told what it was given."""
+    hint = (
+        "the policy is called with the root, a tensordict, and returns it with the action: wrap a "
+        "module on tensors in TensorDictModule(module, in_keys, out_keys)."
+    )
+    try:
+        acted = policy(root)
+    except Exception as error:
+        error.add_note(hint)
+        raise
+    if acted is not None and not isinstance(acted, TensorDictBase):
+        msg = f"expected a tensordict from the policy, got {type(acted).__name__}: {hint}"
+        raise TypeError(msg)
+    return acted
+
+
+def _ended(step: TensorDictBase, groups: list[Prefix], before: list[Tensor]) -> list[Tensor]:
+    """Which rows of each group that decides have been done, once at least."""
+    now = list(ends(step.get(keys.NEXT), groups).values())
+    return [one | other for one, other in zip(before, now, strict=True)] if before else now
+
+
+def _breaks(ended: list[Tensor], request: Request) -> bool:
+    if request.break_when_any_done:
+        return any(bool(flag.any()) for flag in ended)
+    return request.break_when_all_done and all(bool(flag.all()) for flag in ended)
+
+
+def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
+    """Mark a step as the last one of the data, where the task goes on.
+
+    Args:
+        step: a step of any batch size. It is not changed.
+        groups: the groups with done flags.
+
+    Returns:
+        A new tensordict that shares all leaves but the flags.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> step = CountingEnv().rollout(1)
+        >>> truncate(step, [()])["next", "truncated"].tolist()
+        [[True]]
+    """
+    marked = step.copy()
+    for prefix in groups:
+        place = (keys.NEXT, *prefix)
+        terminated = marked.get((*place, keys.TERMINATED))
+        truncated = marked.get((*place, keys.TRUNCATED)) | ~terminated
+        marked.set((*place, keys.TRUNCATED), truncated)
+        marked.set((*place, keys.DONE), torch.ones_like(terminated))
+    return marked
+
+
+def without_steps(policy: Any) -> Any:
+    """Take `env.rand_step` for a policy of random actions: the rollout itself takes the steps."""
+    takes_steps = getattr(policy, "__name__", None) == "rand_step" and hasattr(policy, "__self__")
+    return None if takes_steps else policy
+
+
+def moved(policy: Any, device: torch.device) -> Any:
+    """Let a policy act on its own device.
+
+    Args:
+        policy: a module, or any callable, which has no device of its own.
+        device: the environment's.
+
+    Returns:
+        The policy itself where both are one; otherwise a callable on roots.
+
+    Example:
+        >>> from torch import nn
+        >>> policy = nn.Linear(3, 2)
+        >>> moved(policy, torch.device("cpu")) is policy
+        True
+    """
+    inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
+    owned = chain(inner.parameters(), inner.buffers()) if isinstance(inner, nn.Module) else ()
+    here = next((one.device for one in owned), device)
+    if here == device:
+        return policy
+
+    def act(root: TensorDictBase) -> TensorDictBase:
+        given = root.to(here)
+        acted = policy(given)
+        back: TensorDictBase = (given if acted is None else acted).to(device)
+        return back.clear_device_()
+
+    return act
+
+
+def written_to(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
+    """Write a batch into a preallocated one.
+
+    Args:
+        out: `[*B, N]` with the entries of the batch; changed in place.
+        batch: `[*B, T]`.
+
+    Returns:
+        A view of the first T steps of `out`.
+
+    Raises:
+        KeyError: the entries are others.
+        TypeError: a dtype is another one.
+        ValueError: a shape is another one, or there is no room.
+
+    Example:
+        >>> out = TensorDict({"a": torch.zeros(5)}, [5])
+        >>> written_to(out, TensorDict({"a": torch.ones(2)}, [2])).shape, out["a"].tolist()
+        (torch.Size([2]), [1.0, 1.0, 0.0, 0.0, 0.0])
+    """
+    room, num_steps = out.batch_size, batch.batch_size[-1]
+    if room[:-1] != batch.batch_size[:-1] or not room or room[-1] < num_steps:
+        sizes = (*batch.batch_size[:-1], num_steps)
+        msg = f"out must have batch size {sizes}, or more steps: got {tuple(room)}."
+        raise ValueError(msg)
+    first = out[..., :num_steps]
+    there, made = dict(keys.leaves(first)), dict(keys.leaves(batch))
+    if there.keys() != made.keys():
+        names = sorted(str(keys.as_key(key)) for key in there.keys() ^ made.keys())
+        msg = f"out and the batch differ in {names}: make out as the batch is, with zeros_like."
+        raise KeyError(msg)
+    for key, value in made.items():
+        if there[key].dtype != value.dtype:
+            msg = f"out {keys.as_key(key)!r}: expected {value.dtype}, got {there[key].dtype}."
+            raise TypeError(msg)
+        if there[key].shape != value.shape:
+            found, expected = tuple(there[key].shape), tuple(value.shape)
+            msg = f"out {keys.as_key(key)!r}: expected shape {expected}, got {found}."
+            raise ValueError(msg)
+    for key, value in made.items():
+        there[key].copy_(value)
+    first.names = batch.names
+    return first

@@ -1,0 +1,315 @@
+"""Columns behind transforms: the environment writes what it can in place, transforms the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.env import checks
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_layout import keys
+from rl_layout.tensordict_fast import build, nest
+from rl_transforms import Compose, InitTracker, TensorDictPrimer
+from rl_transforms.numpy_steps.chain import ArrayChain, At, Cell
+
+if TYPE_CHECKING:
+    from rl_envs.transformed.transformed_env import TransformedEnv
+
+Key = tuple[str, ...]
+PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
+
+
+def pass_step(
+    transforms: Compose,
+    root: TensorDictBase,
+    after: TensorDictBase,
+    given: TensorDictBase | None,
+) -> TensorDictBase:
+    """Pass a step through transforms, none of which can drop what the policy wrote.
+
+    Args:
+        transforms: what the step passes, in order.
+        root: `[*B]`, what the step started from.
+        after: `[*B]`, what lies under `"next"`.
+        given: `[*B]`, what the policy had written there, or None.
+
+    Returns:
+        The new `after`.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl_transforms import ExcludeTransform
+        >>> after = TensorDict({"hidden": torch.ones(1)}, [])
+        >>> list(pass_step(Compose(ExcludeTransform("hidden")), after, after, after).keys())
+        ['hidden']
+    """
+    written = [] if given is None else [key for key, _ in keys.leaves(given)]
+    for one in transforms:
+        before, after = after, one.step(root, after)
+        lost = [key for key in written if after.get(key, None) is None]
+        if lost:
+            after = after.copy()
+            for key in lost:
+                after.set(key, before.get(key))
+    return after
+
+
+class TransformedBinding:
+    """A `TransformedEnv` bound to the columns of a batch.
+
+    The environment inside writes the columns of entries that keep shape and dtype, and columns of
+    its own for all others. Where every transform has a twin on arrays, a step calls these one after
+    the other; otherwise the transforms see views of the columns in a tensordict, and what they
+    change is written back, as at a reset.
+
+    Args:
+        env: the environment.
+        root: arrays `[*B, T, ...]` by key, of what comes out of the transforms.
+        after: the same by key without `"next"`.
+
+    Example:
+        >>> from rl_envs import GymEnv, TransformedEnv
+        >>> from rl_transforms import StepCounter
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+        >>> env.rollout(3)["step_count"].flatten().tolist()
+        [0, 1, 2]
+    """
+
+    def __init__(self, env: TransformedEnv, root: Rows, after: Rows) -> None:
+        self.env, self.base = env, env._inner
+        self._rows = env.batch_size
+        self._time = len(self._rows)
+        self._given: set[Key] = set()  # what the policy writes under "next"
+        self._root, self._after = dict(root), dict(after)
+        steps = {array.shape[self._time] for array in (*root.values(), *after.values())}
+        self._num_steps = max(steps)
+        base = self.base
+        shown = dict((*base._observation_leaves, *base._done_leaves))
+        self._raw_root = {key: self._own(key, leaf, root) for key, leaf in shown.items()}
+        results = dict(base._after_leaves)
+        self._raw_after = {key: self._own(key, leaf, after) for key, leaf in results.items()}
+        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base._action_leaves,)}
+        # what comes out of the transforms, and what goes into them
+        self._out = {name: _tensors(given) for name, given in (("root", root), ("after", after))}
+        self._raw = {
+            "root": {**self._out["root"], **_tensors(self._raw_root)},
+            "after": {**self._out["after"], **_tensors(self._raw_after)},
+        }
+        self._inverts = any(one.in_keys_inv for one in env._outer) or any(
+            self._actions[key] is not root.get(key) for key in self._actions
+        )
+        self._carried = [
+            key
+            for key, _ in (*env._observation_leaves, *env._state_leaves)
+            if key in root and key in after and self._raw_root.get(key) is not root[key]
+        ]
+        self._carries = self._passive_columns()
+        inside = {**self._raw_root, **self._actions}
+        # where rows are reset while others step: which are steps, and what those show that are not
+        self._real: Array | None = None
+        self._fresh: dict[Key, Array] = {}
+        if base.resets_by_stepping:
+            sizes = (*self._rows, self._num_steps)
+            inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
+        self._binding = base.bind(inside, self._raw_after)
+        self._results = list(self._raw_after)
+        self._chain: ArrayChain | None = None
+        self._is_put_together = False
+        self._at_reset = self._resetting()
+        self._done_at = Cell.of(self._after["done",], self._time).at
+        self._carrying = [
+            (Cell.of(self._after[key], self._time).at, Cell.of(self._root[key], self._time).at)
+            for key in self._carried
+        ]
+
+    def _own(self, key: Key, leaf: Any, columns: Rows) -> Array:
+        """The column that the environment inside writes: the given one where it fits."""
+        shape = (*self._rows, self._num_steps, *leaf.shape[self._time :])
+        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
+        given = columns.get(key)
+        row = shape[self._time + 1 :]
+        if given is None or given.dtype != dtype or given.shape[self._time + 1 :] != row:
+            return np.zeros(shape, dtype)
+        return given
+
+    def _passive_columns(self) -> dict[Key, Array] | None:
+        """What steps carry on, where no transform does more than that between two resets."""
+        members = list(self.env._outer)
+        if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
+            return None
+        names = [
+            key
+            for one in members
+            if type(one) is TensorDictPrimer
+            for key in one.primers.keys(True, True)
+        ]
+        for one in members:
+            if type(one) is InitTracker and (one.name,) in self._after:
+                self._after[one.name,][...] = False
+        return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
+
+    def receive(self, names: set[Key]) -> None:
+        """Say which entries of `"next"` the policy writes."""
+        self._given = {key for key in names if key in self._after}
+        self._results = [*self._raw_after, *(self._given - self._raw_after.keys())]
+        self._is_put_together = False
+        self._binding.receive(names)
+
+    def start(self) -> None:
+        """Reset the environment inside, and write column 0 of the root."""
+        self._binding.start()
+        raw = self._at(self._raw["root"], 0, self._raw_root)
+        fresh = self.env._outer.reset(raw)
+        self._write(self._root, fresh, raw, 0, None)
+        self.env._is_started = True
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        if self._carries is not None:
+            return self._carry_on(self._carries, t)
+        if not self._is_put_together:
+            self._put_together()
+        if self._chain is None:
+            return self._step_through_tensordicts(t)
+        if self._inverts:
+            self._invert(self._at(self._out["root"], t, self._root), t)
+        self._binding.step(t)
+        truly = None if self._real is None else self._kept(self._real, t)
+        self._chain.run(t)
+        return self._is_over(t, truly)
+
+    def _carry_on(self, carries: dict[Key, Array], t: int) -> bool:
+        over = self._binding.step(t)
+        for key, column in carries.items():
+            if key not in self._given:
+                self._column(column, t)[...] = self._column(self._root[key], t)
+        if self._real is not None:
+            self._kept(self._real, t)
+        return over
+
+    def _step_through_tensordicts(self, t: int) -> bool:
+        root = self._at(self._out["root"], t, self._root)
+        if self._inverts:
+            self._invert(root, t)
+        self._binding.step(t)
+        truly = None if self._real is None else self._kept(self._real, t)
+        raw = self._at(self._raw["after"], t, self._results)
+        given = self._at(self._out["after"], t, self._given) if self._given else None
+        after = pass_step(self.env._outer, root, raw, given)
+        self._write(self._after, after, raw, t, None)
+        return self._is_over(t, truly)
+
+    def _is_over(self, t: int, truly: Array | None) -> bool:
+        done = self._done_at(t)
+        if truly is not None:
+            checks.check_ends(done.reshape(self._rows), truly)
+        return bool(done.any())
+
+    def _put_together(self) -> None:
+        """Let the steps of the transforms be calls on columns, where all of them can be."""
+        columns = (self._root, self._raw_after, self._after)
+        chain = ArrayChain(self._time, *columns, self._given)
+        self._chain = chain if chain.bind(self.env._outer) else None
+        self._is_put_together = True
+
+    def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
+        """Calls for a reset, and which of their results go into which column of the root."""
+        chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
+        if not chain.bind(self.env._outer):
+            return None
+        results = []
+        for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):
+            column = self._root.get(key)
+            found = chain.now(key)
+            is_raw = column is self._raw_root.get(key) and not chain.has_changed(key)
+            if column is None or is_raw:
+                continue
+            own = Cell.of(column, self._time)
+            if found is None or found.form != own.form:
+                return None
+            results.append((own.at, found.at))
+        return chain, results
+
+    def _kept(self, real: Array, t: int) -> Array:
+        """Which rows the environment ended; and keep what those show that were only reset."""
+        fresh = ~real[..., t]
+        self._fresh = {}
+        if fresh.any():
+            columns = {key: self._raw_after[key] for key, _ in self.base._observation_leaves}
+            self._fresh = {key: self._column(col, t)[fresh] for key, col in columns.items()}
+        truly: Array = self._column(self._raw_after["done",], t).reshape(self._rows).copy()
+        return truly
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset.
+
+        Where rows are reset while others step, those start that were only reset in column t.
+        """
+        self._binding.advance(t)
+        for read, write in self._carrying:
+            write(t + 1)[...] = read(t)
+        mask = self._done_at(t) if self._real is None else ~self._real[..., t]
+        if not mask.any():
+            return
+        mask = mask.reshape(self._rows)
+        for key, rows in self._fresh.items():
+            self._column(self._raw_root[key], t + 1)[mask] = rows
+        if self._at_reset is not None:
+            chain, results = self._at_reset
+            chain.run(t + 1)
+            for column, cell in results:
+                place = column(t + 1)
+                where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
+                np.copyto(place, cell(t + 1), where=where)
+            return
+        root = self._at(self._raw["root"], t + 1, self._raw["root"])
+        fresh = self.env._outer.reset(root, torch.from_numpy(mask.copy()))
+        self._write(self._root, fresh, root, t + 1, mask)
+
+    def _invert(self, root: TensorDictBase, t: int) -> None:
+        inner = self.env._outer.inv(root)
+        assert inner is not None
+        for key, column in self._actions.items():
+            self._column(column, t)[...] = keys.require(inner, key).numpy()
+
+    def _column(self, column: Array, t: int) -> Array:
+        place: tuple[Any, ...] = (*(slice(None),) * self._time, t, ...)
+        found: Array = column[place]
+        return found
+
+    def _at(self, views: dict[Key, Tensor], t: int, names: Iterable[Key]) -> TensorDictBase:
+        return build(nest({key: views[key].select(self._time, t) for key in names}), self._rows)
+
+    def _write(
+        self,
+        columns: dict[Key, Array],
+        new: TensorDictBase,
+        old: TensorDictBase,
+        t: int,
+        mask: Array | None,
+    ) -> None:
+        """Write what the transforms changed; with a mask, in its rows only."""
+        for key, value in keys.leaves(new):
+            column = columns.get(key)
+            if column is None or value is old.get(key, None):
+                continue
+            place, array = self._column(column, t), _array(value)
+            if mask is None:
+                place[...] = array
+            else:
+                where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
+                np.copyto(place, array, where=where)
+
+
+def _tensors(arrays: Rows) -> dict[Key, Tensor]:
+    return {key: torch.from_numpy(array) for key, array in arrays.items()}
+
+
+def _array(value: Tensor) -> Array:
+    array: Array = value.detach().numpy()
+    return array

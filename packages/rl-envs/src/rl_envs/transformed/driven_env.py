@@ -1,0 +1,290 @@
+"""Environments that a transform steps: one action for several frames, steps behind a reset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_envs.batched.parallel import ParallelEnv
+from rl_envs.batched.serial import SerialEnv
+from rl_envs.env.done import RESET
+from rl_envs.env.env import EnvBase
+from rl_envs.env.partial_reset import mask_of, merge, reset_masks
+from rl_envs.gym.vector_env import GymVectorEnv
+from rl_layout import keys
+from rl_transforms import Driver, Place
+
+Rows = Literal["stand", "pass", "neither"]
+
+
+class DrivenEnv(EnvBase):
+    """An environment whose steps, or resets, a transform makes of several.
+
+    `TransformedEnv` puts one together where a `Driver` is among its transforms.
+
+    Args:
+        env: the environment that is driven.
+        driver: the transform.
+
+    Attributes:
+        env: the environment inside.
+        driver: the transform.
+
+    Raises:
+        ValueError: the rows of the environment cannot stand still as the transform needs it.
+
+    Example:
+        >>> from rl_transforms import FrameSkip
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = DrivenEnv(CountingEnv(5), FrameSkip(3))
+        >>> env.rollout(9)["next", "reward"].flatten().tolist()
+        [3.0, 2.0]
+    """
+
+    def __init__(self, env: EnvBase, driver: Driver) -> None:
+        _check(env, driver)
+        super().__init__(device=env.device, batch_size=env.batch_size)
+        self.env, self.driver = env, driver
+        self.batch_locked, self.check_values = env.batch_locked, False  # env checks its own
+        self.flags_agree = env.flags_agree
+        self.done_spec = driver.transform_done_spec(env.full_done_spec)
+        self.reward_spec = driver.transform_reward_spec(env.full_reward_spec)
+        self.observation_spec = driver.transform_observation_spec(env.observation_spec)
+        self.action_spec = driver.transform_action_spec(env.full_action_spec)
+        self.state_spec = driver.transform_state_spec(env.state_spec)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environment inside and the transform."""
+        following = self.env.set_seed(seed, static_seed)
+        self.driver.seed(seed)
+        return following
+
+    def check_place(self, place: Place) -> None:
+        """Refuse a place that the transform, or one further in, cannot work in."""
+        self.driver.check_place(place)
+        self.env.check_place(place)
+
+    # what the transform may do
+
+    def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
+        """Step some rows, or all.
+
+        Args:
+            root: `[*B]` with actions.
+            rows: bool `[*B]`, those to step; all where None.
+
+        Returns:
+            What lies behind the step; other rows hold nothing that counts.
+
+        Example:
+            >>> from rl_transforms import FrameSkip
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = DrivenEnv(SerialEnv(2, CountingEnv), FrameSkip(2))
+            >>> after = env.step_rows(env.rand_action(env.reset()), torch.tensor([True, False]))
+            >>> after["observation"].flatten().tolist(), after["done"].flatten().tolist()
+            ([1.0, 0.0], [False, True])
+        """
+        if rows is None or bool(rows.all()):
+            return self.env.step(root).get(keys.NEXT)
+        return step_some(self.env, root, rows)
+
+    def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+        """Reset some rows.
+
+        Args:
+            root: `[*B]`.
+            rows: bool `[*B]`, those to reset.
+
+        Returns:
+            The new root, in which the others are as they were.
+        """
+        return self.env.reset(root.copy().set(RESET, rows.unsqueeze(-1)))
+
+    def following(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Make the root that follows a step.
+
+        Args:
+            root: `[*B]`, what the step started from.
+            after: `[*B]`, what lies behind it.
+
+        Returns:
+            The root, without rewards and actions.
+        """
+        return self.env._advance(root.copy().set(keys.NEXT, after))
+
+    def over(self, after: TensorDictBase) -> Tensor:
+        """Tell which rows a step has ended.
+
+        Args:
+            after: `[*B]`, what lies behind it.
+
+        Returns:
+            bool `[*B]`.
+        """
+        done: Tensor = after.get(keys.DONE).squeeze(-1)
+        return done
+
+    def merge(self, old: TensorDictBase, new: TensorDictBase, rows: Tensor) -> TensorDictBase:
+        """Take some rows of one and the others of another.
+
+        Args:
+            old: `[*B]`.
+            new: `[*B]`, taken where the mask is True.
+            rows: bool `[*B]`.
+
+        Returns:
+            A new tensordict.
+        """
+        return merge(old, new, {(): rows.unsqueeze(-1)})
+
+    # what environments do
+
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return (self.env,)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        mask = None
+        if tensordict is None:
+            root = self.env.reset(**kwargs)
+        else:
+            masks = reset_masks(tensordict, self.done_groups, self.batch_size)
+            mask = mask_of(masks, ()).squeeze(-1)
+            root = self.env.reset(tensordict, **kwargs)
+        return self.driver.drive_reset(self, root, mask) if self._moves("reset") else root
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._moves("step"):
+            return self.driver.drive_step(self, tensordict)
+        return self.step_rows(tensordict)
+
+    def _moves(self, what: str) -> bool:
+        return self.driver.drives == what
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"env": self.env.state_dict(), "driver": dict(self.driver.state_dict())}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        self.env.load_state_dict(state["env"])
+        self.driver.load_state_dict(state["driver"])
+
+    def _close(self) -> None:
+        self.env.close()
+
+
+def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+    """Step some rows of an environment, where the others can stand still or do not count any more.
+
+    Args:
+        env: any environment.
+        root: `[*B]` with actions.
+        rows: bool `[*B]`, those to step.
+
+    Returns:
+        What lies behind the step. Rows that stood still hold zeros, and are done.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = SerialEnv(2, CountingEnv)
+        >>> after = step_some(env, env.rand_action(env.reset()), torch.tensor([False, True]))
+        >>> env.envs[0].state_dict()["state"]["count"].item()
+        0
+    """
+    from rl_envs.transformed.transformed_env import TransformedEnv
+
+    if isinstance(env, TransformedEnv):
+        return env._stepped_through(root, lambda inner, raw: step_some(inner, raw, rows))
+    if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
+        return step_some(env.env, root, rows)
+    if isinstance(env, SerialEnv):
+        parts = zip(env.envs, root.unbind(0), rows.unbind(0), strict=True)
+        return TensorDict.stack([_step_one(*part) for part in parts])
+    if isinstance(env, ParallelEnv):
+        return _step_processes(env, root, rows)
+    return env.step(root).get(keys.NEXT)
+
+
+def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+    if not bool(rows.any()):
+        return _resting(env)
+    after = env.step(root).get(keys.NEXT) if bool(rows.all()) else step_some(env, root, rows)
+    return after.select(*[key for key, _ in env._after_leaves])
+
+
+def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+    """Each process runs one environment, as `rows_of` has made sure."""
+    roots, going = root.unbind(0), rows.flatten().tolist()
+    env._num_moves += 1
+    for process, goes in enumerate(going):
+        if goes:
+            env.pool.begin(process, "step_each", [roots[process].clone()])
+    names = [key for key, _ in env._after_leaves]
+    resting = _resting(env)
+    stepped = [
+        env.pool.receive(process)[0].select(*names) if goes else resting[process]
+        for process, goes in enumerate(going)
+    ]
+    return TensorDict.stack(stepped)
+
+
+def _resting(env: EnvBase) -> TensorDictBase:
+    """What rows that stand still hold: nothing that counts, and they are done."""
+    after = env.observation_spec.zero().update(env.full_reward_spec.zero())
+    done = env.full_done_spec.zero()
+    for key, flag in keys.leaves(done):
+        done.set(key, torch.full_like(flag, key[-1] != keys.TRUNCATED))
+    return after.update(done)
+
+
+def rows_of(env: EnvBase) -> Rows:
+    """Tell what the rows of an environment can do while others step.
+
+    Args:
+        env: any environment.
+
+    Returns:
+        `"stand"` where they can stand still, `"pass"` where they step along, and may do so behind
+        the end of an episode until they are reset, and `"neither"`.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> [rows_of(env) for env in (SerialEnv(2, CountingEnv), CountingEnv(batch_size=(2,)))]
+        ['stand', 'pass']
+    """
+    from rl_envs.transformed.transformed_env import TransformedEnv
+
+    if env.resets_by_stepping:
+        return "neither"
+    if isinstance(env, SerialEnv):
+        found = {rows_of(inner) for inner in env.envs}
+        order: tuple[Rows, ...] = ("neither", "pass", "stand")
+        return next(kind for kind in order if kind in found)
+    if isinstance(env, ParallelEnv):
+        alone = len(env.pool) == env.batch_size.numel()
+        return "stand" if alone else "neither"
+    if env.batch_size.numel() == 1:
+        return "stand"
+    if isinstance(env, TransformedEnv):
+        return rows_of(env._inner)
+    if isinstance(env, DrivenEnv):
+        return "neither" if rows_of(env.env) == "neither" else "pass"
+    return "neither" if isinstance(env, GymVectorEnv) else "pass"
+
+
+def _check(env: EnvBase, driver: Driver) -> None:
+    name, who = type(driver).__name__, type(env).__name__
+    if () not in env.done_groups:
+        msg = f"{name} needs a done flag at the root: {who} ends its groups one by one."
+        raise ValueError(msg)
+    rows = rows_of(env)
+    if rows == "neither" or (driver.drives == "reset" and rows != "stand"):
+        msg = (
+            f"{name} needs rows that stand still while others step, which those of {who} cannot: "
+            f"put it into each environment, as SerialEnv(n, lambda: TransformedEnv(make(), {name}"
+            f"(...)))."
+        )
+        raise ValueError(msg)

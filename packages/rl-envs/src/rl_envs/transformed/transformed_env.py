@@ -1,0 +1,434 @@
+"""An environment seen through transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_envs.env import checks
+from rl_envs.env.arguments import check_kind
+from rl_envs.env.done import RESET
+from rl_envs.env.env import EnvBase
+from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
+from rl_envs.rollouts.arrays import Rows
+from rl_envs.rollouts.binding import Binding
+from rl_envs.rollouts.deferred_transforms import split_for
+from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.transformed.binding import TransformedBinding, pass_step
+from rl_envs.transformed.driven_env import DrivenEnv
+from rl_layout import keys
+from rl_transforms import (
+    ActionMask,
+    CatTensors,
+    Compose,
+    DoubleToFloat,
+    Driver,
+    DTypeCastTransform,
+    EndOfLife,
+    InitTracker,
+    Place,
+    StepCounter,
+    Transform,
+)
+
+Change = Transform | Callable[[TensorDictBase], TensorDictBase]
+
+
+class TransformedEnv(EnvBase):
+    r"""An environment whose data passes transforms: outputs in order, inputs in reverse.
+
+    A `TransformedEnv` inside a `TransformedEnv` is taken apart: one environment remains, with all
+    transforms in a row. What the policy writes under `"next"` passes the transforms as well, but
+    none of them can drop it.
+
+    A transform that takes steps of its own (`FrameSkip`, `NoopReset`) drives the environment with
+    the transforms in front of it.
+
+    Args:
+        base_env: any environment.
+        \*transforms: transforms, `Compose`s, or callables on a tensordict, in the order in which
+            outputs pass them; None for none yet.
+        transform: the last one, by name.
+
+    Attributes:
+        base_env: the environment inside, without transforms.
+        transforms: what its data passes.
+
+    Raises:
+        TypeError: it is no environment.
+        ValueError: a transform cannot sit in an environment.
+
+    Example:
+        >>> from rl_transforms import StepCounter
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = TransformedEnv(CountingEnv(5), StepCounter(max_steps=2))
+        >>> env.rollout(9)["next", "truncated"].flatten().tolist()
+        [False, True]
+    """
+
+    base_env: EnvBase
+    transforms: Compose
+
+    def __init__(
+        self, base_env: EnvBase, *transforms: Change | None, transform: Change | None = None
+    ) -> None:
+        _check_env(base_env)
+        given: list[Change] = [one for one in (*transforms, transform) if one is not None]
+        if isinstance(base_env, TransformedEnv):
+            given = [*base_env.transforms, *given]
+            started, base_env = base_env._is_started, base_env.base_env
+        else:
+            started = base_env._is_started
+        super().__init__(device=base_env.device, batch_size=base_env.batch_size)
+        self.base_env = base_env
+        self.batch_locked = base_env.batch_locked
+        self.check_values = base_env.check_values
+        self.resets_by_stepping = base_env.resets_by_stepping
+        self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
+        # an environment that goes on without a reset lacks what the transforms write at one
+        self._is_started = started and not given
+        self.transforms = Compose(*_unpacked(given))
+        self._describe()
+
+    def append_transform(self, transform: Change) -> TransformedEnv:
+        """Add a transform behind the others, in place.
+
+        Args:
+            transform: a transform, or a callable on a tensordict.
+
+        Returns:
+            The environment itself. It must be reset before its next step.
+
+        Raises:
+            ValueError: it cannot sit in an environment.
+
+        Example:
+            >>> from rl_transforms import InitTracker
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = TransformedEnv(CountingEnv()).append_transform(InitTracker())
+            >>> env.reset()["is_init"].item()
+            True
+        """
+        return self.insert_transform(len(self.transforms), transform)
+
+    def insert_transform(self, index: int, transform: Change) -> TransformedEnv:
+        """Add a transform ahead of the one at a place, in place.
+
+        Args:
+            index: the place, from 0 (nearest to the environment) to the number of transforms.
+            transform: a transform, or a callable on a tensordict.
+
+        Returns:
+            The environment itself. It must be reset before its next step.
+
+        Raises:
+            IndexError: there is no such place.
+            ValueError: it cannot sit in an environment.
+
+        Example:
+            >>> from rl_transforms import InitTracker, StepCounter
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = TransformedEnv(CountingEnv(), StepCounter())
+            >>> type(env.insert_transform(0, InitTracker()).transforms[0]).__name__
+            'InitTracker'
+        """
+        check_kind(index, int, "a place, a whole number")
+        if not 0 <= index <= len(self.transforms):
+            msg = f"expected a place from 0 to {len(self.transforms)}: got {index}."
+            raise IndexError(msg)
+        members: list[Change] = list(self.transforms)
+        Compose(transform).check_place("environment")
+        members[index:index] = _unpacked([transform])
+        self.transforms = Compose(*members)
+        self._split.clear()
+        self._describe()
+        self._is_started = False
+        return self
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environment inside, and transforms that step it."""
+        return self._inner.set_seed(seed, static_seed)
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Add random actions to a root, those that an `ActionMask` allows.
+
+        Args:
+            tensordict: a root `[*B]`; an empty one where None, unless actions are masked.
+
+        Returns:
+            A new tensordict with the actions.
+
+        Raises:
+            RuntimeError: actions are masked, and the environment was not reset yet.
+            ValueError: actions are masked, and there is no root to read the mask from.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> TransformedEnv(CountingEnv()).rand_action()["action"].shape
+            torch.Size([2])
+        """
+        acted = super().rand_action(tensordict)
+        if self._masks:
+            checks.check_started(self)
+            if tensordict is None:
+                msg = "random actions obey a mask here: pass the root that holds it."
+                raise ValueError(msg)
+        for one in self._masks:
+            assert tensordict is not None
+            acted.set(one.action_key, one.rand(tensordict, self.full_action_spec))
+        return acted
+
+    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
+        if request.policy is None and self._masks:  # nothing can be drawn ahead
+            request = replace(request, policy=self.rand_action)
+        return super()._played(request, root)
+
+    @property
+    def _inside(self) -> Sequence[EnvBase]:
+        return (self._inner,)
+
+    def check_place(self, place: Place) -> None:
+        """Refuse a place that a transform here, or further in, cannot work in."""
+        self.transforms.check_place(place)
+        self.base_env.check_place(place)
+
+    @property
+    def leftover(self) -> Leftover | None:
+        """Steps behind the end of the last rollout, where the environment inside has such."""
+        return self._inner.leftover
+
+    @leftover.setter
+    def leftover(self, leftover: Leftover | None) -> None:
+        self._inner.leftover = leftover
+
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
+        """Tell what must run at every step from what can be computed on finished rows.
+
+        A policy of unknown keys may read all that the environment shows.
+        """
+        waiting = Compose(*[one for one in self._outer if one.rows_only])
+        if in_keys is None:
+            return self, waiting
+        inner, finishing = self._parts(in_keys)
+        gone = {key for key, _ in self._observation_leaves}
+        gone -= {key for key, _ in inner._observation_leaves}
+        gone |= {keys.as_tuple(k) for one in finishing if not one.rows_only for k in one.out_keys}
+        return (self, waiting) if gone & set(in_keys) else (inner, finishing)
+
+    def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
+        """The environment behind the transforms that must step, and the others."""
+        stepping, waiting = postponed(*split_for(self._outer, in_keys))
+        place = tuple(id(one) for one in stepping)
+        if place not in self._split:
+            inner = TransformedEnv(self._inner, Compose(*stepping)) if stepping else self._inner
+            self._split[place] = inner, Compose(*waiting)
+        return self._split[place]
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
+        return TransformedBinding(self, root, after)
+
+    def _describe(self) -> None:
+        """Derive the specs, in the order that transforms rely on."""
+        self.transforms.check_place("environment")
+        self._inner, self._outer = driven(self.base_env, self.transforms)
+        self._masks: list[ActionMask] = list(getattr(self.base_env, "_masks", ()))
+        self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
+        self.mask_keys = [one.mask_key for one in self._masks]
+        change, base = self._outer, self._inner
+        self.flags_agree = base.flags_agree and all(map(_lets_flags_agree, self.transforms))
+        if base.resets_by_stepping:
+            checks.check_limits(change)
+        # what a reset is given travels in a tensordict
+        is_asked = any(getattr(one, "call_before_env_reset", False) for one in change)
+        self.native_rows = base.native_rows and not is_asked
+        self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
+        self.done_spec = change.transform_done_spec(base.full_done_spec)
+        self.observation_spec = change.transform_observation_spec(base.observation_spec)
+        self.action_spec = change.transform_action_spec(base.full_action_spec)
+        self.state_spec = change.transform_state_spec(base.state_spec)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if tensordict is None:
+            asked = self._outer.before_reset(TensorDict({}, self.batch_size))
+            if asked.is_empty():
+                return self._outer.reset(self._inner.reset(**kwargs))
+            whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
+            self._inner._is_started = True  # every row is about to be
+            raw = self._inner._fresh(asked.copy().set(RESET, whole), {(): whole}, kwargs)
+            return self._outer.reset(asked.update(raw))
+        masks = reset_masks(tensordict, self.done_groups, self.batch_size)
+        rows = mask_of(masks, ()).squeeze(-1)
+        asked = self._outer.before_reset(tensordict, rows)
+        raw = self._inner._fresh(asked, masks, kwargs)
+        # rows that go on keep what the root holds, which has passed the transforms already
+        root = merge(without_masks(asked, masks), raw, masks)
+        return self._outer.reset(root, rows)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._stepped_through(tensordict, lambda env, raw: env.step(raw).get(keys.NEXT))
+
+    def _stepped_through(
+        self,
+        tensordict: TensorDictBase,
+        step: Callable[[EnvBase, TensorDictBase], TensorDictBase],
+    ) -> TensorDictBase:
+        """Pass a root to a step of the environment inside, and what comes back to the outside."""
+        inner = self._outer.inv(tensordict)
+        if inner is None:
+            msg = "a transform held back what goes into the environment: it belongs in a buffer."
+            raise RuntimeError(msg)
+        given = tensordict.get(keys.NEXT, None)
+        return pass_step(self._outer, tensordict, step(self._inner, inner), given)
+
+    def _finished(self, batch: TensorDictBase) -> TensorDictBase:
+        for one in self._outer:
+            batch = one.rows(batch) if one.rows_only else batch
+        return self._inner._finished(batch)
+
+    def _get_state(self) -> dict[str, Any]:
+        return {
+            "base": self._inner.state_dict(),
+            "transforms": dict(self._outer.state_dict()),
+            "names": self._names,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        if state["names"] != self._names:
+            msg = f"the state is of the transforms {state['names']}: expected {self._names}."
+            raise ValueError(msg)
+        self._inner.load_state_dict(state["base"])
+        self._outer.load_state_dict(state["transforms"])
+
+    def _to(self, device: torch.device) -> None:
+        self.base_env.to(device)
+        self.transforms.to(device)
+        self.device = device
+        self._split.clear()
+        self._describe()
+
+    def _close(self) -> None:
+        self._inner.close()
+
+    def __repr__(self) -> str:
+        return f"TransformedEnv({self.base_env!r}, [{', '.join(self._names)}])"
+
+    @property
+    def _names(self) -> list[str]:
+        return [type(one).__name__ for one in self.transforms]
+
+
+def _lets_flags_agree(one: Transform) -> bool:
+    if not isinstance(one, StepCounter) or one.max_steps is None:
+        return True
+    return one.update_done or one.marks_limit
+
+
+def _check_env(thing: Any) -> None:
+    if not isinstance(thing, EnvBase):
+        msg = f"expected an environment: got {thing!r}. GymEnv makes one of an id."
+        raise TypeError(msg)
+
+
+def _unpacked(given: list[Change]) -> Iterator[Change]:
+    for one in given:
+        if isinstance(one, Compose):
+            yield from _unpacked(list(one))
+        else:
+            yield one
+
+
+def postponed(
+    stepping: list[Transform], waiting: list[Transform]
+) -> tuple[list[Transform], list[Transform]]:
+    """Let transforms wait as well that only stand in front of others that have nothing of theirs.
+
+    Args:
+        stepping: those to step with, in order.
+        waiting: those that wait, in order.
+
+    Returns:
+        The same two, with fewer of the first kind.
+
+    Example:
+        >>> from rl_transforms import RewardSum, StepCounter
+        >>> stepping, waiting = postponed([RewardSum(), StepCounter(5)], [])
+        >>> len(stepping), len(waiting)
+        (1, 1)
+    """
+    behind: list[Transform] = []
+    moved: list[Transform] = []
+    for one in reversed(stepping):
+        if one.online or any(_may_touch(other, one) for other in behind):
+            behind.insert(0, one)
+        else:
+            moved.insert(0, one)
+    if any(one.rows_only for one in waiting):  # which may have stood further in front
+        return stepping, waiting
+    return behind, [*moved, *waiting]
+
+
+def _may_touch(other: Transform, one: Transform) -> bool:
+    """Whether a transform may read or write what another one reads or writes."""
+    leafwise = type(other).step is Transform.step and type(other).reset is Transform.reset
+    named = (CatTensors, DoubleToFloat, DTypeCastTransform, InitTracker, StepCounter)
+    casts_all = isinstance(other, DTypeCastTransform) and not other.in_keys
+    if casts_all or not (leafwise or type(other) in named):
+        return True
+    mine = {keys.as_tuple(key) for key in (*one.in_keys, *one.out_keys)}
+    theirs = {keys.as_tuple(key) for key in (*other.in_keys, *other.out_keys)}
+    if isinstance(other, InitTracker | StepCounter):
+        theirs |= {key for key in mine if key[-1] in (other.name, *keys.DONE_KEYS)}
+    return any(a[: len(b)] == b or b[: len(a)] == a for a in mine for b in theirs)
+
+
+def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
+    """Put the environment together that transforms of their own steps drive.
+
+    Args:
+        base: the environment without transforms.
+        transforms: all of them, in order.
+
+    Returns:
+        The environment to step, and the transforms that its data passes then: all of them, and the
+        base itself, where none takes steps of its own.
+
+    Raises:
+        ValueError: two of them change the steps; one in front of a `FrameSkip` would see some
+            frames only; or rows cannot stand still.
+
+    Example:
+        >>> from rl_transforms import FrameSkip, StepCounter
+        >>> from rl_envs.testing import CountingEnv
+        >>> env, rest = driven(CountingEnv(), Compose(FrameSkip(2), StepCounter()))
+        >>> type(env).__name__, len(rest)
+        ('DrivenEnv', 1)
+    """
+    members = list(transforms)
+    drivers = {place: one for place, one in enumerate(members) if isinstance(one, Driver)}
+    if not drivers:
+        return base, transforms
+    skips = [place for place, one in drivers.items() if one.drives == "step"]
+    if len(skips) > 1:
+        names = [type(members[place]).__name__ for place in skips]
+        msg = f"expected one transform that makes a step of several: got {names}. Make them one."
+        raise ValueError(msg)
+    for one in drivers.values():  # what follows a reset is nearest to the environment
+        base = DrivenEnv(base, one) if one.drives == "reset" else base
+    first = skips[0] if skips else 0
+    before, behind = (
+        [one for one in part if not isinstance(one, Driver)]
+        for part in (members[:first], members[first:])
+    )
+    if skips:
+        skip = drivers[first]
+        if any(isinstance(one, EndOfLife) for one in before):
+            msg = f"EndOfLife in front of {type(skip).__name__} would mark the lives of the last "
+            raise ValueError(msg + "frame only: put it behind.")
+        base = DrivenEnv(TransformedEnv(base, Compose(*before)) if before else base, skip)
+    return base, Compose(*behind)

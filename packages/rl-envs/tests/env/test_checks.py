@@ -1,0 +1,29 @@
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_envs.env.checks import check_form, check_leaves, check_value
+from rl_specs import Bounded, Unbounded
+
+
+def test_dynamic_sizes_fit_any():
+    spec = Unbounded((3, -1))
+    check_form(("a",), spec, torch.zeros(3, 7), torch.Size(), "step")
+    with pytest.raises(ValueError, match=r"expected shape \(3, -1\), got \(5, 7\)"):
+        check_form(("a",), spec, torch.zeros(5, 7), torch.Size(), "step")
+
+
+def test_leading_sizes_count():
+    check_form(("a",), Unbounded((3,)), torch.zeros(5, 3), torch.Size([5]), "action")
+    with pytest.raises(ValueError, match=r"action \('a', 'b'\): expected shape \(5, 3\)"):
+        check_form(("a", "b"), Unbounded((3,)), torch.zeros(3), torch.Size([5]), "action")
+
+
+def test_a_missing_leaf_is_named_with_what_is_there():
+    with pytest.raises(KeyError, match=r"'a' is missing, the environment returned \['b'\]"):
+        check_leaves([(("a",), Unbounded((3,)))], TensorDict(b=torch.ones(1)), torch.Size(), "step")
+
+
+def test_long_values_are_summed_up():
+    with pytest.raises(ValueError, match=r"got values from 0\.0 to 5\.0"):
+        check_value(("a",), Bounded(0, 1, (30,)), torch.arange(30).clamp(max=5).float(), "step")

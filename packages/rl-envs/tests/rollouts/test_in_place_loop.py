@@ -1,0 +1,207 @@
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs.rollouts.in_place_loop import FIRST_STEPS, can_play
+from rl_envs.rollouts.tensordict_loop import Request
+from rl_specs import Unbounded
+from rl_transforms import TensorDictPrimer
+
+
+def policy():
+    weights = torch.linspace(-1, 1, 8).reshape(4, 2)
+    return TensorDictSequential(
+        TensorDictModule(lambda seen: seen @ weights, ["observation"], ["logits"]),
+        TensorDictModule(
+            lambda logits: nn.functional.one_hot(logits.argmax(-1), 2).bool(),
+            ["logits"],
+            ["action"],
+        ),
+    )
+
+
+def cartpoles(number):
+    make = lambda: GymEnv("CartPole-v1", max_episode_steps=13)  # noqa: E731
+    return SerialEnv(number, make) if number else make()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("break_when_any_done", [True, False])
+def test_the_fast_path_plays_what_the_slow_one_does(number, break_when_any_done):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        batches.append(env.rollout(41, policy(), break_when_any_done=break_when_any_done))
+    one, other = batches
+    assert one.shape == other.shape
+    assert one.names == other.names
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_fast_path_waits_for_all_rows_as_the_slow_one_does(number):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        waits = {"break_when_any_done": False, "break_when_all_done": True}
+        batches.append(env.rollout(41, policy(), **waits))
+        batches.append(env.rollout(41, policy(), break_when_any_done=False))
+    for one, other in zip(batches[:2], batches[2:], strict=True):
+        assert (one == other).all()
+    assert batches[0]["next", "done"][..., -1, :].any()
+    assert batches[0]["next", "done"].any(-2).all()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_fast_path_goes_on_from_a_root_as_the_slow_one_does(number):
+    batches = []
+    for fast in (True, False):
+        env = cartpoles(number)
+        env.native_rows = fast
+        env.set_seed(5)
+        first = env.rollout(9, policy(), break_when_any_done=False)
+        root = env.maybe_reset(env._advance(first[..., -1]))
+        given = root.clone()
+        going_on = {"auto_reset": False, "break_when_any_done": False}
+        batches.append(env.rollout(30, policy(), tensordict=root, **going_on))
+        assert (root == given).all()
+    assert (batches[0] == batches[1]).all()
+    assert set(batches[0].keys(True, True)) == set(batches[1].keys(True, True))
+
+
+def test_a_root_with_more_than_the_environment_shows_takes_the_slow_path():
+    env = GymEnv("CartPole-v1")
+    root = env.reset()
+    assert can_play(env, Request(3), root)
+    root["goal"] = torch.ones(2)
+    assert not can_play(env, Request(3), root)
+    assert env.rollout(1, auto_reset=False, tensordict=root)["goal"].tolist() == [[1, 1]]
+    with pytest.raises(ValueError, match="expected batch size"):
+        env.rollout(1, auto_reset=False, tensordict=root.unsqueeze(0))
+
+
+def test_random_actions_lie_in_their_spec():
+    env = GymEnv("Pendulum-v1")
+    batch = env.rollout(7)
+    assert env.action_spec.is_in(batch["action"])
+    assert len(batch["action"].unique()) == 7
+
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    bad_at = None
+
+    def reset(self, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, "float32"), {}
+
+    def step(self, action):
+        self.steps += 1
+        value = np.nan if self.steps == self.bad_at else (self.steps % 7) / 7
+        return np.full(2, value, "float32"), float(self.steps), False, False, {}
+
+
+def test_room_for_steps_grows_as_it_is_needed():
+    num_steps = 2 * FIRST_STEPS + 3
+    batch = GymEnv(Endless()).rollout(num_steps)
+    assert batch["next", "reward"].flatten().tolist() == list(range(1, num_steps + 1))
+    assert torch.equal(batch["observation"][1:], batch["next", "observation"][:-1])
+    assert (batch["action"].sum(-1) == 1).all()
+
+
+def test_room_grows_for_a_policy_too():
+    turns = []
+
+    def act(seen):
+        turns.append(len(turns))
+        return torch.tensor([True, False])
+
+    batch = GymEnv(Endless()).rollout(
+        FIRST_STEPS + 2, TensorDictModule(act, ["observation"], ["action"])
+    )
+    assert batch["action"][:, 0].all()
+    assert len(turns) == FIRST_STEPS + 3  # once more, to verify the plan
+
+
+def test_nan_is_refused():
+    env = GymEnv(Endless())
+    env.env.bad_at = 3
+    with pytest.raises(ValueError, match="'observation' holds NaN"):
+        env.rollout(5)
+
+
+def test_set_truncated_marks_the_last_step():
+    batch = GymEnv(Endless()).rollout(3, set_truncated=True)
+    assert batch["next", "truncated"].flatten().tolist() == [False, False, True]
+
+
+def test_set_truncated_leaves_a_terminated_step_alone():
+    batch = GymEnv("CartPole-v1").rollout(500, set_truncated=True)
+    assert batch["next", "terminated"][-1]
+    assert not batch["next", "truncated"].any()
+
+
+def test_callbacks_take_the_slow_path():
+    env = GymEnv(Endless())
+    assert can_play(env, Request(3))
+    assert not can_play(env, Request(3, callback=print))
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "words"),
+    [
+        (lambda seen: torch.zeros(5).bool(), ValueError, r"'action': expected shape \(2,\)"),
+        (lambda seen: torch.ones(2) / 2, TypeError, "'action': expected dtype torch.bool"),
+    ],
+)
+def test_a_wrong_action_is_refused(act, error, words):
+    with pytest.raises(error, match=words):
+        GymEnv(Endless()).rollout(3, TensorDictModule(act, ["observation"], ["action"]))
+
+
+def test_a_policy_without_an_action_is_refused():
+    with pytest.raises(KeyError, match="'action' is missing"):
+        GymEnv(Endless()).rollout(3, TensorDictModule(nn.Identity(), ["observation"], ["other"]))
+
+
+def test_a_policy_that_overwrites_an_entry_in_another_form_is_refused():
+    policy = TensorDictModule(
+        lambda seen: (torch.tensor([True, False]), seen.double()),
+        ["observation"],
+        ["action", "observation"],
+    )
+    with pytest.raises(ValueError, match="'observation' overwrites an entry"):
+        GymEnv(Endless()).rollout(3, policy)
+
+
+def test_a_policy_output_must_begin_with_the_batch():
+    env = SerialEnv(3, lambda: GymEnv(Endless()))
+    policy = TensorDictModule(
+        lambda seen: (torch.eye(2)[[0, 1, 0]].bool(), torch.zeros(5)),
+        ["observation"],
+        ["action", "extra"],
+    )
+    with pytest.raises((ValueError, RuntimeError), match=r"batch"):
+        env.rollout(2, policy)
+
+
+def test_a_recurrent_state_lives_on_where_room_grows():
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), expand_specs=True)
+    env = TransformedEnv(GymEnv(Endless()), primer)
+    policy = TensorDictModule(
+        lambda hidden: (torch.tensor([True, False]), hidden + 1),
+        ["hidden"],
+        ["action", ("next", "hidden")],
+    )
+    batch = env.rollout(FIRST_STEPS + 3, policy)
+    assert batch["hidden"].flatten().tolist() == list(range(FIRST_STEPS + 3))

@@ -1,0 +1,278 @@
+import pytest
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs.transformed.binding import TransformedBinding
+from rl_specs import Unbounded
+from rl_transforms import (
+    CatTensors,
+    Compose,
+    DoubleToFloat,
+    DTypeCastTransform,
+    ExcludeTransform,
+    FlattenObservation,
+    InitTracker,
+    ObservationNorm,
+    RenameTransform,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    SelectTransform,
+    SignTransform,
+    StepCounter,
+    TensorDictPrimer,
+    Transform,
+    UnsqueezeTransform,
+)
+
+
+def ten():
+    """Cheap transforms of all kinds."""
+    return Compose(
+        InitTracker(),
+        StepCounter(max_steps=7),
+        RewardScaling(0.5, 2.0),
+        RewardClipping(-1, 1),
+        SignTransform(["reward"], ["sign"]),
+        RewardSum(),
+        ObservationNorm(0.1, 0.7, ["observation"], ["normed"]),
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"], ["wide"]),
+        CatTensors(["normed", "observation"], "both", del_keys=False),
+        UnsqueezeTransform(-1, ["both"], ["column"]),
+    )
+
+
+class Shift(Transform):
+    def apply_leaf(self, value):
+        return value + 10
+
+    def leaf_spec(self, spec):
+        return Unbounded(spec.shape, dtype=spec.dtype)
+
+
+def memory():
+    return TensorDictPrimer(hidden=Unbounded((3,)), expand_specs=True, default_value=2.0)
+
+
+CHANGES = {
+    "trackers": lambda: Compose(InitTracker(), StepCounter(max_steps=7), RewardSum()),
+    "in place": lambda: Shift(["observation"]),
+    "new key": lambda: Shift(["observation"], ["shifted"]),
+    "cast": lambda: DTypeCastTransform(torch.float32, torch.float64, ["observation"]),
+    "cast and count": lambda: Compose(
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"]), StepCounter(5)
+    ),
+    "rename": lambda: Compose(
+        RenameTransform(["observation"], ["seen"]), RenameTransform(["seen"], ["observation"])
+    ),
+    "select": lambda: Compose(InitTracker(), SelectTransform("observation")),
+    "ten": lambda: ten(),
+    "sizes": lambda: Compose(
+        UnsqueezeTransform(-1),
+        FlattenObservation(-2, -1),
+        UnsqueezeTransform(-2, ["reward"], ["tall"]),
+    ),
+    "names": lambda: Compose(
+        RenameTransform(["observation"], [("seen", "all")], create_copy=True),
+        CatTensors([("seen", "all"), "observation"], "both", del_keys=False),
+        DoubleToFloat(),
+        RenameTransform(["reward"], ["paid"], create_copy=True),
+    ),
+    "back and forth": lambda: Compose(
+        DTypeCastTransform(torch.float32, torch.float64, ["observation"]),
+        ObservationNorm(0.5, 3.0, standard_normal=True),
+        DTypeCastTransform(torch.float64, torch.float32, ["observation"]),
+    ),
+    "bits": lambda: Compose(
+        RewardScaling(0.1, 0.7),
+        ObservationNorm(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor(0.3)),
+    ),
+    "exclude": lambda: Compose(Shift(["observation"], ["shifted"]), ExcludeTransform("shifted")),
+}
+
+
+def policy():
+    torch.manual_seed(2)
+    cell, head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def step(seen, hidden):
+        return torch.tanh(cell(seen.float()) + hidden)
+
+    def act(hidden):
+        return nn.functional.one_hot(head(hidden).argmax(-1), 2).bool()
+
+    return TensorDictSequential(
+        TensorDictModule(step, ["observation", "hidden"], [("next", "hidden")]),
+        TensorDictModule(act, [("next", "hidden")], ["action"]),
+    )
+
+
+ORDERS = [(name, first) for name in CHANGES for first in (True, False) if name != "select"]
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize(("name", "first"), [*ORDERS, ("select", False)])
+def test_columns_hold_what_tensordicts_would(name, number, first):
+    batches = []
+    for fast in (True, False):
+        env = GymEnv("CartPole-v1")
+        if number:
+            env = SerialEnv(number, lambda: GymEnv("CartPole-v1", max_episode_steps=11))
+        changes = [memory(), CHANGES[name]()]
+        env = TransformedEnv(env, Compose(*(changes if first else reversed(changes))))
+        env.native_rows = fast
+        env.set_seed(5)
+        batches.append(env.rollout(41, policy(), break_when_any_done=False))
+    one, other = batches
+    assert one.names == other.names
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert one["hidden"].unique().numel() > 10
+
+
+def recurrent():
+    """Reads where trajectories begin, writes one state, and leaves another to be carried on."""
+
+    def act(hidden, kept, is_init):
+        turn = (hidden[..., 0] + kept[..., 0] + is_init[..., 0]).long() % 2
+        return nn.functional.one_hot(turn, 2).bool(), hidden + 1
+
+    return TensorDictModule(act, ["hidden", "kept", "is_init"], ["action", ("next", "hidden")])
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_states_that_nothing_else_touches_are_carried_on(number):
+    batches = []
+    for fast in (True, False):
+        env = GymEnv("CartPole-v1", max_episode_steps=11)
+        if number:
+            env = SerialEnv(number, lambda: GymEnv("CartPole-v1", max_episode_steps=11))
+        kept = TensorDictPrimer(kept=Unbounded((2,)), expand_specs=True, default_value=7.0)
+        env = TransformedEnv(env, Compose(InitTracker(), memory(), kept))
+        env.native_rows = fast
+        env.set_seed(5)
+        batches.append(env.rollout(41, recurrent(), break_when_any_done=False))
+    one, other = batches
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert one["hidden"].max() == 12  # eleven steps from 2
+    assert (one["next", "kept"] == 7).all()
+
+
+class Late(Shift):
+    online = False
+
+    def rows(self, batch, last=None):
+        return self.forward(batch)
+
+
+def test_what_can_wait_is_computed_on_finished_rows():
+    env = TransformedEnv(
+        GymEnv("CartPole-v1"), Compose(InitTracker(), StepCounter(), RewardSum(), Late(["reward"]))
+    )
+    stepping, finishing = env.split([("is_init",)])
+    assert [type(one) for one in stepping.transforms] == [InitTracker]
+    assert [type(one) for one in finishing] == [StepCounter, RewardSum, Late]
+    assert env.split([("is_init",), ("observation",)])[0] is stepping
+    assert env.split([("observation",)])[0] is env.base_env
+    batch = env.rollout(30, break_when_any_done=False)
+    assert (batch["next", "reward"] == 11).all()  # shifted once
+    assert torch.equal(batch["next", "episode_reward"].long(), batch["step_count"] + 1)
+    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
+
+
+@pytest.mark.parametrize("in_keys", [None, [("step_count",)], [("observation",)]])
+def test_nothing_waits_that_a_policy_may_read(in_keys):
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), Late(["observation"])))
+    stepping, finishing = env.split(in_keys)
+    assert stepping is env
+    assert len(finishing) == 0
+
+
+def test_what_is_inserted_steps_or_waits_too():
+    env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
+    assert env.split([])[0] is env.base_env
+    env.append_transform(RewardSum())
+    assert [type(one) for one in env.split([])[1]] == [InitTracker, RewardSum]
+    env.insert_transform(1, Shift(["observation"]))
+    stepping, finishing = env.split([])
+    assert [type(one) for one in stepping.transforms] == [InitTracker, Shift]
+    assert [type(one) for one in finishing] == [RewardSum]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_root_goes_on_with_its_own_counts(marked):
+    batches = []
+    for fast in (True, False):
+        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(InitTracker(), *counts()))
+        env.native_rows = fast
+        env.set_seed(5)
+        first = env.rollout(4, policy=_right)
+        root = env.maybe_reset(env._advance(first[-1])).exclude("action")
+        root["is_init"] = torch.tensor([marked])  # a cut that the environment knows nothing of
+        act = TensorDictModule(lambda seen: torch.eye(2)[1].bool(), ["observation"], ["action"])
+        batches.append(env.rollout(25, act, auto_reset=False, tensordict=root))
+    one, other = batches
+    assert one["step_count"][0].item() == 4
+    assert one["is_init"][0].item() is marked
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+def counts():
+    return StepCounter(), RewardSum()
+
+
+def _right(root):
+    return root.set("action", torch.tensor([False, True]))
+
+
+@pytest.fixture
+def steps_through_tensordicts(monkeypatch):
+    """Counts the steps that were not calls on arrays."""
+    counted = []
+    original = TransformedBinding._step_through_tensordicts
+
+    def counting(self, t):
+        counted.append(t)
+        return original(self, t)
+
+    monkeypatch.setattr(TransformedBinding, "_step_through_tensordicts", counting)
+    return counted
+
+
+@pytest.mark.parametrize(
+    "name", ["ten", "sizes", "names", "back and forth", "bits", "select", "exclude"]
+)
+def test_cheap_transforms_step_on_arrays(name, steps_through_tensordicts):
+    change = CHANGES[name]()
+    if name == "exclude":  # the shift of a test has no twin
+        change = ExcludeTransform("observation")
+    env = TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), change)
+    env.rollout(9, lambda root: env.rand_action(root), break_when_any_done=False)
+    assert steps_through_tensordicts == []
+
+
+def test_what_has_no_twin_steps_through_tensordicts(steps_through_tensordicts):
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(Shift(["observation"]), StepCounter(9)))
+    env.rollout(3, lambda root: env.rand_action(root))
+    assert steps_through_tensordicts == [0, 1, 2]
+
+
+def test_rows_that_only_reset_others_see_no_transformed_values_of_them():
+    batches = []
+    for fast in (True, False):
+        base = SerialEnv(3, lambda: GymEnv("CartPole-v1"))
+        env = TransformedEnv(base, ten())
+        env.native_rows = fast
+        env.set_seed(4)
+        torch.manual_seed(4)
+        batches.append(
+            env.rollout(60, lambda root, e=env: e.rand_action(root), break_when_any_done=False)
+        )
+    one, other = batches
+    assert (one["next", "done"].sum(1) > 2).all()
+    for key in one.keys(True, True):
+        assert torch.equal(one[key], other[key]), key

@@ -1,0 +1,87 @@
+"""Rows of a batch and the pairs of neighbours among them, for the layout checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout.checks.report import Finding
+from rl_layout.keys import NestedKey
+from rl_layout.segments.markers import Markers
+
+
+class Rows:
+    """The flat rows of a batch with their markers; neighbours are adjacent along time.
+
+    A flag on pairs stands on the later row of the two.
+
+    Attributes:
+        markers: the markers of the batch.
+        slice_ids: int64 ``[N]``, slices of a sample; None where it is none.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> rows = Rows(Markers.of(trajectories([2, 3])))
+        >>> rows.after(rows.boundary).tolist()
+        [False, False, True, False, False]
+    """
+
+    def __init__(self, markers: Markers, slice_ids: Tensor | None = None) -> None:
+        self.markers = markers
+        self.slice_ids = slice_ids
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.markers.batch_shape.numel()
+
+    @cached_property
+    def real(self) -> Tensor:
+        """Real rows, bool ``[N]``."""
+        mask = self.markers.mask
+        return torch.ones(self.size, dtype=torch.bool) if mask is None else mask.cpu()
+
+    @cached_property
+    def boundary(self) -> Tensor:
+        """Rows at which the environment, or a cut marked as a truncation, ended a trajectory."""
+        found = self.markers.boundary()
+        return torch.zeros(self.size, dtype=torch.bool) if found is None else found.cpu()
+
+    @cached_property
+    def paired(self) -> Tensor:
+        """Rows that have a real neighbour before them and are real, bool ``[N]``."""
+        first = torch.arange(self.size) % self.markers.batch_shape[-1] == 0
+        return self.real & self.after(self.real) & ~first
+
+    @cached_property
+    def new_slice(self) -> Tensor:
+        """Rows that begin another slice of a sample, bool ``[N]``."""
+        if self.slice_ids is None:
+            return torch.zeros(self.size, dtype=torch.bool)
+        return self.paired & self.changed(self.slice_ids)
+
+    def after(self, flag: Tensor) -> Tensor:
+        """Move a flag from each row to the one after it, bool ``[N]``."""
+        moved = torch.zeros(self.size, dtype=torch.bool)
+        moved[1:] = flag[:-1].cpu()
+        return moved
+
+    def changed(self, values: Tensor, step: int = 0) -> Tensor:
+        """Rows whose value is not ``step`` more than the one before, bool ``[N]``."""
+        moved = torch.zeros(self.size, dtype=torch.bool)
+        moved[1:] = (values[1:] != values[:-1] + step).cpu()
+        return moved
+
+    def found(
+        self, severity: Literal["error", "note"], key: NestedKey, where: Tensor, message: str
+    ) -> Iterator[Finding]:
+        """Report the rows of a flag as one finding, or none."""
+        rows = where.cpu().nonzero()[:, 0]
+        if len(rows):
+            place = np.unravel_index(int(rows[0]), tuple(self.markers.batch_shape))
+            yield Finding(severity, key, tuple(map(int, place)), len(rows), message)

@@ -1,0 +1,1 @@
+"""Splitting, joining and TED codecs."""

@@ -1,0 +1,290 @@
+"""TED batches with every observation stored once, and back, bit for bit.
+
+A leaf that stands both at the root and under ``"next"`` is stored once per step, plus the one
+that follows the last step of each trajectory, provided that it is the same, bit for bit,
+wherever one step follows another. Every other leaf is stored as it is. Nothing is assumed, so
+the way back is exact for any dtype, for n-step rows and behind a running normaliser.
+
+The compact form of a batch of N rows in S trajectories is a tensordict without batch size:
+
+==================  ==============================================================
+``"shared"``        leaves ``[N + S, ...]``, or jagged ``[S, j + 1, ...]``
+``"steps"``         the other leaves ``[N, ...]``, or jagged ``[S, j, ...]``
+``"lengths"``       int64 ``[S]``, steps of each trajectory
+``"batch_shape"``   int64, ``[N]`` or ``[*B, T]``
+``"dimensions"``    uint8, JSON: names of the dimensions, and what groups have of their own
+==================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple, require
+from rl_layout.segments.flat_views import bits
+from rl_layout.segments.segments import Segments
+from rl_layout.tensordict_fast import build, nest, tensors
+
+Leaves = dict[tuple[str, ...], Tensor]
+
+
+class TED2Flat:
+    """Store a TED batch with every observation once.
+
+    Attributes:
+        shift: rows by which the oldest one lies from the front of a full ring; 0 by default.
+        is_full: whether the batch is a full ring; recorded for the reader.
+
+    Args:
+        done_key: cut behind this flag alone; every marker by default.
+        shift_key: entry that records ``shift``.
+        is_full_key: entry that records ``is_full``.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> flat = TED2Flat()(batch := trajectories([2, 3]))
+        >>> flat["shared", "observation"].shape, bool((Flat2TED()(flat) == batch).all())
+        (torch.Size([7, 2]), True)
+    """
+
+    def __init__(
+        self,
+        done_key: NestedKey | None = None,
+        shift_key: str = "shift",
+        is_full_key: str = "is_full",
+    ) -> None:
+        self.done_key = done_key
+        self.shift_key = shift_key
+        self.is_full_key = is_full_key
+        self.shift = 0
+        self.is_full = False
+
+    def __call__(self, data: TensorDictBase) -> TensorDict:
+        """Compact a batch.
+
+        Args:
+            data: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.
+
+        Returns:
+            The compact form, as the module describes it.
+
+        Raises:
+            KeyError: no marker, or not the given one, is there.
+            ValueError: the batch is empty, or a marker does not fit it.
+            TypeError: a leaf is not a tensor.
+        """
+        batch = _roll(data, -self.shift)
+        segments = _rows_of(batch, self.done_key)
+        leaves = {key: segments.gather(value) for key, value in tensors(batch).items()}
+        shared = [key for key in leaves if _is_shared(key, leaves, segments)]
+        firsts, lasts = _places(segments)
+        once = {}
+        for key in shared:
+            root, after = leaves.pop(key), leaves.pop(keys.next_key(key))
+            both = root.new_empty((segments.num_rows + len(segments), *root.shape[1:]))
+            bits(both)[firsts] = bits(root)
+            bits(both)[lasts] = bits(after)[segments.lasts]
+            once[key] = both
+        packed = self._pack(once, leaves, segments)
+        return packed.set("dimensions", _dimensions_of(data))
+
+    def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
+        rows = segments.num_rows
+        return TensorDict(
+            {
+                "shared": build(nest(once), torch.Size([rows + len(segments)])),
+                "steps": build(nest(steps), torch.Size([rows])),
+                "lengths": segments.lengths.clone(),  # the caller may change them
+                "batch_shape": torch.tensor(segments.batch_shape),
+                self.shift_key: torch.tensor(self.shift),
+                self.is_full_key: torch.tensor(self.is_full),
+            }
+        )
+
+
+class Flat2TED:
+    """Bring a batch back that `TED2Flat` compacted.
+
+    Args:
+        shift_key: entry that records the shift.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> Flat2TED()(TED2Flat()(batch))["next", "observation"].shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, shift_key: str = "shift") -> None:
+        self.shift_key = shift_key
+
+    def __call__(self, data: TensorDictBase) -> TensorDict:
+        """Expand a compact batch.
+
+        Args:
+            data: what `TED2Flat` returned.
+
+        Returns:
+            The TED tensordict that it was made of, with the names of its dimensions and the batch
+            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
+
+        Raises:
+            KeyError: an entry of the compact form is missing.
+            ValueError: the numbers of rows contradict the lengths.
+        """
+        missing = {"shared", "steps", "lengths", "batch_shape", self.shift_key} - set(data.keys())
+        if missing:
+            msg = f"not the compact form of a batch: {sorted(missing)} is missing."
+            raise KeyError(msg)
+        shape = torch.Size(data["batch_shape"].tolist())
+        once, steps = tensors(data["shared"]), tensors(data["steps"])
+        segments = Segments.from_lengths(data["lengths"])
+        _check_rows(shape, once, steps, segments)
+        firsts, _ = _places(segments)
+        for key, both in once.items():
+            steps[key] = both.index_select(0, firsts)
+            steps[keys.next_key(key)] = both.index_select(0, firsts + 1)
+        whole = {key: value.reshape(*shape, *value.shape[1:]) for key, value in steps.items()}
+        names = [*[None] * (len(shape) - 1), keys.TIME]
+        made = _roll(build(nest(whole), shape, names), int(data[self.shift_key]))
+        written = data.get("dimensions", None)
+        return made if written is None else _with_dimensions(made, written)
+
+
+class TED2Nested(TED2Flat):
+    """Store a TED batch with every observation once, one trajectory per row of jagged leaves.
+
+    Takes what `TED2Flat` takes. Shared leaves of a trajectory of j steps have j + 1 rows.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> nested = TED2Nested()(trajectories([2, 3]))
+        >>> [len(row) for row in nested["shared", "observation"].unbind()]
+        [3, 4]
+    """
+
+    def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
+        packed = super()._pack({}, {}, segments)
+        exact = Segments.from_lengths(segments.lengths)
+        longer = Segments.from_lengths(segments.lengths + 1)
+        size = torch.Size([len(segments)])
+        once = {key: longer.nest(value) for key, value in once.items()}
+        steps = {key: exact.nest(value) for key, value in steps.items()}
+        packed["shared"], packed["steps"] = build(nest(once), size), build(nest(steps), size)
+        return packed
+
+
+class Nested2TED(Flat2TED):
+    """Bring a batch back that `TED2Nested` compacted.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> bool((Nested2TED()(TED2Nested()(batch)) == batch).all())
+        True
+    """
+
+    def __call__(self, data: TensorDictBase) -> TensorDict:
+        """Expand a compact batch.
+
+        Args:
+            data: what `TED2Nested` returned.
+
+        Returns:
+            The TED tensordict that it was made of, with the names of its dimensions and the batch
+            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
+
+        Raises:
+            KeyError: an entry of the compact form is missing.
+            ValueError: the numbers of rows contradict the lengths.
+        """
+        flat = data.copy()
+        for name in ("shared", "steps"):
+            if name in flat:
+                jagged = tensors(flat[name])
+                flat[name] = TensorDict(nest({key: v.values() for key, v in jagged.items()}))
+        return super().__call__(flat)
+
+
+def _dimensions_of(batch: TensorDictBase) -> Tensor:
+    """The names of the dimensions of a batch, and groups that have their own, as JSON."""
+    groups = []
+    for key in batch.keys(include_nested=True):
+        group = batch.get(key)
+        if isinstance(group, TensorDictBase) and not is_non_tensor(group):
+            groups.append([as_tuple(key), group.batch_size[batch.ndim :], group.names])
+    text = json.dumps({"names": batch.names, "groups": groups})
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _with_dimensions(batch: TensorDict, written: Tensor) -> TensorDict:
+    """Give a batch and its groups the dimensions that were written down."""
+    try:
+        found: dict[str, Any] = json.loads(bytes(written.tolist()))
+        batch.names = found["names"]
+        # what is set on a group is set on those inside it too
+        for key, size, names in sorted(found["groups"], key=lambda group: len(group[0])):
+            group = batch.get(tuple(key), None)
+            if group is not None:  # it held leaves
+                group.batch_size = torch.Size([*batch.batch_size, *size])
+                group.names = names
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        msg = f"'dimensions' does not fit a batch {list(batch.batch_size)}: the data is altered."
+        raise ValueError(msg) from error
+    return batch
+
+
+def _rows_of(batch: TensorDictBase, done_key: NestedKey | None) -> Segments:
+    """The trajectories of all rows, padding rows included: none may be lost."""
+    if done_key is None:
+        return Segments.of(batch.exclude(keys.MASK))
+    return Segments.from_ends(require(batch, done_key))
+
+
+def _is_shared(key: tuple[str, ...], leaves: Leaves, segments: Segments) -> bool:
+    """Whether a leaf under ``"next"`` repeats the next row's wherever one row follows another."""
+    root, after = leaves[key], leaves.get(keys.next_key(key))
+    if after is None or key[0] == keys.NEXT:
+        return False
+    if after.dtype != root.dtype or after.shape != root.shape:
+        return False
+    goes_on = torch.ones(segments.num_rows, dtype=torch.bool, device=root.device)
+    goes_on[segments.lasts] = False
+    same = bits(after[:-1]) == bits(root[1:])
+    every = same.reshape(len(same), math.prod(same.shape[1:])).all(1)
+    return bool((every | ~goes_on[:-1]).all())
+
+
+def _places(segments: Segments) -> tuple[Tensor, Tensor]:
+    """Rows of the steps, and of what follows each trajectory, among ``[N + S]`` shared rows."""
+    numbers = torch.arange(len(segments), device=segments.starts.device)
+    steps = torch.arange(segments.num_rows, device=numbers.device) + segments.spread(numbers)
+    return steps, segments.lasts + numbers + 1
+
+
+def _check_rows(shape: torch.Size, once: Leaves, steps: Leaves, segments: Segments) -> None:
+    rows = segments.num_rows
+    wrong = [key for key, value in steps.items() if len(value) != rows]
+    wrong += [key for key, value in once.items() if len(value) != rows + len(segments)]
+    if wrong or shape.numel() != rows:
+        msg = (
+            f"lengths add up to {rows} rows in {len(segments)} trajectories: batch shape "
+            f"{list(shape)} or leaves {wrong} say otherwise. The data is truncated or altered."
+        )
+        raise ValueError(msg)
+
+
+def _roll(batch: TensorDictBase, shift: int) -> TensorDictBase:
+    """The batch with its last dimension turned by `shift` rows."""
+    if not shift:
+        return batch
+    steps = batch.batch_size[-1]
+    order = (torch.arange(steps, device=batch.device) - shift) % steps
+    return batch[(..., order)]

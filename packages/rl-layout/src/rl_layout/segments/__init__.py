@@ -1,0 +1,1 @@
+"""Markers and the segments derived from them."""

@@ -1,0 +1,371 @@
+"""Whether observations contradict that a row continues the one before it.
+
+Where ids or steps are missing, neighbours along a dimension that is not named ``"time"`` continue
+each other only if ``("next", observation)`` of the earlier row and ``observation`` of the later one
+are equal bit for bit, where both are stored.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_key
+from rl_layout.segments.flat_views import bits, is_plain
+from rl_layout.tensordict_fast import find
+
+warned: set[tuple[NestedKey, ...]] = set()
+"""Observations that a warning has named: each is said once. Clear it to hear it again."""
+
+LEAST_PROOF = 8
+"""Fewer rows than this prove nothing against a leaf that contradicts them."""
+
+_PROBE = 64  # elements of a long row that are looked at first
+_PIECE = 4_194_304  # bytes that are compared at once
+_NO_OBSERVATIONS = {
+    *keys.DONE_KEYS,
+    keys.IS_INIT,
+    keys.REWARD,
+    "action",
+    # what networks make of observations may be made again with other weights
+    "state_value",
+    "action_value",
+    "chosen_action_value",
+    "state_action_value",
+    "log_prob",
+    "action_log_prob",
+    "sample_log_prob",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What observations say of the neighbours along one dimension of a batch.
+
+    Attributes:
+        contradicts: bool ``[*B, T]``, True at row i where the row behind it along the dimension
+            holds another observation than ``("next", observation)`` of row i says.
+        compared: bool ``[*B, T]``, rows that were compared: no marker cuts behind them.
+        leaves: root keys of the observations that contradict somewhere.
+        dim: the dimension, not negative.
+
+    Example:
+        >>> from rl_layout import EndKind
+        >>> from rl_layout.synthetic import environments
+        >>> batch = environments(3, 4, [9], [EndKind.CUT]).exclude("collector", "is_init")
+        >>> batch.names = None
+        >>> found = compare_neighbours(batch, 0)
+        >>> found.count, int(found.compared.sum()), found.leaves
+        (8, 8, ('observation',))
+    """
+
+    contradicts: Tensor
+    compared: Tensor
+    leaves: tuple[NestedKey, ...]
+    dim: int
+
+    @cached_property
+    def count(self) -> int:
+        """Number of rows that the row behind contradicts."""
+        return int(self.contradicts.sum())
+
+    @cached_property
+    def is_rule(self) -> bool:
+        """Whether most neighbours contradict, two at least: the dimension is hardly time."""
+        return self.count > 1 and 2 * self.count > int(self.compared.sum())
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """Warn where contradiction is the rule, once for the same observations.
+
+        Args:
+            stacklevel: as of `warnings.warn`, seen from the caller.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> batch = trajectories([2, 3]).exclude("collector", "is_init")
+            >>> batch.names = None
+            >>> compare_neighbours(batch).warn()  # none contradicts
+        """
+        if not self.is_rule or self.leaves in warned:
+            return
+        message = (
+            f"{self.count} of {int(self.compared.sum())} neighbours along dimension {self.dim} of "
+            f"a batch {list(self.contradicts.shape)} contradict {[*map(str, self.leaves)]}: "
+            "('next', observation) of a row is not the observation of the row behind it. They are "
+            "cut and never joined. Are they rows of several environments? Store "
+            "('collector', 'traj_ids') and ('collector', 'traj_step'), or say where time lies: "
+            "names=[..., 'time'] of the tensordict, time_dim= of an estimator, ndim=2 of a storage."
+        )
+        warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+        warned.add(self.leaves)  # not where the warning is an error
+
+
+def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
+    """Tell whether markers leave open who continues whom along a dimension.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+        dim: the dimension that time may lie along.
+
+    Returns:
+        False where ids and steps are both stored, where a sampler has proved the neighbours
+        (``("collector", "slice_ids")``), and where the dimension is named ``"time"``.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
+        (False, False)
+        >>> batch.names = None
+        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
+        (False, True)
+    """
+    if find(batch, keys.TRAJ_IDS) is not None and find(batch, keys.TRAJ_STEP) is not None:
+        return False
+    if find(batch, keys.SLICE_IDS) is not None:
+        return False
+    return not (batch._has_names() and batch.names[dim] == keys.TIME)
+
+
+def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:
+    """Find the rows whose neighbour is contradicted by their observations.
+
+    Observations are the leaves at the root that stand under ``"next"`` too, with equal shape and
+    dtype. Flags, rewards, actions, values, log-probabilities and recurrent states are none; nor
+    is a leaf that most neighbours contradict where another one, of several elements a row, moves
+    on from row to row as told: it was computed anew, as a state or by a running normaliser. A row
+    that a marker cuts is not compared, nor one marked ``next_missing`` or done. Rows of n steps
+    are compared with the row so many steps further: a contradiction cuts in front of that one.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+        dim: the dimension that time may lie along.
+
+    Returns:
+        bool ``[*B, T]``, True at row i where row i + 1 along the dimension does not continue it;
+        None where nothing can be told: `must_compare_observations` is False, or no observation is
+        stored both ways.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3]).select("observation", "next")
+        >>> batch.names = None
+        >>> batch["next", "done"][:] = False
+        >>> batch["next", "terminated"][:] = False
+        >>> contradictions(batch)
+        tensor([False,  True, False, False, False])
+    """
+    found = compare_neighbours(batch, dim)
+    return None if found is None else found.contradicts
+
+
+def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | None:
+    """Compare observations along a dimension, as `contradictions` does, and count.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+        dim: the dimension that time may lie along.
+
+    Returns:
+        What was found; None where nothing can be told.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> compare_neighbours(trajectories([2, 3])) is None  # ids and steps say it all
+        True
+    """
+    if batch.batch_size[dim] < 2 or not must_compare_observations(batch, dim):
+        return None
+    leaves = dict(_observations(batch))
+    if not leaves:
+        return None
+    pairs = _Pairs(batch, dim, next(iter(leaves.values()))[0].device)
+    differs = {key: _differing(pairs, *both) for key, both in leaves.items()}
+    for key in _derived(pairs, leaves, differs):
+        del differs[key]
+    named = tuple(key for key, where in differs.items() if bool(where.any()))
+    wrong = torch.zeros_like(pairs.row, dtype=torch.bool)
+    for key in named:
+        wrong |= differs[key]
+    return Comparison(pairs.marked(wrong), pairs.compared, named, dim % batch.ndim)
+
+
+class _Pairs:
+    """The rows to compare, each with the row that its next observation belongs to.
+
+    Rows are numbered over the flattened batch.
+
+    Attributes:
+        compared: bool ``[*B, T]``, the rows.
+        row: their numbers, int64 ``[P]``.
+        other: the numbers of the rows that their next observations belong to.
+    """
+
+    def __init__(self, batch: TensorDictBase, dim: int, device: torch.device) -> None:
+        self._dim, self._shape = dim, batch.batch_size
+        missing = self._flag(batch, keys.NEXT_MISSING)
+        ends = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+        flags = [self._flag(batch, key, 1) for key in ends]
+        silent = [flag for flag in (missing, *flags) if flag is not None]
+        ahead = self._marker(batch, keys.STEPS_TO_NEXT_OBS, 1)
+        numbers = torch.arange(self._shape.numel(), device=device).view(self._shape)
+        numbers = numbers.movedim(dim, -1)
+        near = torch.ones_like(numbers, dtype=torch.bool) if ahead is None else ahead == 1
+        cut = self._cuts(batch, [flag & near for flag in flags if flag is not None], numbers)
+        step = torch.arange(numbers.shape[-1], device=device).expand(numbers.shape)
+        target = step + 1 if ahead is None else step + ahead
+        compared = (target > step) & (target < numbers.shape[-1])
+        # rows of n steps that all reach up to a cut have the same target: it is behind the last
+        alone = torch.ones_like(compared)
+        alone[..., :-1] = target[..., 1:] != target[..., :-1]
+        target = target.clamp(1, numbers.shape[-1] - 1)
+        piece = torch.nn.functional.pad(cut.cumsum(-1), (1, 0))[..., :-1]
+        compared &= piece == piece.gather(-1, target)
+        for flag in silent:
+            compared &= ~flag
+        self.compared = compared.movedim(-1, dim)
+        self.row = numbers[compared]
+        self.other = numbers.gather(-1, target)[compared]
+        self._before = numbers.gather(-1, target - 1)[compared]
+        self._alone = alone[compared]
+
+    def marked(self, wrong: Tensor) -> Tensor:
+        """The rows behind which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
+        cut = torch.zeros(self._shape, dtype=torch.bool, device=wrong.device)
+        flat = cut.view(-1)
+        flat[self._before[wrong]] = True
+        flat[self.row[wrong & self._alone]] = True
+        return cut
+
+    def _cuts(self, batch: TensorDictBase, ends: list[Tensor], like: Tensor) -> Tensor:
+        """Rows behind which a marker cuts, bool ``[*B, T]`` with the dimension last."""
+        cut = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
+        for flag in ends:
+            cut |= flag
+        cut[..., -1] = True
+        inner = cut[..., :-1]
+        is_init, mask = self._flag(batch, keys.IS_INIT, 1), self._flag(batch, keys.MASK)
+        if is_init is not None:
+            inner |= is_init[..., 1:]
+        if mask is not None:
+            inner |= ~(mask[..., 1:] & mask[..., :-1])
+        ids, step = self._marker(batch, keys.TRAJ_IDS), self._marker(batch, keys.TRAJ_STEP)
+        if ids is not None:
+            inner |= ids[..., 1:] != ids[..., :-1]
+        if step is not None:
+            inner |= step[..., 1:] != step[..., :-1] + 1
+        return cut
+
+    def _marker(self, batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor | None:
+        value: Tensor | None = find(batch, keys.as_tuple(key))
+        if value is None or value.shape != (*self._shape, *trailing):
+            return None
+        return value.reshape(self._shape).movedim(self._dim, -1)
+
+    def _flag(self, batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor | None:
+        value = self._marker(batch, key, *trailing)
+        return value if value is not None and value.dtype == torch.bool else None
+
+
+def _observations(batch: TensorDictBase) -> Iterator[tuple[NestedKey, tuple[Tensor, Tensor]]]:
+    """Leaves at the root with an equal twin under ``"next"``: key, observation, next one."""
+    for key in batch.keys(include_nested=True, leaves_only=True):
+        parts = keys.as_tuple(key)
+        if parts[0] in (keys.NEXT, keys.COLLECTOR) or not is_observed(parts):
+            continue
+        root, after = _entry(batch, parts), _entry(batch, keys.next_key(parts))
+        if not is_plain(root) or not is_plain(after):
+            continue
+        if root.dtype == after.dtype and root.shape == after.shape:
+            yield as_key(parts), (root, after)
+
+
+def _entry(batch: TensorDictBase, key: tuple[str, ...]) -> object:
+    """An entry, or None where it is missing or its rows differ in shape."""
+    try:
+        return find(batch, key)
+    except (KeyError, ValueError, RuntimeError):  # another tree under "next", or a ragged stack
+        return None
+
+
+def is_observed(key: tuple[str, ...]) -> bool:
+    """Tell whether a name is that of an observation: no flag, reward, action, value or state."""
+    made = any("recurrent_state" in part or "hidden" in part for part in key)
+    return not made and key[-1] not in _NO_OBSERVATIONS
+
+
+def _flat_bits(values: Tensor, rows: int) -> Tensor:
+    """A leaf as integers ``[N, F]``, equal where it is equal bit for bit."""
+    found = bits(values.detach())
+    return found.reshape(rows, found.numel() // rows)
+
+
+def _differing(pairs: _Pairs, root: Tensor, after: Tensor) -> Tensor:
+    """Pairs whose later row holds another observation than the earlier one says, bool ``[P]``."""
+    rows = pairs.compared.numel()
+    here, behind = _flat_bits(after, rows), _flat_bits(root, rows)
+    return _unequal(here, behind, pairs.row, pairs.other)
+
+
+def _unequal(left: Tensor, right: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Whether rows i of one leaf ``[N, F]`` and j of another differ, bool ``[P]``."""
+    width = left.shape[1]
+    if width > 2 * _PROBE:  # a few elements tell most rows of other trajectories
+        some = slice(None, None, width // _PROBE)
+        found = _unequal_whole(left[:, some], right[:, some], i, j)
+        rest = (~found).nonzero()[:, 0]
+        found[rest] = _unequal_whole(left, right, i[rest], j[rest])
+        return found
+    return _unequal_whole(left, right, i, j)
+
+
+def _unequal_whole(left: Tensor, right: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    found = torch.zeros(len(i), dtype=torch.bool, device=left.device)
+    size = max(1, _PIECE // max(1, left.shape[1] * left.element_size()))
+    for first in range(0, len(i), size):
+        here = slice(first, first + size)
+        one, other = left.index_select(0, i[here]), right.index_select(0, j[here])
+        found[here] = (one != other).any(1)
+    return found
+
+
+def _derived(
+    pairs: _Pairs, leaves: dict[NestedKey, tuple[Tensor, Tensor]], differs: dict[NestedKey, Tensor]
+) -> list[NestedKey]:
+    """Leaves that were computed anew: most pairs contradict them, and another leaf proves most."""
+    often = [key for key, where in differs.items() if 2 * int(where.sum()) > len(where)]
+    others = [key for key in differs if key not in often]
+    if often and any(_proves(pairs, *leaves[key], differs[key]) for key in others):
+        return often
+    return []
+
+
+def _proves(pairs: _Pairs, root: Tensor, after: Tensor, differs: Tensor) -> bool:
+    """Whether a leaf moves on from row to row as told, by values that stand in one row only."""
+    rows = pairs.compared.numel()
+    here, behind = _flat_bits(root, rows), _flat_bits(after, rows)
+    if here.shape[1] < 2:  # counters of several environments may follow one another
+        return False
+    names = torch.unique(_fingerprints(here), return_inverse=True, return_counts=True)
+    alone = (names[2] == 1)[names[1]]
+    moved = _unequal(here, behind, pairs.row, pairs.row)
+    proved = int((moved & ~differs & alone[pairs.other]).sum())
+    return proved >= LEAST_PROOF and 2 * proved > len(differs)
+
+
+def _fingerprints(values: Tensor) -> Tensor:
+    """A number for each row of bits ``[N, F]``, other for other rows but by a rare chance."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randint(-(2**63), 2**63 - 1, values.shape[1:], generator=generator)
+    weights = weights.to(values.device)
+    size = max(1, _PIECE // (8 * math.prod(values.shape[1:])))
+    parts = [(part.to(torch.int64) * weights).sum(1) for part in values.split(size)]
+    return torch.cat(parts)

@@ -1,0 +1,258 @@
+"""From markers to the runs of rows that belong together: the one place that applies rule 2.
+
+Row j continues row i if and only if both are real, their ids are equal, j's step is one more,
+j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts. Observations that contradict
+it, where they must be looked at, come as one more flag: see `rl_layout.segments.contradiction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_layout.compiled import run_compiled
+from rl_layout.segments.flat_views import array_of
+from rl_layout.segments.markers import FIELDS, Markers
+
+PIECE = 32_768
+ENDS = ("done", "terminated", "truncated")
+
+
+def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
+    """Find the rows whose successor does not continue them.
+
+    Args:
+        markers: the markers of a batch.
+        contradicted: bool ``[N]``, rows whose observations contradict their successor.
+
+    Returns:
+        bool ``[N]``, True where row i + 1 does not continue row i, and at every row end.
+
+    Raises:
+        KeyError: there is no marker at all.
+
+    Example:
+        >>> flag = torch.tensor([False, False, True])
+        >>> cut_rows(Markers(torch.Size([3]), is_init=flag)).tolist()
+        [False, True, True]
+    """
+    first = _any_of(markers)
+    if first.device.type == "cpu" and not torch.compiler.is_dynamo_compiling():
+        found = _cut_on_cpu(arrays_of(markers), markers.batch_shape, contradicted)
+        return torch.from_numpy(found)
+    cut = _cut_whole(markers, first)
+    if contradicted is not None:
+        cut |= contradicted
+    cut.view(-1, markers.batch_shape[-1])[:, -1] = True
+    return cut
+
+
+def find_runs(
+    markers: Markers, contradicted: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """List the runs of real rows that belong together, and say how each ends.
+
+    Args:
+        markers: the markers of a batch.
+        contradicted: bool ``[N]``, rows whose observations contradict their successor.
+
+    Returns:
+        First row, last row and length of each run, int64 ``[S]``, and the kinds of their ends as
+        `end_kinds`.
+
+    Raises:
+        KeyError: there is no marker at all.
+
+    Example:
+        >>> flag = torch.tensor([False, True, False])
+        >>> [found.tolist() for found in find_runs(Markers(torch.Size([3]), terminated=flag))]
+        [[0, 2], [1, 2], [2, 1], [2, 0]]
+    """
+    if _any_of(markers).device.type == "cpu":
+        traced = torch.compiler.is_dynamo_compiling()
+        return (_find_outside if traced else _find_on_cpu)(markers, contradicted)
+    starts, lasts = runs(cut_rows(markers, contradicted), markers.mask)
+    return starts, lasts, lasts - starts + 1, end_kinds(markers, lasts)
+
+
+def _any_of(markers: Markers) -> Tensor:
+    """Some marker ``[N]`` that tells trajectories apart."""
+    kinds = (markers.done, markers.terminated, markers.truncated)
+    others = (markers.is_init, markers.traj_ids, markers.traj_step)
+    some = next((marker for marker in (*kinds, *others) if marker is not None), None)
+    if some is None:
+        names = [str(key) for key, _, _ in FIELDS.values()]
+        msg = f"no marker tells the trajectories apart: expected one of {', '.join(names[:6])}."
+        raise KeyError(msg)
+    return some
+
+
+def _cut_whole(markers: Markers, like: Tensor) -> Tensor:
+    """The cuts by operations on whole arrays, bool ``[N]`` in memory of their own."""
+    boundary = markers.boundary()
+    cut = torch.zeros_like(like, dtype=torch.bool) if boundary is None else boundary
+    inner = cut[:-1]
+    if markers.is_init is not None:
+        inner |= markers.is_init[1:]
+    if markers.traj_ids is not None:
+        inner |= markers.traj_ids[1:] != markers.traj_ids[:-1]
+    if markers.traj_step is not None:
+        inner |= markers.traj_step[1:] != markers.traj_step[:-1] + 1
+    if markers.mask is not None:
+        inner |= markers.mask[1:] != markers.mask[:-1]
+    return cut
+
+
+def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
+    """Look at the markers of a batch on the CPU as numpy arrays ``[N]``, by their names."""
+    found = ((name, getattr(markers, name)) for name in FIELDS)
+    return {name: array_of(value) for name, value in found if value is not None}
+
+
+def _cut_on_cpu(
+    have: dict[str, NDArray[Any]], shape: torch.Size, contradicted: Tensor | None
+) -> NDArray[np.bool_]:
+    """The same on the CPU, every marker read once."""
+    size = shape.numel()
+    cut = np.empty(size, bool)
+    if not run_compiled(
+        "rl_layout.segments.numba_cuts", "mark_cuts", size, *map(have.get, FIELDS), cut
+    ):
+        _cut_in_pieces(have, cut)
+    if contradicted is not None:
+        cut |= array_of(contradicted)
+    cut.reshape(-1, shape[-1])[:, -1] = True
+    return cut
+
+
+def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
+    """Write the cuts, by numpy: what lies between two operations stays in the cache."""
+    size = len(cut)
+    flags = [have[name] for name in ENDS if name in have]
+    steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
+    alike = [have[name] for name in ("traj_ids", "mask") if name in have]
+    step = have.get("traj_step")
+    differs, sums = np.empty(min(PIECE, size), bool), np.empty(min(PIECE, size), np.int64)
+    for first in range(0, size, PIECE):
+        here = slice(first, min(first + PIECE, size))
+        ends = cut[here]
+        ends[...] = flags[0][here] if flags else False
+        for flag in flags[1:]:
+            ends |= flag[here]
+        if flags and steps is not None:
+            ends &= steps[here] == 1
+        stop = min(here.stop, size - 1)  # the last row has no row behind it
+        inner, after = ends[: stop - first], slice(first + 1, stop + 1)
+        other = differs[: stop - first]
+        if is_init is not None:
+            inner |= is_init[after]
+        for marker in alike:
+            inner |= np.not_equal(marker[after], marker[first:stop], out=other)
+        if step is not None:
+            expected = np.add(step[first:stop], 1, out=sums[: stop - first])
+            inner |= np.not_equal(step[after], expected, out=other)
+
+
+def _find_on_cpu(
+    markers: Markers, contradicted: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The runs without torch: on a few thousand rows calls of torch take most of the time."""
+    have = arrays_of(markers)
+    cut, mask = _cut_on_cpu(have, markers.batch_shape, contradicted), have.get("mask")
+    if mask is None:
+        (lasts,) = cut.nonzero()
+        lengths = lasts.copy()
+        lengths[:1] += 1
+        np.subtract(lasts[1:], lasts[:-1], out=lengths[1:])
+        starts = lasts - lengths
+        starts += 1
+    else:
+        is_start = mask.copy()
+        is_start[1:] &= cut[:-1]
+        (starts,), (lasts,) = is_start.nonzero(), (cut & mask).nonzero()
+        lengths = lasts - starts
+        lengths += 1
+    there = {name: have[name][lasts] for name in (*ENDS, "steps_to_next_obs") if name in have}
+    ends, terminated = _ends_of(there)
+    if ends is None:
+        kinds = np.zeros(len(lasts), np.uint8)
+    else:
+        kinds = np.add(ends, terminated, dtype=np.uint8)
+    make = torch.from_numpy
+    return make(starts), make(lasts), make(lengths), make(kinds)
+
+
+_find_outside = torch.compiler.disable(_find_on_cpu)  # compilers do not follow numpy's arrays
+
+
+def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """List the runs of real rows between cuts, with one device synchronisation.
+
+    Args:
+        cut: bool ``[N]``, True at the last row of every run.
+        mask: bool ``[N]``, real rows; None where all are.
+
+    Returns:
+        First and last row of each run, int64 ``[S]`` each.
+
+    Example:
+        >>> runs(torch.tensor([False, True, True]), None)
+        (tensor([0, 2]), tensor([1, 2]))
+    """
+    if mask is None:
+        lasts = cut.nonzero()[:, 0]
+        starts = torch.zeros_like(lasts)
+        torch.add(lasts[:-1], 1, out=starts[1:])
+        return starts, lasts
+    is_start = mask.clone()
+    is_start[1:] &= cut[:-1]
+    both = torch.cat([is_start, cut & mask]).nonzero()[:, 0]  # as many starts as lasts
+    starts, lasts = both.view(2, -1)
+    return starts, lasts - len(cut)
+
+
+def end_kinds(markers: Markers, lasts: Tensor) -> Tensor:
+    """Say how each run ends: 2 terminated, 1 truncated, 0 cut.
+
+    A done flag without its kind is completed: where only ``done`` is there it is a termination,
+    and what ``done`` has beyond one kind is the other.
+
+    Args:
+        markers: the markers of a batch.
+        lasts: last row of each run, int64 ``[S]``.
+
+    Returns:
+        uint8 ``[S]``.
+
+    Example:
+        >>> flag = torch.tensor([False, True])
+        >>> end_kinds(Markers(torch.Size([2]), truncated=flag), torch.tensor([1]))
+        tensor([1], dtype=torch.uint8)
+    """
+    names = (*ENDS, "steps_to_next_obs")
+    there = {name: getattr(markers, name) for name in names}
+    ends, terminated = _ends_of({k: v[lasts] for k, v in there.items() if v is not None})
+    if ends is None:
+        return torch.zeros_like(lasts, dtype=torch.uint8)
+    made: Tensor = ends.to(torch.uint8) + terminated.to(torch.uint8)
+    return made
+
+
+def _ends_of(there: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Which rows are boundaries, and which of those terminations, of arrays of either kind."""
+    flags = [there[name] for name in ENDS if name in there]
+    if not flags:
+        return None, None
+    ends = reduce(or_, flags)
+    if "steps_to_next_obs" in there:
+        ends = ends & (there["steps_to_next_obs"] == 1)
+    if "terminated" in there:
+        return ends, ends & there["terminated"]
+    return ends, ends & ~there["truncated"] if "truncated" in there else ends

@@ -1,0 +1,283 @@
+"""The markers of a batch, read and validated once, as flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_layout.segments.flat_views import array_of
+
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+# attribute -> key, dtype, whether the leaf ends in a dimension of size 1
+FIELDS: Mapping[str, tuple[NestedKey, torch.dtype, bool]] = {
+    "is_init": (keys.IS_INIT, torch.bool, True),
+    "done": (keys.NEXT_DONE, torch.bool, True),
+    "terminated": (keys.NEXT_TERMINATED, torch.bool, True),
+    "truncated": (keys.NEXT_TRUNCATED, torch.bool, True),
+    "steps_to_next_obs": (keys.STEPS_TO_NEXT_OBS, torch.int64, True),
+    "traj_ids": (keys.TRAJ_IDS, torch.int64, False),
+    "traj_step": (keys.TRAJ_STEP, torch.int64, False),
+    "mask": (keys.MASK, torch.bool, False),
+}
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The markers that a batch has, each flattened to ``[N]`` with time running fastest.
+
+    Attributes:
+        batch_shape: ``[N]`` or ``[*B, T]``, time last.
+        is_init: bool ``[N]``, first step of a trajectory or of a slice; None where absent.
+        done: bool ``[N]``, terminated or truncated.
+        terminated: bool ``[N]``, the task ended.
+        truncated: bool ``[N]``, the data ends and the task goes on.
+        steps_to_next_obs: int64 ``[N]``, on n-step rows only.
+        traj_ids: int64 ``[N]``, never reused.
+        traj_step: int64 ``[N]``, position in the trajectory.
+        mask: bool ``[N]``, real steps.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> Markers.of(trajectories([2, 3])).done.tolist()
+        [False, True, False, False, True]
+    """
+
+    batch_shape: torch.Size
+    is_init: Tensor | None = None
+    done: Tensor | None = None
+    terminated: Tensor | None = None
+    truncated: Tensor | None = None
+    steps_to_next_obs: Tensor | None = None
+    traj_ids: Tensor | None = None
+    traj_step: Tensor | None = None
+    mask: Tensor | None = None
+
+    @classmethod
+    def of(cls, batch: TensorDictBase) -> Markers:
+        """Read the markers of a batch.
+
+        Args:
+            batch: a TED tensordict ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The markers; those that the batch lacks are None.
+
+        Raises:
+            ValueError: the batch is empty, time is not its last dimension, or a marker has
+                another shape than the batch.
+            TypeError: a marker has the wrong dtype.
+        """
+        leaves = [batch.get(field[0], None) for field in FIELDS.values()]
+        return cls.of_leaves(batch_shape(batch), leaves)
+
+    @classmethod
+    def of_leaves(cls, shape: torch.Size, leaves: Sequence[Tensor | None]) -> Markers:
+        """Check markers that were read already.
+
+        Args:
+            shape: of the batch ``[*B, T]``.
+            leaves: a marker, or None, for each of `FIELDS`.
+
+        Returns:
+            The markers.
+
+        Raises:
+            ValueError: a marker has another shape than the batch.
+            TypeError: a marker has the wrong dtype.
+
+        Example:
+            >>> flag = torch.tensor([[True], [False]])
+            >>> Markers.of_leaves(torch.Size([2]), [flag, *[None] * 7]).is_init.tolist()
+            [True, False]
+        """
+        pairs = zip(FIELDS.items(), leaves, strict=True)
+        found = {
+            name: flat_marker(value, shape, *field)
+            for (name, field), value in pairs
+            if value is not None
+        }
+        return cls(shape, **found)
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether any marker tells trajectories apart."""
+        others = (self.is_init, self.traj_ids, self.traj_step)
+        return self.boundary() is not None or any(marker is not None for marker in others)
+
+    def boundary(self) -> Tensor | None:
+        """Say where the environment ended a trajectory.
+
+        A done flag counts where the next observation is one step away: on n-step rows it is set
+        on every row whose horizon reaches the end, and only the last of them is the end.
+
+        Returns:
+            bool ``[N]`` in memory of its own, or None without a done flag of any kind.
+        """
+        flags = [f for f in (self.done, self.terminated, self.truncated) if f is not None]
+        if not flags:
+            return None
+        ends = flags[0].clone()
+        for flag in flags[1:]:
+            ends |= flag
+        if self.steps_to_next_obs is not None:
+            ends &= _is_one(self.steps_to_next_obs)
+        return ends
+
+
+def _is_one(values: Tensor) -> Tensor:
+    if values.device.type == "cpu":  # numpy compares integers several times faster
+        return torch.from_numpy(np.equal(array_of(values), 1))
+    return values == 1
+
+
+def batch_shape(batch: TensorDictBase) -> torch.Size:
+    """Return the shape of a batch, after checking that it has rows and that time comes last.
+
+    Args:
+        batch: a tensordict.
+
+    Returns:
+        Its batch size, ``[N]`` or ``[*B, T]``.
+
+    Raises:
+        ValueError: there is no batch dimension, no row, or time is another dimension.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch_shape(trajectories([2, 3]))
+        torch.Size([5])
+    """
+    shape: torch.Size = batch.batch_size
+    if not shape:
+        msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
+        raise ValueError(msg)
+    if not shape.numel():
+        msg = f"expected at least one row: got batch size {list(shape)}. Leave empty batches out."
+        raise ValueError(msg)
+    if batch._has_names() and keys.TIME in batch.names[:-1]:
+        msg = (
+            f"expected time as the last batch dimension: got names {batch.names}. "
+            f"Call batch.transpose({batch.names.index(keys.TIME)}, -1)."
+        )
+        raise ValueError(msg)
+    return shape
+
+
+def flat_marker(
+    value: Tensor, shape: torch.Size, key: NestedKey, dtype: torch.dtype, singleton: bool
+) -> Tensor:
+    """Check one marker against the shape of its batch and flatten it.
+
+    Args:
+        value: the leaf.
+        shape: the batch size, ``[*B, T]``.
+        key: its key, for the message.
+        dtype: what it must hold.
+        singleton: whether it must end in a dimension of size 1.
+
+    Returns:
+        ``[N]``, a view where the leaf is contiguous.
+
+    Raises:
+        TypeError: the dtype differs.
+        ValueError: the shape differs.
+
+    Example:
+        >>> flat_marker(torch.zeros(2, 3, 1, dtype=torch.bool), torch.Size([2, 3]),
+        ...             "is_init", torch.bool, True).shape
+        torch.Size([6])
+    """
+    expected = (*shape, 1) if singleton else tuple(shape)
+    if value.shape != expected:
+        hint = "unsqueeze(-1)" if singleton and value.shape == shape else "reshape"
+        msg = f"{key!r}: expected shape {list(expected)}, got {list(value.shape)}. Call {hint}."
+        raise ValueError(msg)
+    if value.dtype != dtype:
+        msg = f"{key!r}: expected {dtype}, got {value.dtype}. Call .to({dtype})."
+        raise TypeError(msg)
+    return value.reshape(-1)
+
+
+def flag_rows(flag: Tensor, name: str) -> Tensor:
+    """Check a lone flag and flatten it.
+
+    Args:
+        flag: bool ``[*B, T, 1]``.
+        name: what it is, for the message.
+
+    Returns:
+        bool ``[N]``.
+
+    Raises:
+        TypeError: it is not boolean.
+        ValueError: it has no row, or no last dimension of size 1.
+
+    Example:
+        >>> flag_rows(torch.zeros(3, 1, dtype=torch.bool), "is_init").shape
+        torch.Size([3])
+    """
+    if flag.dtype != torch.bool:
+        msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
+        raise TypeError(msg)
+    if flag.ndim < 2 or flag.shape[-1] != 1 or not flag.numel():
+        msg = f"{name}: expected [*B, T, 1] with rows, got {list(flag.shape)}. Call unsqueeze(-1)."
+        raise ValueError(msg)
+    return flag.reshape(-1)
+
+
+def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Check lone ids, and steps where there are any, and flatten them.
+
+    Args:
+        ids: integers ``[*B, T]``.
+        steps: integers ``[*B, T]``, or None.
+
+    Returns:
+        Both as ``[N]``.
+
+    Raises:
+        TypeError: a tensor does not hold signed integers.
+        ValueError: the shapes differ, or there is no row.
+
+    Example:
+        >>> id_rows(torch.tensor([[1, 1], [2, 2]]), None)
+        (tensor([1, 1, 2, 2]), None)
+    """
+    for name, value in (("ids", ids), ("steps", steps)):
+        if value is not None and value.dtype not in SIGNED:
+            msg = f"{name}: expected signed integers, got {value.dtype}. Call .long()."
+            raise TypeError(msg)
+    if not ids.numel() or not ids.ndim or (steps is not None and steps.shape != ids.shape):
+        got = "none" if steps is None else list(steps.shape)
+        msg = f"expected ids and steps of one shape [*B, T]: got {list(ids.shape)} and {got}."
+        raise ValueError(msg)
+    return ids.reshape(-1), None if steps is None else steps.reshape(-1)
+
+
+def mask_rows(mask: Tensor, shape: torch.Size) -> Tensor:
+    """Check a lone mask of real steps and flatten it.
+
+    Args:
+        mask: bool ``[*B, T]``.
+        shape: of the batch, ``[*B, T]``.
+
+    Returns:
+        bool ``[N]``.
+
+    Raises:
+        TypeError: it is not boolean.
+        ValueError: it has another shape than the batch.
+
+    Example:
+        >>> mask_rows(torch.ones(2, 3, dtype=torch.bool), torch.Size([2, 3])).shape
+        torch.Size([6])
+    """
+    return flat_marker(mask, shape, "mask", torch.bool, False)

@@ -1,0 +1,157 @@
+"""What exploration modules share: when they act, and how much, which falls with the frames."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, dispatch
+from tensordict.nn.probabilistic import interaction_type
+from torch import Tensor
+
+from rl_layout.keys import NestedKey
+from rl_policies.modules.action_spec import form_of
+from rl_policies.modules.tensor_step import TensorStep, write_step
+from rl_specs import TensorSpec
+
+
+class ExplorationModule(TensorStep):
+    """Changes the actions of a policy, by an amount that falls in a line.
+
+        amount = max(end, init - frames (init - end) / annealing_num_steps)
+
+    It acts where the interaction type is RANDOM, as collectors set it, and by
+    `default_interaction_type` where none is set. What it writes are new tensors. The amount and
+    the number of frames are buffers, and so part of `state_dict`. Subclasses write `_explored`.
+
+    Args:
+        spec: spec of the action, or a `Composite` that holds it.
+        amount: what it is called.
+        init: the amount at the start.
+        end: the amount in the end, 0 to `init`.
+        annealing_num_steps: how many frames it takes to get there.
+        action_key: what is read and written.
+        default_interaction_type: what counts where no interaction type is set.
+        device: where the buffers lie.
+
+    Raises:
+        ValueError: the amount is negative or would rise, or the annealing takes no step.
+        TypeError: `spec` is no spec.
+        KeyError: the spec holds other keys only.
+
+    Example:
+        >>> from rl_specs import Bounded
+        >>> module = ExplorationModule(
+        ...     Bounded(-1, 1, shape=(2,)), "eps", 1.0, 0.0, 10, action_key="action"
+        ... )
+        >>> module.step(4)
+        >>> module.eps
+        tensor(0.6000)
+    """
+
+    annealing_num_steps: Tensor
+    frames: Tensor
+
+    def __init__(  # noqa: PLR0913 - what three modules hand on
+        self,
+        spec: TensorSpec,
+        amount: str,
+        init: float,
+        end: float,
+        annealing_num_steps: int,
+        *,
+        action_key: NestedKey,
+        default_interaction_type: InteractionType | str = InteractionType.RANDOM,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        form = form_of(spec, action_key)
+        if form is None:
+            msg = "spec is missing: random actions are drawn from it"
+            raise TypeError(msg)
+        if not 0 <= end <= init:
+            got = f"{amount}_init={init}, {amount}_end={end}"
+            msg = f"expected 0 <= {amount}_end <= {amount}_init: got {got}"
+            raise ValueError(msg)
+        if annealing_num_steps < 1:
+            msg = f"annealing_num_steps must be at least 1: got {annealing_num_steps}"
+            raise ValueError(msg)
+        self.in_keys: list[NestedKey] = [action_key]
+        self.out_keys: list[NestedKey] = [action_key]
+        self.spec = spec
+        self.default_interaction_type = InteractionType(default_interaction_type)
+        self._form = form
+        self._amount = amount
+        for name, value in ((f"{amount}_init", init), (f"{amount}_end", end), (amount, init)):
+            self.register_buffer(name, torch.tensor(float(value), device=device))
+        self.register_buffer(
+            "annealing_num_steps", torch.tensor(annealing_num_steps, device=device)
+        )
+        self.register_buffer("frames", torch.tensor(0, device=device))
+
+    # the schedule's own verb is `step` in the field, so it takes both
+    @overload  # type: ignore[override]
+    def step(self, action: int = 1, /) -> None: ...
+    @overload
+    def step(self, action: Tensor, /, *others: Tensor) -> tuple[Tensor, ...]: ...
+
+    def step(self, action: Any = 1, /, *others: Tensor) -> Any:
+        """Explore, given tensors; lower the amount, given a number of frames.
+
+        The first is what every module of this package offers, the second is this one's schedule.
+
+        Args:
+            action: the actions that the policy chose, `[*B, *E]`; or how many frames have passed,
+                an integer.
+            others: one for each of the other `in_keys`.
+
+        Returns:
+            Given tensors, one for each of `out_keys`; None, given frames.
+
+        Raises:
+            TypeError: the action has another dtype than the spec, or frames are no integer.
+            ValueError: the action has another shape than the spec, another input does not fit it,
+                or frames are negative.
+        """
+        if isinstance(action, Tensor):
+            return self._explored(action, *others)
+        if isinstance(action, bool) or not isinstance(action, int):
+            msg = f"expected actions, a tensor, or frames, an integer: got {type(action).__name__}"
+            raise TypeError(msg)
+        if action < 0:
+            msg = f"frames must not be negative: got {action}"
+            raise ValueError(msg)
+        self.frames += (
+            action  # the amount itself may have too few digits to fall by a frame's share
+        )
+        left = (1 - self.frames.double() / self.annealing_num_steps).clamp(min=0)
+        init, end = (getattr(self, f"{self._amount}_{at}").double() for at in ("init", "end"))
+        getattr(self, self._amount).copy_(end + (init - end) * left)
+        return None
+
+    @dispatch(auto_batch_size=False)  # type: ignore[untyped-decorator]
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Read actions from a tensordict, and write those to take.
+
+        Args:
+            tensordict: holds what `in_keys` name.
+
+        Returns:
+            The same tensordict.
+
+        Raises:
+            KeyError: an input is missing.
+            ValueError: the action has another shape than the spec, or another input does not fit.
+            TypeError: the action has another dtype than the spec.
+        """
+        return write_step(self, tensordict)
+
+    def _acts(self) -> bool:
+        """Whether actions are to be explored, and not only handed on."""
+        kind = interaction_type() or self.default_interaction_type
+        return kind is InteractionType.RANDOM
+
+    def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """What `step` returns for tensors."""
+        raise NotImplementedError

@@ -1,0 +1,90 @@
+"""Critics: observations, or observations and actions, to values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from rl_layout.keys import NestedKey, as_tuple
+from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
+from rl_policies.modules.explained import explained, note
+from rl_policies.modules.tensor_step import TensorStep, outputs_of
+
+
+class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
+    """A network that estimates values, `[*B, 1]`.
+
+    Args:
+        module: takes the tensors of `in_keys`, returns the value.
+        in_keys: what it reads; `["observation"]` by default.
+        out_keys: where the value goes; by default `["state_action_value"]` where an action is
+            among the inputs, else `["state_value"]`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> critic = ValueOperator(nn.Linear(3, 1))
+        >>> critic(TensorDict({"observation": torch.zeros(5, 3)}, [5]))["state_value"].shape
+        torch.Size([5, 1])
+        >>> from rl_policies import MLP
+        >>> ValueOperator(MLP(out_features=1), in_keys=["observation", "action"]).out_keys
+        ['state_action_value']
+    """
+
+    @explained
+    def __init__(
+        self,
+        module: nn.Module,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        read = listed(in_keys, OBSERVATION)
+        acts = any(as_tuple(key)[-1] == ACTION for key in read)
+        name = STATE_ACTION_VALUE if acts else STATE_VALUE
+        super().__init__(module, read, listed(out_keys, name))
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute values.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            One for each of `out_keys`, `[*B, 1]`.
+        """
+        try:
+            return outputs_of(self.module(*tensors), self.out_keys)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            raise
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the inputs from a tensordict, and write the values to it.
+
+        Args:
+            args: a tensordict, which is returned; or tensors in the order of `in_keys`.
+            kwargs: what tensordict's modules take.
+
+        Returns:
+            The tensordict, or the values where tensors were given.
+
+        Raises:
+            KeyError: an input is missing.
+            ValueError: a value has no dimension besides those of the batch.
+        """
+        out = super().forward(*args, **kwargs)
+        if isinstance(out, TensorDictBase):
+            for key in self.out_keys:
+                value = out.get(key, None)
+                if value is not None and value.ndim <= out.batch_dims:
+                    msg = (
+                        f"{key!r} must end in a dimension of size 1: got shape "
+                        f"{tuple(value.shape)} for a batch {tuple(out.batch_size)}. "
+                        "Do not squeeze the output of the network."
+                    )
+                    raise ValueError(msg)
+        return out

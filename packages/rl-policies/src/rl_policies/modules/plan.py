@@ -1,0 +1,216 @@
+"""Sequences of tensordict modules, flattened into calls on plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import Tensor, nn
+
+from rl_layout.keys import NestedKey
+from rl_policies.modules.explained import note
+from rl_policies.modules.tensor_step import Call, TensorStep, ordinary, outputs_of, read
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The modules of a sequence in the order they run, each to be called on tensors.
+
+    Args:
+        calls: what the parts call, with the keys of its inputs and of its outputs.
+        modules: the dictionaries of children of every module that the plan went through.
+        children: what was in each when the plan was made.
+        hooks: dictionaries of hooks, all empty when the plan was made.
+        exact: whether every part computes on tensors what its `forward` does on a tensordict, in
+            every mode. A module of another package that offers `step` promises that for acting.
+    """
+
+    calls: list[Call]
+    modules: list[dict[str, Any]]
+    children: list[tuple[Any, ...]]
+    hooks: tuple[dict[Any, Any], ...]
+    exact: bool
+
+    def stale(self) -> bool:
+        """Tell whether modules were replaced, or hooks added, since the plan was made."""
+        found = [tuple(now.values()) for now in self.modules]
+        return any(self.hooks) or found != self.children
+
+    def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
+        """Step the parts one after another.
+
+        Args:
+            values: the inputs by key; what the parts compute is added.
+            last: stop before this part; None to run them all.
+
+        Raises:
+            ValueError: a network returns more or fewer tensors than it has keys.
+        """
+        for call, in_keys, out_keys in self.calls[:last]:
+            outputs = call(*[values[key] for key in in_keys])
+            if type(outputs) is not tuple or len(outputs) != len(out_keys):
+                outputs = outputs_of(outputs, out_keys)
+            values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
+
+    def run_on(self, tensordict: TensorDictBase, module: Any, last: int | None = None) -> None:
+        """Step the parts on the entries of a tensordict, and write what they compute.
+
+        Args:
+            tensordict: holds the inputs of `module`; its outputs are added.
+            module: the sequence whose keys are read and written.
+            last: stop before this part; None to run them all.
+
+        Raises:
+            KeyError: an input is missing.
+        """
+        values: dict[NestedKey, Any] = {key: read(tensordict, key) for key in module.in_keys}
+        self.run(values, last)
+        for key in module.out_keys:
+            tensordict.set(key, values[key])
+
+
+class PlannedStep(TensorStep):
+    """A sequence of tensordict modules that runs its parts on plain tensors.
+
+    The plan is made on the first call, and again after modules were replaced or hooks added.
+    """
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run every part, without a tensordict.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            One for each of `out_keys`: what every part writes.
+
+        Raises:
+            TypeError: a part can only be called on a tensordict, or there are more or fewer
+                tensors than `in_keys`.
+        """
+        in_keys = self.in_keys
+        if len(tensors) != len(in_keys):
+            msg = f"step takes one tensor for each of {in_keys}: got {len(tensors)}"
+            raise TypeError(msg)
+        values: dict[NestedKey, Any] = dict(zip(in_keys, tensors, strict=True))
+        plan = self._planned()
+        try:
+            plan.run(values)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, in_keys)
+            raise
+        return tuple([values[key] for key in self.out_keys])
+
+    def step_calls(self) -> list[Call]:
+        """List what the parts call, for a loop that steps many times.
+
+        Returns:
+            Functions on tensors, each with the keys of its inputs and of its outputs, to be called
+            one after another. They do what `step` does until a part is replaced or a hook added:
+            ask anew for each batch.
+
+        Raises:
+            TypeError: a part can only be called on a tensordict.
+        """
+        if not _is_sequence(self):
+            return super().step_calls()
+        return list(self._planned().calls)
+
+    def _planned(self) -> Plan:
+        plan: Plan | None = self.__dict__.get("_plan")
+        if plan is None or plan.stale():
+            plan = plan_of(self)
+            self.__dict__["_plan"] = plan
+        return plan
+
+    def _direct(self) -> bool:
+        if not super()._direct():
+            return False
+        try:
+            return self._planned().exact
+        except TypeError:
+            return False
+
+
+def plan_of(sequence: Any) -> Plan:
+    """Flatten a sequence of tensordict modules.
+
+    Args:
+        sequence: a `TensorDictSequential`, or another module with a list of modules.
+
+    Returns:
+        The plan.
+
+    Raises:
+        TypeError: a part can only be called on a tensordict.
+
+    Example:
+        >>> inner = TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b"])
+        >>> plan = plan_of(TensorDictSequential(TensorDictSequential(inner)))
+        >>> len(plan.calls)
+        1
+        >>> values = {"a": 1}
+        >>> plan.run(values)
+        >>> values
+        {'a': 1, 'b': 1}
+    """
+    visited: list[nn.Module] = [sequence, sequence.module]
+    parts = [part for child in _children(sequence) for part in _parts(child, visited)]
+    modules: list[Any] = [each._modules for each in visited]
+    children = [tuple(each.values()) for each in modules]
+    hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
+    exact = all(isinstance(part, TensorStep) or _is_stock(part) for part in parts)
+    calls = [call for part in parts for call in _calls(part)]
+    return Plan(calls, modules, children, hooks, exact)
+
+
+def _calls(part: Any) -> list[Call]:
+    if isinstance(part, TensorStep) and not isinstance(part, PlannedStep):
+        return part.step_calls()
+    call = part.module if _is_stock(part) else part.step
+    return [(call, list(part.in_keys), list(part.out_keys))]
+
+
+def _children(sequence: Any) -> Iterable[Any]:
+    children = sequence.module
+    return children.values() if isinstance(children, nn.ModuleDict) else children
+
+
+def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
+    kind = type(module)
+    visited.append(module)
+    if ordinary(module) and not any(_hooks(module)):
+        if _is_sequence(module):
+            visited.append(module.module)
+            for child in _children(module):
+                yield from _parts(child, visited)
+            return
+        # asked of the class: an instance hands on unknown names to the module inside
+        if _is_stock(module) or callable(getattr(kind, "step", None)):
+            yield module
+            return
+    msg = (
+        f"{kind.__name__} can only be called on a tensordict: it offers no step, or has hooks or "
+        "options of its own. Call the policy on a tensordict, or step its parts one by one."
+    )
+    raise TypeError(msg)
+
+
+def _is_sequence(module: Any) -> bool:
+    """Tell whether a module does what its children do one after another, and writes all of it."""
+    kind = type(module)
+    if not isinstance(module, PlannedStep):
+        return bool(kind.forward is TensorDictSequential.forward)
+    stock = kind.step is PlannedStep.step and kind.forward is TensorStep.forward
+    return stock and ordinary(module) and getattr(module, "_requires_sample", True)
+
+
+def _is_stock(module: Any) -> bool:
+    return type(module).forward is TensorDictModule.forward and "_" not in module.out_keys
+
+
+def _hooks(module: nn.Module) -> tuple[dict[Any, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks

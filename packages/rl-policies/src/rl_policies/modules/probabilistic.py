@@ -1,0 +1,326 @@
+"""Parameters to a distribution, and to a sample of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import (
+    CompositeDistribution,
+    InteractionType,
+    ProbabilisticTensorDictModule,
+)
+from tensordict.nn.probabilistic import interaction_type
+from torch import Tensor
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Distribution
+
+from rl_layout.keys import NestedKey, as_tuple
+from rl_policies.distributions.delta import Delta
+from rl_policies.distributions.fast_sampling import Draw, can_draw, direct_draw
+from rl_policies.distributions.independent_normal import IndependentNormal
+from rl_policies.distributions.masked_categorical import MaskedOneHotCategorical
+from rl_policies.distributions.one_hot import OneHotCategorical
+from rl_policies.distributions.ordinal import OneHotOrdinal
+from rl_policies.distributions.tanh_normal import TanhNormal
+from rl_policies.distributions.truncated_normal import TruncatedNormal
+from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
+from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
+from rl_policies.modules.explained import explained, note
+from rl_policies.modules.tensor_step import Call, TensorStep, read
+from rl_specs import Bounded, OneHot, TensorSpec
+
+ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
+Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
+
+
+class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore[misc]
+    """The last part of a `ProbabilisticActor`: reads parameters, writes a sample.
+
+    What is written follows `set_interaction_type`: a sample under RANDOM, otherwise the mode, the
+    mean, the median or the distribution's deterministic sample.
+
+    Args:
+        in_keys: keys of the parameters; the last part of each is the name of an argument of the
+            distribution. A dict gives other names: argument to key.
+        out_keys: key of the sample; `["action"]` by default.
+        spec: spec of the sample, or a `Composite` that holds it. Samples are checked against it,
+            and one-hot distributions draw in its dtype.
+        distribution_class: makes the distribution.
+        distribution_kwargs: further arguments of it.
+        return_log_prob: write the log-probability too, `[*B]`.
+        log_prob_key: where to; `"sample_log_prob"` by default.
+        default_interaction_type: what is done where no interaction type is set.
+        safe: project samples into the spec, which waits for the device. The log-probability is
+            that of the projected sample.
+        **kwargs: what tensordict's `ProbabilisticTensorDictModule` takes besides.
+
+    Raises:
+        TypeError: the distribution has no argument of that name, or cannot draw what the spec
+            describes.
+        ValueError: its bounds lie outside the spec's and `safe` is not set, or `safe` is set and
+            there is no spec.
+        KeyError: the spec holds other keys only.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> module = SamplingModule(["logits"], distribution_class=OneHotCategorical)
+        >>> module(TensorDict({"logits": torch.tensor([[0.0, 1.0]])}, [1]))["action"]
+        tensor([[0, 1]])
+    """
+
+    @explained
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        in_keys: Keys,
+        out_keys: Keys | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        distribution_class: Any = Delta,
+        distribution_kwargs: Any = None,
+        return_log_prob: bool = False,
+        log_prob_key: NestedKey | None = None,
+        default_interaction_type: InteractionType | str = InteractionType.DETERMINISTIC,
+        safe: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        composite = distribution_class is CompositeDistribution
+        if not composite:
+            out_keys = ACTION if out_keys is None else out_keys
+            if "log_prob_keys" not in kwargs:
+                log_prob_key = log_prob_key or SAMPLE_LOG_PROB
+        super().__init__(
+            in_keys,
+            out_keys,
+            distribution_class=distribution_class,
+            distribution_kwargs=distribution_kwargs,
+            return_log_prob=return_log_prob,
+            log_prob_key=log_prob_key,
+            default_interaction_type=default_interaction_type,
+            **kwargs,
+        )
+        self.in_keys: list[NestedKey] = list(self.in_keys)
+        self._composite = composite
+        self._simple = not composite and kwargs.get("generator") is None
+        self._names = [as_tuple(key)[-1] for key in self.dist_keys]
+        self.spec = spec
+        self._form: ActionForm | None = None
+        # the sample of a Categorical does not show how many choices there were
+        is_class = isinstance(distribution_class, type)
+        self._scored = is_class and issubclass(distribution_class, TorchCategorical)
+        if not composite:
+            _check_names(distribution_class, self._names)
+            self._form = form_of(spec, self.dist_sample_keys[0])
+        if self._form is not None:
+            self._scored = self._scored and self._form.groups is None
+            given = distribution_kwargs or {}
+            self.distribution_kwargs: Any = _fitted(distribution_class, given, self._form, safe)
+        check_safe(safe, self._form)
+        self.safe = safe
+        self._draw = None
+        # numbers that are cast to the dtype of the spec are drawn the longer way
+        casts = self._scored and self._form is not None and self._form.dtype != torch.int64
+        if self._simple and self.num_samples is None and not (safe or casts):
+            self._draw = direct_draw(distribution_class, self._names, self.distribution_kwargs)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The key of the sample, and with `return_log_prob` that of its log-probability."""
+        if self._composite:
+            return list(super().out_keys)
+        return [*self._out_keys, self._log_prob_key] if self.return_log_prob else [*self._out_keys]
+
+    def distribution(self, *parameters: Tensor) -> Distribution:
+        """Make the distribution.
+
+        Args:
+            parameters: one for each of `in_keys`.
+
+        Returns:
+            The distribution.
+        """
+        try:
+            named = dict(zip(self._names, parameters, strict=True))
+            made: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
+        except Exception as error:
+            note(error, f"the distribution of {type(self).__name__}", parameters, self.in_keys)
+            raise
+        return made
+
+    @explained
+    def get_dist(self, tensordict: TensorDictBase) -> Distribution:
+        """Make the distribution from the parameters in a tensordict.
+
+        Args:
+            tensordict: holds the parameters.
+
+        Returns:
+            The distribution.
+
+        Raises:
+            KeyError: a parameter is missing.
+        """
+        if self._composite:
+            made: Distribution = super().get_dist(tensordict)
+            return made
+        return self.distribution(*[read(tensordict, key) for key in self.in_keys])
+
+    build_dist_from_params = get_dist
+
+    @explained
+    def log_prob(self, tensordict: TensorDictBase, *, dist: Distribution | None = None) -> Any:
+        """Compute the log-probability of the sample in a tensordict.
+
+        Args:
+            tensordict: holds the sample, and the parameters where no `dist` is given.
+            dist: the distribution.
+
+        Returns:
+            Floats `[*B]`.
+
+        Raises:
+            KeyError: the sample or a parameter is missing.
+        """
+        if self._composite:
+            return super().log_prob(tensordict, dist=dist)
+        dist = self.get_dist(tensordict) if dist is None else dist
+        return dist.log_prob(read(tensordict, self.dist_sample_keys[0]))
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Draw from the distribution of some parameters.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            The sample, and with `return_log_prob` its log-probability.
+
+        Raises:
+            TypeError: the sample has another dtype than the spec; or the module makes a composite
+                distribution, several samples or uses a generator of its own, which need a
+                tensordict.
+            ValueError: the sample has another shape than the spec.
+
+        Example:
+            >>> import torch
+            >>> module = SamplingModule(["loc", "scale"], distribution_class=IndependentNormal)
+            >>> module.step(torch.zeros(3, 2), torch.ones(3, 2))[0].shape
+            torch.Size([3, 2])
+        """
+        kind = interaction_type() or self.default_interaction_type
+        if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
+            return self._drawn(self._draw, tensors)
+        if not self._simple or self.num_samples is not None:
+            msg = (
+                "composite distributions, num_samples and generators need a tensordict: "
+                "call the module instead of step"
+            )
+            raise TypeError(msg)
+        dist = self.distribution(*tensors)
+        if kind is InteractionType.RANDOM:
+            sample = dist.rsample() if dist.has_rsample else dist.sample()
+        else:
+            sample = self._dist_sample(dist, interaction_type=kind)
+        if self._form is not None:
+            if self._scored:
+                self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
+            sample = self._form.fitted(sample, self.safe)
+        if self.return_log_prob:
+            return sample, dist.log_prob(sample)
+        return (sample,)
+
+    def step_calls(self) -> list[Call]:
+        """List what `step` calls, for a loop that steps many times.
+
+        Returns:
+            One function, with the keys of its inputs and of its outputs. It does what `step` does,
+            and draws from parameters of the form of those before without a look at them.
+        """
+        if self._draw is None or type(self).step is not SamplingModule.step:
+            return super().step_calls()
+        step, draw, random = self.step, self._draw, InteractionType.RANDOM
+        is_compiling, keeps_gradient = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+        shape: torch.Size | None = None  # of parameters that were looked at
+        dtype: torch.dtype | None = None
+
+        def act(*parameters: Tensor) -> tuple[Tensor, ...]:
+            nonlocal shape, dtype
+            kind = interaction_type() or self.default_interaction_type
+            if kind is not random or keeps_gradient() or is_compiling():
+                return step(*parameters)
+            for one in parameters:
+                if one.dtype is not dtype or one.shape != shape:
+                    break
+            else:
+                made = draw(*parameters)
+                return made if self.return_log_prob else made[:1]
+            looked_at = step(*parameters)
+            if can_draw(*parameters):
+                shape, dtype = parameters[0].shape, parameters[0].dtype
+            return looked_at
+
+        return [(act, list(self.in_keys), list(self.out_keys))]
+
+    def _drawn(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What `step` returns, without making a distribution."""
+        if len(tensors) != len(self._names):
+            msg = f"step takes one tensor for each of {self.in_keys}: got {len(tensors)}"
+            raise TypeError(msg)
+        sample, log_prob = draw(*tensors)
+        if self._form is not None:
+            self._form.check(sample)
+            if self._scored:
+                self._form.check_scores(tensors[0].shape[-1])
+        return (sample, log_prob) if self.return_log_prob else (sample,)
+
+    def _steps(self) -> bool:
+        return self._simple and self.num_samples is None
+
+    def _direct(self) -> bool:
+        return self._steps() and super()._direct()
+
+
+def _check_names(distribution_class: Any, names: list[str]) -> None:
+    """Refuse names that the distribution does not take, before anything is computed."""
+    try:
+        taken = inspect.signature(distribution_class).parameters
+    except (TypeError, ValueError):
+        return
+    if any(argument.kind is argument.VAR_KEYWORD for argument in taken.values()):
+        return
+    unknown = [name for name in names if name not in taken]
+    if unknown:
+        title = getattr(distribution_class, "__name__", distribution_class)
+        msg = (
+            f"{title} has no argument {unknown}: it takes {list(taken)}. Name the out_keys of the "
+            "network so, or give in_keys as {argument: key}."
+        )
+        raise TypeError(msg)
+
+
+def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
+    """Refuse a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
+    title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
+    if distribution_class in ONE_HOT:
+        if type(leaf) is not OneHot:
+            msg = f"{title} needs a OneHot spec: got {type(leaf).__name__}"
+            raise TypeError(msg)
+        return {"dtype": form.dtype, **kwargs}
+    normal = (IndependentNormal, TanhNormal, TruncatedNormal)
+    if distribution_class in normal and not form.dtype.is_floating_point:
+        msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
+        raise TypeError(msg)
+    if distribution_class in normal[1:] and isinstance(leaf, Bounded) and not safe:
+        low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
+        box = leaf.space
+        if bool((box.low > low).any() or (box.high < high).any()):
+            msg = (
+                f"{title} draws from {low} to {high}, outside of the spec. Pass "
+                "distribution_kwargs={'low': spec.space.low, 'high': spec.space.high}."
+            )
+            raise ValueError(msg)
+    return kwargs

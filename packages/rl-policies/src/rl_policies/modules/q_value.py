@@ -1,0 +1,315 @@
+"""Policies that take the action of the highest value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+
+from rl_layout.keys import NestedKey
+from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
+from rl_policies.modules.action_spec import check_safe, form_of
+from rl_policies.modules.explained import explained, note
+from rl_policies.modules.plan import PlannedStep
+from rl_policies.modules.tensor_step import TensorStep
+from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+
+ActionSpace = Literal["one_hot", "categorical", "multi_one_hot", "multi_categorical"]
+SPACES: dict[type, ActionSpace] = {
+    OneHot: "one_hot",
+    Categorical: "categorical",
+    MultiOneHot: "multi_one_hot",
+    MultiCategorical: "multi_categorical",
+}
+
+
+class GreedyChoice(nn.Module):
+    """The choice of the highest value, and that value, on plain tensors.
+
+    The first of equal choices is taken. The mask decides what may be chosen, and changes no value.
+    Of several choices at once the best of each group is taken; together they are worth the sum.
+
+    Args:
+        action_space: `"one_hot"` or `"categorical"`, with `"multi_"` in front for several at once.
+        dtype: dtype of the actions.
+        groups: number of choices of each group, where there are several.
+
+    Example:
+        >>> GreedyChoice("categorical")(torch.tensor([[0.0, 2.0, 1.0]]))
+        (tensor([1]), tensor([[2.]]))
+        >>> GreedyChoice("one_hot")(
+        ...     torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[True, False, True]])
+        ... )
+        (tensor([[0, 0, 1]]), tensor([[1.]]))
+        >>> GreedyChoice("multi_categorical", groups=(2, 1))(torch.tensor([[0.0, 2.0, 1.0]]))
+        (tensor([[1, 0]]), tensor([[3.]]))
+    """
+
+    def __init__(
+        self,
+        action_space: ActionSpace,
+        dtype: torch.dtype = torch.int64,
+        groups: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.action_space = action_space
+        self.dtype = dtype
+        self.groups = groups
+
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose.
+
+        Args:
+            values: floats `[*B, n]`, the groups side by side where there are several.
+            mask: bool, broadcasts to `[*B, n]`, True where a choice is allowed.
+
+        Returns:
+            The actions, `[*B, n]` one-hot, `[*B]` categorical, or `[*B, K]` for K numbers at once;
+            and their values, `[*B, 1]`.
+
+        Raises:
+            TypeError: the mask is not bool.
+            ValueError: it allows no choice in a row.
+        """
+        scores = values
+        if mask is not None:
+            if mask.dtype != torch.bool:
+                msg = f"the mask must be bool, True where a choice is allowed: got {mask.dtype}"
+                raise TypeError(msg)
+            mask = mask.expand(values.shape)
+            scores = values.masked_fill(~mask, -torch.inf)
+        index = self._best(scores, mask)
+        places = index if self.groups is None else index + self._firsts(index)
+        chosen = values.gather(-1, places)
+        if self.groups is not None:
+            chosen = chosen.sum(-1, keepdim=True)
+        if self.action_space == "categorical":
+            return index.squeeze(-1).to(self.dtype), chosen
+        if self.action_space == "multi_categorical":
+            return index.to(self.dtype), chosen
+        action = torch.zeros(values.shape, dtype=self.dtype, device=values.device)
+        return action.scatter_(-1, places, 1), chosen
+
+    def _best(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """The best choice of each group `[*B, K]`, among those that are allowed."""
+        if self.groups is None:
+            return _best_of(scores, mask)
+        sizes = self.groups
+        masks = [None] * len(sizes) if mask is None else mask.split(sizes, -1)
+        parts = zip(scores.split(sizes, -1), masks, strict=True)
+        return torch.cat([_best_of(part, allowed) for part, allowed in parts], -1)
+
+    def _firsts(self, like: Tensor) -> Tensor:
+        """Where each group begins `[K]`."""
+        assert self.groups is not None
+        sizes = torch.tensor((0, *self.groups[:-1]), device=like.device)
+        return sizes.cumsum(0)
+
+
+def _best_of(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The best choice `[*B, 1]`; an allowed one also where all that are allowed are -inf."""
+    best = scores.argmax(-1, keepdim=True)
+    if mask is None:
+        return best
+    first = mask.to(torch.uint8).argmax(-1, keepdim=True)
+    best = torch.where(mask.gather(-1, best), best, first)
+    if not torch.compiler.is_compiling() and not bool(mask.gather(-1, best).all()):
+        empty = int((~mask.any(-1)).sum())
+        msg = f"the mask must allow a choice in every row: {empty} of {best.numel()} are empty."
+        raise ValueError(msg)
+    return best
+
+
+class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
+    """The last part of a `QValueActor`: reads values, writes the action that is worth most.
+
+    Args:
+        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec, and is
+            not enough for several choices at once.
+        action_value_key: what it reads; `"action_value"` where None.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        out_keys: the action, the values again, the value of the action.
+        spec: spec of the action, or a `Composite` that holds it; gives the dtype.
+        safe: keep to the mask of the spec as well: the best choice that it allows is taken.
+
+    Raises:
+        ValueError: neither action space nor spec is given, they contradict each other, there
+            are not three keys, or `safe` is set without a spec.
+        TypeError: the spec is of no such kind.
+        KeyError: the spec holds other keys only.
+
+    Example:
+        >>> module = QValueModule("one_hot")
+        >>> module.step(torch.tensor([[0.0, 2.0]]))
+        (tensor([[0, 1]]), tensor([[0., 2.]]), tensor([[2.]]))
+    """
+
+    @explained
+    def __init__(
+        self,
+        action_space: str | None = None,
+        action_value_key: NestedKey | None = ACTION_VALUE,
+        action_mask_key: NestedKey | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        safe: bool = False,
+    ) -> None:
+        action_value_key = ACTION_VALUE if action_value_key is None else action_value_key
+        written = list(out_keys or (ACTION, action_value_key, CHOSEN_ACTION_VALUE))
+        if len(written) != 3:
+            msg = f"out_keys must name action, values and value of the action: got {written}"
+            raise ValueError(msg)
+        form = form_of(spec, written[0])
+        space = _space(action_space, None if form is None else form.leaf)
+        dtype, groups = (torch.int64, None) if form is None else (form.dtype, form.groups)
+        choice = GreedyChoice(space, dtype, groups)
+        check_safe(safe, form)
+        masks = [] if action_mask_key is None else [action_mask_key]
+        super().__init__(choice, [action_value_key, *masks], written)
+        self.spec = spec
+        self.safe = safe
+        self._form = form
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """How an action is written: `"one_hot"`, `"categorical"`, or several of either at once."""
+        space: ActionSpace = self.module.action_space
+        return space
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Choose.
+
+        Args:
+            tensors: floats `[*B, n]`, and the mask where there is a key for it.
+
+        Returns:
+            The actions, `[*B, n]` one-hot, `[*B]` categorical or `[*B, K]` for K numbers at once;
+            the values as they came; the values of the actions, `[*B, 1]`.
+
+        Raises:
+            ValueError: there are not as many values as the spec has choices.
+            TypeError: the mask is not bool.
+        """
+        try:
+            return self._call_module(tensors)
+        except Exception as error:
+            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            raise
+
+    def _call_module(self, tensors: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
+        if self._form is not None:
+            self._form.check_scores(tensors[0].shape[-1])
+        values, *masks = tensors
+        own = self._own_mask(values) if self.safe else None
+        if own is not None:
+            masks = [own & mask.expand(values.shape) for mask in masks] or [own]
+        action, chosen = self.module(values, *masks)
+        return action, values, chosen
+
+    def _own_mask(self, values: Tensor) -> Tensor | None:
+        """The mask of the spec, for values `[*B, n]`; None where all is allowed."""
+        assert self._form is not None
+        tail = self._form.tail if self.action_space.startswith("multi") else values.shape[-1:]
+        tail = torch.Size([]) if self.action_space == "categorical" else tail
+        leaf = self._form.over(values.shape[:-1] + tail)
+        mask: Tensor | None = leaf.mask  # type: ignore[attr-defined]
+        return None if mask is None else mask.to(values.device).expand(values.shape)
+
+
+class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
+    """A network of action values, and the action that is worth most.
+
+    Written are the action, `[*B, n]` one-hot or `[*B]` categorical; `"action_value"`, `[*B, n]`;
+    and `"chosen_action_value"`, `[*B, 1]`. Explore by an `EGreedyModule` behind it.
+
+    With a `MultiOneHot` or `MultiCategorical` spec the network returns the values of all groups
+    side by side, the best of each is chosen, and the value of the action is their sum.
+
+    Args:
+        module: a network that returns `[*B, n]` for the tensors of `in_keys`; or a tensordict
+            module that writes `action_value_key`.
+        in_keys: what the network reads; `["observation"]` by default.
+        spec: spec of the action, or a `Composite` that holds it.
+        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec.
+        action_value_key: where the values go; `"action_value"` where None.
+        action_key: where the action goes.
+        chosen_action_value_key: where the value of the action goes.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        safe: keep to the mask of the spec as well; see `QValueModule`.
+
+    Raises:
+        ValueError: neither action space nor spec is given, they contradict each other, the
+            module does not write the values, or `safe` is set without a spec.
+        TypeError: the spec is of no kind of choices.
+        KeyError: the spec holds other keys only.
+
+    Example:
+        >>> actor = QValueActor(nn.Linear(3, 4), spec=Categorical(4))
+        >>> action, values, chosen = actor.step(torch.zeros(5, 3))
+        >>> action.shape, values.shape, chosen.shape
+        (torch.Size([5]), torch.Size([5, 4]), torch.Size([5, 1]))
+    """
+
+    @explained
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        module: nn.Module,
+        *,
+        in_keys: Sequence[NestedKey] | None = None,
+        spec: TensorSpec | None = None,
+        action_space: str | None = None,
+        action_value_key: NestedKey | None = ACTION_VALUE,
+        action_key: NestedKey = ACTION,
+        chosen_action_value_key: NestedKey = CHOSEN_ACTION_VALUE,
+        action_mask_key: NestedKey | None = None,
+        safe: bool = False,
+    ) -> None:
+        action_value_key = ACTION_VALUE if action_value_key is None else action_value_key
+        out_keys = [action_key, action_value_key, chosen_action_value_key]
+        choice = QValueModule(
+            action_space, action_value_key, action_mask_key, out_keys, spec=spec, safe=safe
+        )
+        if not isinstance(module, TensorDictModuleBase):
+            module = TensorDictModule(module, listed(in_keys, OBSERVATION), [action_value_key])
+        elif action_value_key not in module.out_keys:
+            msg = f"the module must write {action_value_key!r}: it writes {module.out_keys}"
+            raise ValueError(msg)
+        super().__init__(module, choice)
+
+    @property
+    def spec(self) -> TensorSpec | None:
+        """The spec of the action, as it was given."""
+        spec: TensorSpec | None = self.module[-1].spec
+        return spec
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """How an action is written: `"one_hot"` or `"categorical"`."""
+        space: ActionSpace = self.module[-1].action_space
+        return space
+
+
+def _space(action_space: str | None, leaf: TensorSpec | None) -> ActionSpace:
+    """Tell how actions are written, from what was said and from the spec."""
+    said = None if action_space is None else action_space.replace("-", "_")
+    if said not in (None, *SPACES.values()):
+        msg = f"action_space must be one of {list(SPACES.values())}: got {action_space!r}"
+        raise ValueError(msg)
+    if leaf is None and said not in ("one_hot", "categorical"):
+        msg = "how are actions written? Pass spec, or action_space='one_hot' or 'categorical'."
+        raise ValueError(msg)
+    if leaf is None:
+        return "one_hot" if said == "one_hot" else "categorical"
+    found = SPACES.get(type(leaf))
+    if found is None:
+        named = ", ".join(kind.__name__ for kind in SPACES)
+        msg = f"the spec of the action must be one of {named}: got {type(leaf).__name__}"
+        raise TypeError(msg)
+    if said not in (None, found):
+        msg = f"action_space={action_space!r} contradicts the spec, which is {found!r}"
+        raise ValueError(msg)
+    return found

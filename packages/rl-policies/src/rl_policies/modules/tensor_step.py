@@ -1,0 +1,205 @@
+"""Tensordict modules called on plain tensors, without a tensordict in between.
+
+`TensorDictModule.forward` costs tens of microseconds a key. What it computes needs none of that:
+a module that offers `step` takes the tensors of its `in_keys` and returns those of its `out_keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, skip_existing
+from torch import Tensor
+
+from rl_layout.keys import NestedKey, require
+from rl_policies.modules.explained import note
+
+Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
+
+
+class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
+    """A tensordict module whose `forward` reads, calls `step` and writes, and no more.
+
+    Where more is asked for (tensors or keywords instead of a tensordict, another output,
+    `set_skip_existing`, selected keys), tensordict's own `forward` runs.
+    """
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Call the module on tensors.
+
+        Args:
+            tensors: one for each of `in_keys`.
+
+        Returns:
+            One for each of `out_keys`.
+        """
+        raise NotImplementedError
+
+    def step_calls(self) -> list[Call]:
+        """List what `step` calls, for a loop that steps many times.
+
+        Returns:
+            Functions on tensors, each with the keys of its inputs and of its outputs, to be called
+            one after another. They do what `step` does until a part is replaced or a hook added:
+            ask anew for each batch.
+
+        Example:
+            >>> from torch import nn
+            >>> from rl_policies import ValueOperator
+            >>> [keys for _, *keys in ValueOperator(nn.Linear(3, 1)).step_calls()]
+            [[['observation'], ['state_value']]]
+        """
+        return [(self.step, list(self.in_keys), list(self.out_keys))]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the inputs from a tensordict, and write the outputs to it.
+
+        Args:
+            args: a tensordict, which is returned; or tensors in the order of `in_keys`.
+            kwargs: what tensordict's modules take.
+
+        Returns:
+            The tensordict, or the outputs where tensors were given.
+
+        Raises:
+            KeyError: an input is missing.
+        """
+        if kwargs or len(args) != 1 or not isinstance(args[0], TensorDictBase):
+            try:
+                return super().forward(*args, **kwargs)
+            except Exception as error:
+                note(error, type(self).__name__, [*args, *kwargs.values()], self.in_keys)
+                raise
+        try:
+            return self._write(args[0]) if self._direct() else super().forward(args[0])
+        except Exception as error:
+            note(error, type(self).__name__, args)
+            raise
+
+    def _direct(self) -> bool:
+        """Tell whether `forward` need not do more than `step`."""
+        return not skip_existing() and ordinary(self)
+
+    def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return write_step(self, tensordict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a plan is made again where it is needed
+        state = self.__dict__.copy()
+        state.update(super().__getstate__())
+        state.pop("_plan", None)
+        return state
+
+
+def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
+    """Read the inputs of a module, step it, write its outputs.
+
+    Args:
+        module: has `in_keys`, `out_keys` and `step`.
+        tensordict: holds the inputs; the outputs are added to it.
+
+    Returns:
+        The tensordict.
+
+    Raises:
+        KeyError: an input is missing.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from rl_policies import ValueOperator
+        >>> value = ValueOperator(torch.nn.Linear(3, 1))
+        >>> rows = TensorDict({"observation": torch.zeros(5, 3)}, [5])
+        >>> write_step(value, rows)["state_value"].shape
+        torch.Size([5, 1])
+    """
+    outputs = module.step(*[read(tensordict, key) for key in module.in_keys])
+    for key, value in zip(module.out_keys, outputs, strict=True):
+        tensordict.set(key, value)
+    return tensordict
+
+
+def read(tensordict: TensorDictBase, key: NestedKey) -> Any:
+    """Read an input, or say what there is instead.
+
+    Args:
+        tensordict: holds the inputs.
+        key: the key of the input.
+
+    Returns:
+        The leaf.
+
+    Raises:
+        KeyError: it is missing.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> read(TensorDict({"observation": torch.zeros(2)}, [2]), "observation")
+        tensor([0., 0.])
+    """
+    value = tensordict.get(key, None)
+    # the slow way has the message
+    return require(tensordict, key) if value is None else value
+
+
+def ordinary(module: Any) -> bool:
+    """Tell whether a module passes tensors by position and adds its outputs in place.
+
+    Args:
+        module: a tensordict module.
+
+    Returns:
+        False where it has selected keys, keyword inputs, another method, or another output.
+
+    Example:
+        >>> from torch import nn
+        >>> from tensordict.nn import TensorDictModule
+        >>> ordinary(TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b"]))
+        True
+        >>> from torch import nn
+        >>> from tensordict.nn import TensorDictModule
+        >>> ordinary(TensorDictModule(nn.Identity(), in_keys={"input": "a"}, out_keys=["b"]))
+        False
+    """
+    state = module.__dict__
+    return not (
+        state.get("_out_keys_apparent", state.get("_out_keys")) != state.get("_out_keys")
+        or state.get("_kwargs")
+        or state.get("method")
+        or state.get("method_kwargs")
+        or state.get("_get_kwargs")
+        or state.get("_select_before_return")
+        or state.get("partial_tolerant")
+        or state.get("inplace", True) not in (True, None)
+    )
+
+
+def outputs_of(outputs: Any, out_keys: list[NestedKey]) -> tuple[Any, ...]:
+    """Write what a network returns as one tensor for each key.
+
+    Args:
+        outputs: a tensor, a tuple of them, or a mapping that has the keys.
+        out_keys: the keys.
+
+    Returns:
+        The tensors in the order of the keys.
+
+    Raises:
+        ValueError: there are more or fewer tensors than keys.
+
+    Example:
+        >>> outputs_of(1, ["a"]), outputs_of({"a": 1, "b": 2}, ["b", "a"])
+        ((1,), (2, 1))
+    """
+    if isinstance(outputs, Tensor) and len(out_keys) == 1:
+        return (outputs,)
+    if isinstance(outputs, dict | TensorDictBase):
+        outputs = tuple(outputs[key] for key in out_keys)
+    found = outputs if isinstance(outputs, tuple) else (outputs,)
+    if len(found) != len(out_keys):
+        msg = f"expected a tensor for each of {out_keys}: the network returned {len(found)}"
+        raise ValueError(msg)
+    return found

@@ -1,0 +1,208 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torch.testing import assert_close
+
+from rl_policies import QValueActor, QValueModule
+from rl_policies.modules.q_value import GreedyChoice
+from rl_specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
+
+VALUES = torch.tensor([[1.0, 3.0, 2.0, 0.0], [5.0, 4.0, 6.0, -1.0]])
+
+
+def rows():
+    return TensorDict({"observation": VALUES.clone()}, [2])
+
+
+def test_categorical_actions_have_the_shape_of_the_batch():
+    batch = QValueActor(nn.Identity(), spec=Categorical(4))(rows())
+    assert batch["action"].tolist() == [1, 2]
+    assert batch["chosen_action_value"].tolist() == [[3.0], [6.0]]
+    assert torch.equal(batch["action_value"], VALUES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_one_hot_actions_have_the_dtype_of_the_spec(dtype):
+    spec = OneHot(4, dtype=dtype)
+    action = QValueActor(nn.Identity(), spec=Composite(action=spec))(rows())["action"]
+    assert spec.is_in(action)
+    assert action.int().argmax(-1).tolist() == [1, 2]
+
+
+def test_a_mask_decides_and_changes_no_value():
+    actor = QValueActor(nn.Identity(), action_space="categorical", action_mask_key="mask")
+    mask = torch.tensor([[True, False, True, True], [False, False, False, True]])
+    batch = actor(rows().set("mask", mask))
+    assert batch["action"].tolist() == [2, 3]
+    assert batch["chosen_action_value"].tolist() == [[2.0], [-1.0]]
+    assert torch.equal(batch["action_value"], VALUES)
+
+
+def test_module_and_step_agree():
+    actor = QValueActor(nn.Linear(4, 4), spec=OneHot(4))
+    batch = actor(rows())
+    outputs = dict(zip(actor.out_keys, actor.step(VALUES), strict=True))
+    assert set(outputs) == {"action", "action_value", "chosen_action_value"}
+    for key, value in outputs.items():
+        assert_close(value, batch[key])
+
+
+def test_the_gradient_reaches_the_chosen_value_only():
+    values = VALUES.clone().requires_grad_()
+    _, chosen = GreedyChoice("categorical")(values)
+    chosen.sum().backward()
+    assert values.grad.nonzero().tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_tensordict_module_and_other_keys():
+    net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=[("agent", "q")])
+    actor = QValueActor(
+        net,
+        spec=Categorical(4),
+        action_value_key=("agent", "q"),
+        action_key=("agent", "action"),
+        chosen_action_value_key="best",
+    )
+    batch = actor(rows())
+    assert batch["agent", "action"].tolist() == [1, 2]
+    assert batch["best"].shape == (2, 1)
+    assert actor.action_space == "categorical"
+    assert actor.spec == Categorical(4)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({}, ValueError, "Pass spec"),
+        ({"action_space": "binary"}, ValueError, "got 'binary'"),
+        ({"action_space": "one-hot", "spec": Categorical(4)}, ValueError, "contradicts"),
+        ({"spec": Bounded(0, 1, shape=(4,))}, TypeError, "one of OneHot, .*: got Bounded"),
+        ({"spec": Composite(move=OneHot(4))}, KeyError, "no 'action'"),
+    ],
+)
+def test_actions_that_cannot_be_written_are_refused(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        QValueActor(nn.Identity(), **kwargs)
+
+
+def test_a_network_of_another_size_is_refused():
+    actor = QValueActor(nn.Linear(4, 3), spec=Categorical(4))
+    with pytest.raises(ValueError, match="'action' has 4 choices by its spec: got scores for 3"):
+        actor(rows())
+
+
+def test_a_module_that_writes_no_values_is_refused():
+    net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["logits"])
+    with pytest.raises(ValueError, match=r"must write 'action_value': it writes .*logits"):
+        QValueActor(net, spec=Categorical(4))
+
+
+def test_a_mask_of_numbers_is_refused():
+    with pytest.raises(TypeError, match="float32"):
+        GreedyChoice("one_hot")(VALUES, VALUES)
+
+
+def test_three_keys_are_needed():
+    with pytest.raises(ValueError, match=r"got .*'action'"):
+        QValueModule("one_hot", out_keys=["action"])
+
+
+def test_several_choices_at_once_are_the_best_of_each_group():
+    numbers = QValueActor(nn.Identity(), spec=MultiCategorical([3, 1]))(rows())
+    assert numbers["action"].tolist() == [[1, 0], [2, 0]]
+    assert numbers["chosen_action_value"].tolist() == [[3.0], [5.0]]
+    spec = MultiOneHot([1, 3])
+    vectors = QValueActor(nn.Identity(), spec=spec)(rows())
+    assert vectors["action"].int().tolist() == [[1, 1, 0, 0], [1, 0, 1, 0]]
+    assert vectors["chosen_action_value"].tolist() == [[4.0], [11.0]]
+    assert spec.is_in(vectors["action"])
+
+
+def test_masked_groups_choose_among_what_is_left():
+    actor = QValueActor(nn.Identity(), spec=MultiCategorical([2, 2]), action_mask_key="mask")
+    mask = torch.tensor([[True, False, True, True], [True, True, False, True]])
+    batch = actor(rows().set("mask", mask))
+    assert batch["action"].tolist() == [[0, 0], [0, 1]]
+    assert batch["chosen_action_value"].tolist() == [[3.0], [4.0]]
+
+
+def test_another_number_of_values_than_choices_of_all_groups_is_refused():
+    with pytest.raises(ValueError, match="5 choices by its spec: got scores for 4"):
+        QValueActor(nn.Identity(), spec=MultiCategorical([3, 2]))(rows())
+    ragged = MultiCategorical(torch.tensor([[2, 3], [3, 2]]))
+    with pytest.raises(ValueError, match="other numbers of choices each"):
+        QValueActor(nn.Identity(), spec=ragged)
+    with pytest.raises(ValueError, match="Pass spec"):
+        QValueActor(nn.Identity(), action_space="multi_one_hot")
+
+
+@pytest.mark.parametrize(
+    ("spec", "action", "worth"),
+    [
+        (OneHot(4, mask=[False, False, False, True]), [[0, 0, 0, 1]] * 2, [0, -1]),
+        (Categorical(4, mask=[True, False, False, False]), [0, 0], [1, 5]),
+        (MultiCategorical([2, 2], mask=[True, False, False, True]), [[0, 1]] * 2, [1, 4]),
+        (MultiOneHot([2, 2], mask=[True, False, False, True]), [[1, 0, 0, 1]] * 2, [1, 4]),
+    ],
+)
+def test_safe_keeps_to_the_choices_that_the_spec_allows(spec, action, worth):
+    mask = getattr(spec, "mask", None)
+    assert mask is not None
+    batch = QValueActor(nn.Identity(), spec=spec, safe=True)(rows())
+    assert batch["action"].int().tolist() == action
+    assert batch["chosen_action_value"].flatten().tolist() == worth
+    free = QValueActor(nn.Identity(), spec=spec)(rows())
+    assert free["action"].int().tolist() != action
+
+
+def test_safe_needs_a_spec():
+    with pytest.raises(ValueError, match="pass spec"):
+        QValueActor(nn.Identity(), action_space="one_hot", safe=True)
+
+
+@pytest.mark.parametrize(("space", "groups"), [("one_hot", None), ("multi_categorical", (2, 2))])
+def test_a_row_that_allows_nothing_is_refused(space, groups):
+    mask = torch.tensor([[True, True, False, True], [False] * 4])
+    with pytest.raises(ValueError, match="must allow a choice in every row: 1 of 2 are empty"):
+        GreedyChoice(space, groups=groups)(VALUES, mask)
+
+
+def test_what_is_allowed_is_chosen_also_where_it_is_worth_minus_infinity():
+    values = torch.tensor([[3.0, -torch.inf, 9.0, -torch.inf]])
+    mask = torch.tensor([[False, True, False, True]])
+    assert GreedyChoice("categorical")(values, mask)[0].tolist() == [1]
+    made = GreedyChoice("multi_categorical", groups=(2, 2))(values, mask)
+    assert made[0].tolist() == [[1, 1]]
+
+
+def test_no_key_of_the_values_means_the_usual_one():
+    actor = QValueActor(nn.Identity(), spec=Categorical(4), action_value_key=None)
+    assert "action_value" in actor.out_keys
+    assert QValueModule("categorical", None).in_keys == ["action_value"]
+
+
+@pytest.mark.parametrize("kind", [Categorical, OneHot])
+def test_safe_takes_the_best_choice_that_is_allowed(kind):
+    values = torch.tensor([[3.0, 1.0, 9.0, 2.0]])
+    spec = kind(4, mask=torch.tensor([True, True, False, True]))
+    action, _, chosen = QValueModule(spec=spec, safe=True).step(values)
+    assert spec.to_categorical(action).tolist() == [0]
+    assert chosen.tolist() == [[3.0]]
+
+
+def test_safe_keeps_to_both_masks():
+    spec = Categorical(4, mask=torch.tensor([True, True, False, True]))
+    actor = QValueModule(spec=spec, safe=True, action_mask_key="mask")
+    values, mask = torch.tensor([[3.0, 1.0, 9.0, 2.0]]), torch.tensor([[False, True, True, True]])
+    assert actor.step(values, mask)[0].tolist() == [3]
+    with pytest.raises(ValueError, match="must allow a choice in every row"):
+        actor.step(values, torch.tensor([[False, False, True, False]]))
+
+
+def test_safe_keeps_to_the_mask_of_each_environment():
+    mask = torch.tensor([[True, False], [False, True]])
+    actor = QValueModule(spec=Categorical(2, (2,), mask=mask), safe=True)
+    assert actor.step(torch.zeros(5, 2, 2))[0].tolist() == [[0, 1]] * 5
+    assert actor.step(torch.zeros(2, 3, 2))[0].tolist() == [[0] * 3, [1] * 3]

@@ -1,0 +1,235 @@
+"""Which backend computes a batch: the table behind ``"auto"``, and what each one cannot do.
+
+| where | what | backend |
+|---|---|---|
+| under `torch.compile` | ``[B, T]``; a flat batch with a `max_length` | ``scan`` |
+| under `torch.compile` | anything else | as below, outside of the graph |
+| CPU | segments all of one length, but an LSTM in float64 or a narrow GRU | ``pad``, one call |
+| CPU | anything else | ``pack`` |
+| CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
+| CUDA | anything else, with triton | ``triton`` |
+| CUDA | anything else, without triton | ``pad`` in blocks of time |
+
+A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
+there. Where every cell state of an LSTM is wanted, ``pad`` is left out: ``pack`` or ``triton`` run.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from rl_layout import Segments
+from rl_recurrent.arguments import shown
+from rl_recurrent.backends.settings import Settings
+
+Cell: TypeAlias = Literal["lstm", "gru"]
+WIDE = 32  # columns from which cuDNN is slow at these sizes:
+SLOW_SIZES = range(129, 193)
+NARROW = 4096  # numbers of a step up to which torch's GRU on a CPU is bound by what lies between
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be computed, as far as the choice of a backend depends on it.
+
+    Attributes:
+        cell: ``"lstm"`` or ``"gru"``.
+        hidden_size: H.
+        device: where the batch lies.
+        dtype: of the parameters.
+        every_state: whether the states after every row are wanted, not at segment ends alone.
+
+    Example:
+        >>> Work("gru", 128).device
+        device(type='cpu')
+    """
+
+    cell: Cell
+    hidden_size: int
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    every_state: bool = False
+
+    @property
+    def needs_cells(self) -> bool:
+        """Whether the cell state after every row is wanted."""
+        return self.cell == "lstm" and self.every_state
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend, and why.
+
+    Attributes:
+        backend: ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        reason: in words.
+
+    Example:
+        >>> print(Choice("pack", "asked for"))
+        pack: asked for
+    """
+
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {self.reason}"
+
+
+def explain_backend(work: Work, segments: Segments, settings: Settings | None = None) -> Choice:
+    """Say which backend computes a batch, and why.
+
+    Args:
+        work: what is to be computed.
+        segments: of the batch.
+        settings: the backend that was asked for; ``"auto"`` if absent.
+
+    Returns:
+        The choice.
+
+    Raises:
+        TypeError: an argument is of another type.
+        RuntimeError: the backend that was asked for cannot run here.
+        ValueError: it cannot give what is wanted.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([3, 5]))
+        >>> print(explain_backend(Work("gru", 128), segments))
+        pack: GRU on a CPU, segments of several lengths
+    """
+    given: tuple[tuple[str, Any, Any], ...] = (
+        ("work", work, Work),
+        ("segments", segments, Segments),
+        ("settings", settings, Settings | None),
+    )
+    for name, value, kind in given:
+        if not isinstance(value, kind):
+            msg = f"{name}: expected {name.capitalize()}, got {shown(value)}."
+            raise TypeError(msg)
+    asked = "auto" if settings is None else settings.backend
+    if asked != "auto":
+        check_backend(asked, work)
+        return Choice(asked, "asked for")
+    if torch.compiler.is_compiling():
+        return Choice("scan", "under torch.compile")
+    return _on_cuda(work, segments) if work.device.type == "cuda" else _on_cpu(work, segments)
+
+
+def check_backend(backend: str, work: Work) -> None:
+    """Refuse a backend that cannot do the work.
+
+    Args:
+        backend: its name.
+        work: what is to be computed.
+
+    Raises:
+        RuntimeError: it cannot run here.
+        ValueError: it cannot give what is wanted.
+
+    Example:
+        >>> check_backend("pad", Work("lstm", 8, every_state=True))
+        Traceback (most recent call last):
+        ValueError: pad gives cell states at segment ends only: take pack, scan, triton or auto.
+    """
+    if backend == "pad" and work.needs_cells:
+        msg = "pad gives cell states at segment ends only: take pack, scan, triton or auto."
+        raise ValueError(msg)
+    if backend != "triton":
+        return
+    if not has_triton():
+        msg = "triton is not installed: pip install 'rl-recurrent[triton]', or take pack or auto."
+        raise RuntimeError(msg)
+    if work.device.type != "cuda" and not interprets():
+        msg = f"triton runs on CUDA, the batch lies on {work.device}: take pad, pack, scan or auto."
+        raise RuntimeError(msg)
+
+
+def has_triton() -> bool:
+    """Tell whether triton can be imported.
+
+    Example:
+        >>> has_triton() in (True, False)
+        True
+    """
+    return find_spec("triton") is not None
+
+
+def interprets() -> bool:
+    """Tell whether triton's interpreter is switched on, which runs kernels on a CPU for tests.
+
+    Example:
+        >>> interprets() in (True, False)
+        True
+    """
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def backend_module(backend: str) -> ModuleType:
+    """Import a backend.
+
+    Args:
+        backend: its name.
+
+    Returns:
+        A module with ``lstm_layer`` and ``gru_layer``.
+
+    Example:
+        >>> backend_module("pack").__name__
+        'rl_recurrent.backends.pack.pack'
+    """
+    if backend == "triton":
+        from rl_recurrent.backends.triton import layer as triton
+
+        return triton
+    from rl_recurrent.backends.pack import pack
+    from rl_recurrent.backends.pad import pad
+    from rl_recurrent.backends.static import scan
+
+    return {"pad": pad, "pack": pack, "scan": scan}[backend]
+
+
+def is_dense(segments: Segments) -> bool:
+    """Tell whether all segments have one length.
+
+    Args:
+        segments: of a batch.
+
+    Returns:
+        True where there are some, and none is shorter than another.
+
+    Example:
+        >>> is_dense(Segments.from_lengths(torch.tensor([3, 3])))
+        True
+    """
+    return 0 < segments.num_real == segments.max_length * len(segments)
+
+
+def _on_cpu(work: Work, segments: Segments) -> Choice:
+    if work.needs_cells:
+        return Choice("pack", "LSTM on a CPU, the cell state after every row is wanted")
+    if not is_dense(segments):
+        return Choice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
+    if work.cell == "lstm" and work.dtype == torch.float64:
+        return Choice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
+    if work.cell == "gru" and len(segments) * work.hidden_size <= NARROW:
+        return Choice("pack", "GRU on a CPU, few segments at once: fewer operations than torch's")
+    return Choice("pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch")
+
+
+def _on_cuda(work: Work, segments: Segments) -> Choice:
+    dense, triton = is_dense(segments), has_triton()
+    slow = len(segments) > WIDE and work.hidden_size in SLOW_SIZES
+    if dense and not work.needs_cells and not (slow and triton):
+        return Choice("pad", "segments of one length on CUDA: one call of cuDNN")
+    if triton:
+        return Choice("triton", "segments on CUDA, all at once")
+    if work.needs_cells:
+        return Choice("pack", "triton is not installed, the cell state after every row is wanted")
+    return Choice("pad", "triton is not installed: blocks of time through cuDNN")

@@ -1,0 +1,1 @@
+"""Steps of all running segments at once."""

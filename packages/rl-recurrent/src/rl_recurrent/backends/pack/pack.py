@@ -1,0 +1,355 @@
+"""Every step over all segments that are long enough, without padding: the sequences packed.
+
+Time is walked in pieces of a few hundred rows that stay in the cache. A piece gathers its inputs,
+multiplies them at once, steps, and scatters its states to their rows. Only the states are kept,
+and the open gates of an LSTM unless memory is to be saved: backward finds the gates of a piece
+again with one matrix product, and adds its share of the weights' gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rl_layout import Segments
+from rl_recurrent.backends.pack import pointwise
+from rl_recurrent.backends.pack.pointwise import GRUGates, LSTMGates
+from rl_recurrent.backends.pack.step_plan import Piece, StepPlan, step_plan
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layer_weights import RowWeights
+
+CELLS = 1 << 18  # gates of a piece: 1 MB in float32
+MIN_ROWS = 128
+
+
+def lstm_layer(
+    x: Tensor,
+    weights: RowWeights,
+    states: tuple[Tensor, Tensor],
+    segments: Segments,
+    settings: Settings,
+) -> tuple[Tensor, Tensor]:
+    """Run one layer of an LSTM in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        states: h and c that each segment starts from, ``[S, H]`` each.
+        segments: where the rows begin and end.
+        settings: whether gates are kept for backward, as they are unless it says ``"state"``.
+
+    Returns:
+        h and c after every row, ``[M, H]`` each.
+
+    Example:
+        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
+        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
+        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
+        tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
+    """
+    w_ih, w_hh, bias, _ = weights
+    trained = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (x, *states, w_ih, w_hh, bias)
+    )
+    keep = trained and settings.save != "state"
+    inputs = x, w_ih, w_hh, bias, *states, step_plan(segments), keep
+    made: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
+    return made
+
+
+def gru_layer(
+    x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
+) -> Tensor:
+    """Run one layer of a GRU in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        state: h that each segment starts from, ``[S, H]``.
+        segments: where the rows begin and end.
+        settings: nothing here depends on them.
+
+    Returns:
+        h after every row, ``[M, H]``.
+
+    Example:
+        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
+        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
+        tensor([0.5000, 0.2500, 0.5000])
+    """
+    inputs = x, *weights, state, step_plan(segments)
+    made: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
+    return made
+
+
+_INPUTS, _MADE, _GATES = slice(6), slice(6, 8), slice(8, None)  # of what an LSTM saves
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *tensors, plan, keep = inputs
+        hidden, cell, gates = _lstm_forward(tensors, plan, keep=keep)
+        ctx.save_for_backward(*tensors, hidden, cell, *([gates] if keep else []))
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        return hidden, cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        tensors, made, gates = (ctx.saved_tensors[part] for part in (_INPUTS, _MADE, _GATES))
+        done = _LSTMBackward(tensors, made, grads, ctx.plan, ctx.needs_input_grad)
+        return (*done.run(*gates), None, None)
+
+
+def _lstm_forward(
+    tensors: Sequence[Tensor], plan: StepPlan, *, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States after every row, and memory for gates: all of them if they are kept."""
+    x, w_ih, w_hh, bias, h0, c0 = tensors
+    size = w_hh.shape[1]
+    out = x.new_empty(len(x), size), x.new_empty(len(x), size)
+    pieces = plan.pieces(_piece_rows(4 * size))
+    rows = max((len(piece.rows) for piece in pieces), default=0)
+    gates = x.new_empty(len(x) if keep else rows, 4 * size)
+    scratch = x.new_empty(plan.num_segments, size)
+    # two of each, since a piece begins with the states that the one before ended with
+    memory = x.new_empty(2, 2, rows, size)
+    inward = w_hh.t().contiguous()  # products of few rows are faster by it
+    h, c = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
+    running = plan.num_segments
+    for number, piece in enumerate(pieces):
+        hidden, cell = (_top(part, piece) for part in memory[number % 2].unbind(0))
+        place = piece.of(gates) if keep else _top(gates, piece)
+        sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
+        steps = piece.steps(sums, *LSTMGates.of(sums), hidden, cell)
+        for count, step, *opened, h_after, c_after in steps:
+            if count != running:
+                h, c, scratch, running = h[:count], c[:count], scratch[:count], count
+            step.addmm_(h, inward)
+            now = LSTMGates(*opened)
+            pointwise.lstm_gates_(now)
+            pointwise.lstm_states(now, c, (h_after, c_after), scratch)
+            h, c = h_after, c_after
+        for whole, part in zip(out, (hidden, cell), strict=True):
+            whole.index_copy_(0, piece.rows, part)
+    return (*out, gates)
+
+
+class _Backward:
+    """Backward through the pieces, last one first; subclasses know the cell.
+
+    The inputs of a layer are x, w_ih, w_hh, its biases, and its states.
+    """
+
+    gates: int
+
+    def __init__(
+        self,
+        inputs: list[Tensor],
+        made: tuple[Tensor, ...],
+        grads: tuple[Tensor | None, ...],
+        plan: StepPlan,
+        needs: tuple[bool, ...],
+    ) -> None:
+        self.x, self.w_ih, self.w_hh, *_ = inputs
+        self.inputs, self.made, self.grads, self.plan, self.needs = inputs, made, grads, plan, needs
+        self.size = self.w_hh.shape[1]
+        self.pieces = plan.pieces(_piece_rows(self.gates * self.size))
+        rows = max((len(piece.rows) for piece in self.pieces), default=0)
+        self.memory = self.x.new_empty(rows, self.gates * self.size)
+        self.ones = self.x.new_ones(rows)
+        # w_ih, w_hh and the biases: sums of the pieces' shares
+        self.sums = [
+            torch.zeros_like(t) if n else None for t, n in zip(inputs[1:], needs[1:], strict=False)
+        ]
+        self.of_x = torch.empty_like(self.x) if needs[0] else None
+
+    def before(self, which: int, piece: Piece) -> Tensor:
+        """A state before each row of a piece, ``[R, H]``."""
+        made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
+        if piece.begin:
+            return made.index_select(0, piece.rows - 1)
+        inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
+        return torch.cat([first.index_select(0, self.plan.order), inside])
+
+    def arriving(self, which: int, piece: Piece) -> Tensor | None:
+        """The gradient of an output at each row of a piece, ``[R, H]``, in memory of its own."""
+        grad = self.grads[which]
+        return None if grad is None else grad.index_select(0, piece.rows)
+
+    def arriving_hidden(self, piece: Piece) -> Tensor:
+        """The same of h, zeros where there is none."""
+        grad = self.arriving(0, piece)
+        return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
+
+    def add_inputs(self, piece: Piece, x: Tensor, towards: Tensor) -> None:
+        """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
+        of_w_ih, _, of_bias, *_ = self.sums
+        if self.of_x is not None:
+            self.of_x.index_copy_(0, piece.rows, towards @ self.w_ih)
+        if of_w_ih is not None:
+            of_w_ih.addmm_(towards.t(), x)
+        if of_bias is not None:
+            of_bias.addmv_(towards.t(), self.ones[: len(towards)])
+
+
+class _LSTMBackward(_Backward):
+    gates = 4
+
+    def run(self, kept: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        """The gradients of x, w_ih, w_hh, the bias, h0 and c0."""
+        dc = self.x.new_zeros(self.plan.num_segments, self.size)
+        later = self.memory[:0]  # gradients of the gates, one step later
+        for piece in reversed(self.pieces):
+            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
+            gates = _top(self.memory, piece)
+            if kept is not None:
+                gates.copy_(piece.of(kept))
+            else:
+                torch.addmm(self.inputs[3], x, self.w_ih.t(), out=gates)
+                pointwise.lstm_gates_(LSTMGates.of(gates.addmm_(hidden, self.w_hh.t())))
+            later = self._steps(piece, gates, dc, later).clone()
+            self.add_inputs(piece, x, gates)
+            if self.sums[1] is not None:
+                self.sums[1].addmm_(gates.t(), hidden)
+        back = self.plan.inverse
+        of_states = (later @ self.w_hh).index_select(0, back), dc.index_select(0, back)
+        return (self.of_x, *self.sums[:3], *of_states)
+
+    def _steps(self, piece: Piece, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
+        """Turn the gates of a piece into their gradients, in place; return the first step's."""
+        cell = self.made[1].index_select(0, piece.rows)
+        factors, towards_cell, forget = pointwise.lstm_factors_(gates, self.before(1, piece), cell)
+        dh, of_cell = self.arriving_hidden(piece), self.arriving(1, piece)
+        more = () if of_cell is None else (of_cell,)
+        steps = piece.steps(dh, towards_cell, factors[:, :3], factors[:, 3], forget, gates, *more)
+        running = len(later)
+        dc_now = dc[:running]
+        for count, here, towards, of_cells, of_o, kept, da, *more in reversed(list(steps)):
+            if running:
+                here[:running].addmm_(later, self.w_hh)
+            if count != running:
+                dc_now, running = dc[:count], count
+            if more:
+                dc_now.add_(*more)
+            dc_now.addcmul_(here, towards)
+            of_cells.mul_(dc_now.unsqueeze(1))
+            of_o.mul_(here)
+            dc_now.mul_(kept)
+            later = da
+        return later
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, plan = inputs
+        hidden = _gru_forward(tensors, plan)
+        ctx.save_for_backward(*tensors, hidden)
+        ctx.plan = plan
+        return hidden
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, hidden = ctx.saved_tensors
+        done = _GRUBackward(tensors, (hidden,), grads, ctx.plan, ctx.needs_input_grad)
+        return (*done.run(), None)
+
+
+def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
+    x, w_ih, w_hh, bias, b_hn, h0 = tensors
+    size = w_hh.shape[1]
+    out = x.new_empty(len(x), size)
+    pieces = plan.pieces(_piece_rows(3 * size))
+    rows = max((len(piece.rows) for piece in pieces), default=0)
+    gates, scratch = x.new_empty(rows, 3 * size), x.new_empty(plan.num_segments, size)
+    memory = x.new_empty(2, rows, size)
+    w_rz, w_n = (part.t().contiguous() for part in w_hh.split([2 * size, size]))
+    h, running = h0.index_select(0, plan.order), plan.num_segments
+    for number, piece in enumerate(pieces):
+        hidden = _top(memory[number % 2], piece)
+        sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
+        for count, *opened, after in piece.steps(*GRUGates.of(sums), hidden):
+            if count != running:
+                h, scratch, running = h[:count], scratch[:count], count
+            now = GRUGates(*opened)
+            now.r_z.addmm_(h, w_rz)
+            pointwise.gru_gates_(now, torch.addmm(b_hn, h, w_n, out=scratch))
+            pointwise.gru_state(now, h, after)
+            h = after
+        out.index_copy_(0, piece.rows, hidden)
+    return out
+
+
+class _GRUBackward(_Backward):
+    gates = 3
+
+    def run(self) -> tuple[Tensor | None, ...]:
+        """The gradients of x, w_ih, w_hh, the bias, b_hn and h0."""
+        later, direct = self.memory[:0], self.memory[:0, : self.size]
+        for piece in reversed(self.pieces):
+            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
+            gates, inner = self._open(piece, x, hidden)
+            factors, towards_new, update = pointwise.gru_factors_(gates, inner, hidden)
+            dh = self.arriving_hidden(piece)
+            count = piece.counts[0]
+            self._steps(piece, (factors, update, dh), (later, direct))
+            later, direct = gates[:count].clone(), update[:count]
+            self._add_states(gates, hidden)
+            torch.mul(towards_new, dh, out=gates[:, 2 * self.size :])
+            self.add_inputs(piece, x, gates)
+        of_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
+        return (self.of_x, *self.sums[:4], of_state)
+
+    def _open(self, piece: Piece, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
+        gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
+        gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
+        inner = torch.addmm(self.inputs[4], hidden, w_n.t())
+        pointwise.gru_gates_(GRUGates.of(gates), inner)
+        return gates, inner
+
+    def _steps(
+        self,
+        piece: Piece,
+        of_piece: tuple[Tensor, Tensor, Tensor],
+        carried: tuple[Tensor, Tensor],
+    ) -> None:
+        """Turn the factors of a piece into gradients of its gates, in place.
+
+        ``dh`` becomes whole on the way, and ``update`` what h hands on directly.
+        """
+        factors, update, dh = of_piece
+        later, direct = carried
+        running = len(later)
+        steps = piece.steps(dh, factors, update, factors.flatten(1))
+        for count, here, da, kept, towards in reversed(list(steps)):
+            if running:
+                here[:running].add_(direct).addmm_(later, self.w_hh)
+            da.mul_(here.unsqueeze(1))
+            later, direct, running = towards, kept.mul_(here), count
+
+    def _add_states(self, towards: Tensor, hidden: Tensor) -> None:
+        """Add a piece's share to the gradients of w_hh and b_hn."""
+        _, of_w_hh, _, of_b_hn = self.sums[:4]
+        if of_w_hh is not None:
+            of_w_hh.addmm_(towards.t(), hidden)
+        if of_b_hn is not None:
+            of_b_hn.addmv_(towards[:, 2 * self.size :].t(), self.ones[: len(towards)])
+
+
+def _piece_rows(width: int) -> int:
+    return max(MIN_ROWS, CELLS // width)
+
+
+def _top(memory: Tensor, piece: Piece) -> Tensor:
+    return memory[: len(piece.rows)]

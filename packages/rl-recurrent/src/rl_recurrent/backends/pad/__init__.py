@@ -1,0 +1,1 @@
+"""Segments padded to one length."""

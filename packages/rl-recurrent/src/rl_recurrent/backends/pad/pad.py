@@ -1,0 +1,145 @@
+"""The dense cells of torch over blocks of time in which few cells are empty.
+
+Where no segment is shorter than another there is one block, and torch's network runs on it as it
+is: oneDNN's LSTM on a CPU, cuDNN's persistent kernels on CUDA. Elsewhere the states are carried
+from block to block. An empty cell of an LSTM is given one more input, which opens the forget gate
+and shuts the input gate, so that c comes out of a block as it was at the end of its segment.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.backends.dispatch import is_dense
+from rl_recurrent.backends.pack import pack
+from rl_recurrent.backends.pad.block_plan import Block, block_plan
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layer_weights import RowWeights
+
+SHUT = 1e4  # a gate at this distance is 0 or 1 in every dtype
+
+
+def lstm_layer(
+    x: Tensor,
+    weights: RowWeights,
+    states: tuple[Tensor, Tensor],
+    segments: Segments,
+    settings: Settings,
+) -> tuple[Tensor, Tensor]:
+    """Run one layer of an LSTM in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        states: h and c that each segment starts from, ``[S, H]`` each.
+        segments: where the rows begin and end.
+        settings: nothing here depends on them.
+
+    Returns:
+        h after every row ``[M, H]``, and c at the end of every segment ``[S, H]``: torch gives no
+        other.
+
+    Example:
+        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
+        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
+        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
+        tensor([0.2500, 0.1250])
+    """
+    if not len(segments):
+        return pack.lstm_layer(x, weights, states, segments, settings)  # torch refuses no rows
+    if is_dense(segments):
+        h, c = (state.unsqueeze(0) for state in states)
+        params, _ = _lstm_params(weights, [])
+        x = x.view(len(segments), segments.max_length, -1)
+        made, _, c = _dense(torch.lstm, x, (h, c), params, batch_first=True)
+        return made.flatten(0, 1), c[0]
+    plan = block_plan(segments)
+    h, c = (state.index_select(0, plan.order).unsqueeze(0) for state in states)
+    plain, held = _lstm_params(weights, plan.blocks)
+    hidden, ended = [], []
+    for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
+        columns = block.shape[1]
+        ended.append(c[0, columns:])
+        state = h[:, :columns].contiguous(), c[:, :columns].contiguous()
+        if block.padding is None:
+            made, h, c = _dense(torch.lstm, inputs, state, plain)
+        else:
+            inputs = inputs.masked_fill(block.padding, 0)  # however large: the gates stay shut
+            more = torch.cat([inputs, block.padding.to(x.dtype)], -1)
+            made, h, c = _dense(torch.lstm, more, state, held)
+        hidden.append(made)
+    cells = torch.cat([c[0], *reversed(ended)])
+    return plan.scatter(hidden), cells.index_select(0, plan.inverse)
+
+
+def gru_layer(
+    x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
+) -> Tensor:
+    """Run one layer of a GRU in one direction.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        state: h that each segment starts from, ``[S, H]``.
+        segments: where the rows begin and end.
+        settings: nothing here depends on them.
+
+    Returns:
+        h after every row, ``[M, H]``.
+
+    Example:
+        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
+        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
+        tensor([0.5000, 0.2500, 0.5000])
+    """
+    if not len(segments):
+        return pack.gru_layer(x, weights, state, segments, settings)  # torch refuses no rows
+    inner = torch.nn.functional.pad(weights.inner_bias, (2 * state.shape[1], 0))
+    params = [weights.w_ih, weights.w_hh, weights.bias, inner]
+    if is_dense(segments):
+        x = x.view(len(segments), segments.max_length, -1)
+        made, _ = _dense(torch.gru, x, state.unsqueeze(0), params, batch_first=True)
+        return made.flatten(0, 1)
+    plan, hidden = block_plan(segments), []
+    h = state.index_select(0, plan.order).unsqueeze(0)
+    for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
+        before = h[:, : block.shape[1]].contiguous()
+        made, h = _dense(torch.gru, inputs, before, params)
+        hidden.append(made)
+    return plan.scatter(hidden)
+
+
+def _lstm_params(weights: RowWeights, blocks: list[Block]) -> tuple[list[Tensor], list[Tensor]]:
+    """Parameters for blocks without empty cells, and for those with some."""
+    w_ih, w_hh, bias, _ = weights
+    rest = [w_hh, bias, torch.zeros_like(bias)]
+    if all(block.padding is None for block in blocks):
+        return [w_ih, *rest], []
+    size = w_hh.shape[1]
+    hold = w_ih.new_zeros(4, size)
+    hold[0], hold[1] = -SHUT, SHUT  # i shuts, f opens
+    return [w_ih, *rest], [torch.cat([w_ih, hold.view(-1, 1)], 1), *rest]
+
+
+def _dense(
+    network: Callable[..., tuple[Tensor, ...]],
+    x: Tensor,
+    state: object,
+    params: list[Tensor],
+    *,
+    batch_first: bool = False,
+) -> tuple[Tensor, ...]:
+    """Run one layer of torch's over a dense block."""
+    options = True, 1, 0.0, True, False, batch_first
+    if not x.is_cuda:
+        return network(x, state, params, *options)
+    with warnings.catch_warnings():  # cuDNN copies weights together, which is cheap beside the run
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
+        return network(x, state, params, *options)

@@ -1,0 +1,1 @@
+"""Unrolling with static shapes, for compiled code."""

@@ -1,0 +1,322 @@
+"""Recurrent mode in shapes that follow from the batch alone: no host sync, one graph.
+
+The same rule as everywhere: a segment starts from the states in its first row. Here no list of
+segments is made; flags say where they start, and every row offers its states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from rl_layout import contradictions, keys, must_compare_observations
+from rl_layout.tensordict_fast import find
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.static.scan import gru_scan_rows, lstm_scan_rows, window_steps
+from rl_recurrent.network.layer_weights import gru_row_weights, lstm_row_weights, unprojected
+from rl_recurrent.network.layers import States
+from rl_recurrent.network.parameters import Network
+
+
+def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
+    """Tell whether shapes must not depend on the data.
+
+    Args:
+        settings: of a module.
+        batch: TED rows ``[*B, T]``.
+
+    Returns:
+        True for ``scan`` with a `max_length`. Under `torch.compile` for ``scan`` and ``auto`` too,
+        where a `max_length` or T bounds the segments, and markers alone tell where they end.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> [runs_static(Settings("scan", max_length=length), batch) for length in (5, None)]
+        [True, False]
+    """
+    if not torch.compiler.is_compiling():
+        return settings.backend == "scan" and settings.max_length is not None
+    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # [] is refused there
+    return settings.backend in ("scan", "auto") and bounded and not may_contradict(batch)
+
+
+def may_contradict(batch: TensorDictBase) -> bool:
+    """Tell whether observations must be compared to know where segments end.
+
+    Args:
+        batch: TED rows ``[*B, T]``.
+
+    Returns:
+        False where markers tell it, or no observation is stored under ``"next"`` too.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3]).exclude("collector")
+        >>> named = may_contradict(batch)
+        >>> batch.names = None
+        >>> named, may_contradict(batch)
+        (False, True)
+    """
+    if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
+        return False
+    after = batch.get(keys.NEXT, None)
+    if after is None:
+        return False
+    flags = (*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT)
+    return any(name in batch.keys() and name not in flags for name in after.keys())  # noqa: SIM118
+
+
+def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
+    batch: TensorDictBase,
+    x: Tensor,
+    states: States,
+    network: Network,
+    settings: Settings,
+    *,
+    every_state: bool = False,
+    burn_in: int = 0,
+) -> tuple[Tensor, States]:
+    """Run a network over a batch without looking at its data on the host.
+
+    Args:
+        batch: TED rows ``[*B, T]`` with ``is_init``, for their markers.
+        x: inputs ``[*B, T, I]``.
+        states: ``[*B, T, L, H]`` each, of every row.
+        network: the parameters.
+        settings: `max_length` is the longest segment to be ready for; T if None, where there are
+            several dimensions.
+        every_state: give the states after every row, not at segment ends alone.
+        burn_in: first rows of a segment that run without gradient; see `burn_in_rows`. All rows
+            then run twice.
+
+    Returns:
+        Outputs ``[*B, T, O]``, and states ``[*B, T, L, H]``, zero but at segment ends.
+
+    Raises:
+        ValueError: a flat batch, and no `max_length`.
+        RuntimeError: markers contradict each other, or a segment is longer than `max_length`. On
+            CUDA the device reports it later.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch, network = trajectories([2, 3]), Network.of(torch.nn.GRU(2, 4))
+        >>> h = (torch.zeros(5, 1, 4),)
+        >>> out, _ = unroll_static(batch, batch["observation"], h, network, Settings(max_length=3))
+        >>> out.shape
+        torch.Size([5, 4])
+    """
+    shape = batch.batch_size
+    starts, real = start_flags(batch)
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    wide = network.float() if narrow else network
+    run = StaticRun(wide, starts, *_window(shape, settings.max_length))
+    padding = ~real[:, None]
+    # padding may hold anything, and 0 times it may be no number
+    rows = x.reshape(starts.shape[0], -1).masked_fill(padding, 0)
+    given = tuple(state.flatten(0, len(shape) - 1) for state in states)
+    given = tuple(state.masked_fill(padding[..., None], 0) for state in given)
+    if narrow:
+        rows, given = rows.float(), tuple(state.float() for state in given)
+    with torch.autocast(x.device.type, enabled=False):
+        if burn_in:
+            burnt = _burnt(batch, starts, burn_in)
+            out, after = run.behind_burn_in(rows, given, burnt)
+        else:
+            out, after = run.rows(rows, given, every_state=every_state)
+    shown = real if every_state else real & run.lasts
+    after = tuple((state * shown[:, None, None]).to(x.dtype) for state in after)
+    out = (out * real[:, None]).to(x.dtype)
+    return out.view(*shape, -1), tuple(each.view(*shape, *each.shape[1:]) for each in after)
+
+
+@dataclass(frozen=True)
+class StaticRun:
+    """A network on rows whose segments are known by flags alone.
+
+    Attributes:
+        network: the parameters.
+        starts: first rows of segments, bool ``[N]``.
+        length: rows of a window.
+        steps: rows of a column.
+
+    Example:
+        >>> starts = torch.tensor([True, False, True])
+        >>> StaticRun(Network.of(torch.nn.GRU(2, 4)), starts, 2, 3).lasts
+        tensor([False,  True,  True])
+    """
+
+    network: Network
+    starts: Tensor
+    length: int
+    steps: int
+
+    @property
+    def lasts(self) -> Tensor:
+        """Last rows of segments, bool ``[N]``."""
+        return torch.cat([self.starts[1:], self.starts.new_ones(1)])
+
+    def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
+        """Run every layer.
+
+        Args:
+            x: ``[N, I]``.
+            states: ``[N, L, H]`` each, of every row; those of first rows count.
+            every_state: whether states are wanted in every row, not in last rows alone.
+
+        Returns:
+            Outputs ``[N, O]``, and states ``[N, L, H]``.
+        """
+        directions, found = self.network.num_directions, []
+        for number in range(0, len(self.network.layers), directions):
+            if number and self.network.dropout:
+                x = dropout(x, self.network.dropout)
+            ahead = self._layer(x, states, number)
+            found.append(ahead)
+            if directions == 1:
+                x = ahead[0]
+                continue
+            mirror = self._mirror()
+            back = self._layer(x.index_select(0, mirror), states, number + 1)
+            turned = tuple(state.index_select(0, mirror) for state in back)
+            found.append(turned if every_state else back)
+            x = torch.cat([ahead[0], turned[0]], 1)
+        return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+    def behind_burn_in(self, x: Tensor, states: States, burnt: Tensor) -> tuple[Tensor, States]:
+        """Run all rows without gradient, and once more from where the burnt ones end.
+
+        Args:
+            x: ``[N, I]``.
+            states: ``[N, L, H]`` each.
+            burnt: the rows that only warm a state up, bool ``[N]``.
+
+        Returns:
+            Outputs ``[N, O]``, and states ``[N, L, H]``, of every row.
+        """
+        with torch.no_grad():
+            warm, warmed = self.rows(x, states, every_state=True)
+        goes_on = _behind(burnt) & ~self.starts
+        states = tuple(
+            torch.where(goes_on[:, None, None], after.roll(1, 0), before)
+            for after, before in zip(warmed, states, strict=True)
+        )
+        again = replace(self, starts=self.starts | goes_on)
+        out, after = again.rows(x, states, every_state=True)
+        after = tuple(
+            torch.where(burnt[:, None, None], old, new)
+            for old, new in zip(warmed, after, strict=True)
+        )
+        return torch.where(burnt[:, None], warm, out), after
+
+    def _layer(self, x: Tensor, states: States, which: int) -> States:
+        """One layer in one direction: h, which is the output, and c of an LSTM."""
+        layer, before = self.network.layers[which], tuple(state[:, which] for state in states)
+        layout = self.starts, torch.arange(len(x), device=x.device), self.length, self.steps
+        if self.network.cell == "gru":
+            return (gru_scan_rows(x, *gru_row_weights(layer), *before, *layout),)
+        h, c = before
+        if layer.w_hr is None:
+            w_ih, w_hh, bias, _ = lstm_row_weights(layer)
+            made: States = lstm_scan_rows(x, w_ih, w_hh, bias, h, c, *layout)
+            return made
+        x, whole = unprojected(x, h * self.starts[:, None], layer, layer.w_hr)
+        w_ih, w_hh, bias, _ = lstm_row_weights(whole)
+        hidden, cell = lstm_scan_rows(x, w_ih, w_hh, bias, torch.zeros_like(c), c, *layout)
+        return hidden @ layer.w_hr.t(), cell
+
+    def _mirror(self) -> Tensor:
+        """For each row, the one at its place when its segment is read backwards, int64 ``[N]``."""
+        numbers = torch.arange(len(self.starts), device=self.starts.device)
+        firsts = torch.where(self.starts, numbers, 0).cummax(0).values
+        ends = torch.where(self.lasts, numbers, len(numbers)).flip(0).cummin(0).values.flip(0)
+        return firsts + ends - numbers
+
+
+def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
+    """Find the first rows of segments by rule 2, and real rows, as flags.
+
+    Args:
+        batch: TED rows ``[*B, T]`` with ``is_init``.
+
+    Returns:
+        bool ``[N]`` each. Rows of padding count as segments of one row.
+
+    Raises:
+        RuntimeError: a trajectory starts at a row that is not ``is_init``.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> start_flags(trajectories([2, 1]))[0]
+        tensor([ True, False,  True])
+    """
+    is_init = batch[keys.IS_INIT].flatten()
+    numbers = torch.arange(is_init.shape[0], device=is_init.device)
+    seam = numbers % batch.batch_size[-1] == 0
+    ended = _behind(_ended(batch, is_init))
+    found = is_init | seam | ended
+    mask = find(batch, keys.MASK)
+    real = torch.ones_like(is_init) if mask is None else mask.flatten()
+    lost = ended & ~seam & _behind(real)
+    ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
+    if ids is not None:
+        other = ids.flatten() != ids.flatten().roll(1)
+        found = found | other
+        lost = lost & ~other if step is not None else lost
+    if step is not None:
+        jumps = step.flatten() != step.flatten().roll(1) + 1
+        found = found | jumps
+        lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
+    if not torch.compiler.is_compiling():  # where compiled, markers tell it: see `runs_static`
+        contradicted = contradictions(batch)
+        if contradicted is not None:
+            found = found | _behind(contradicted.flatten())
+    lost = lost & ~is_init & real
+    torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
+    return found | ~real | ~_behind(real), real
+
+
+def _ended(batch: TensorDictBase, like: Tensor) -> Tensor:
+    """Whether the environment ended a trajectory at each row, bool ``[N]``."""
+    ended = torch.zeros_like(like)
+    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
+        flag = find(batch, key)
+        if flag is not None:
+            ended = ended | flag.flatten()
+    steps = find(batch, keys.STEPS_TO_NEXT_OBS)
+    return ended if steps is None else ended & (steps.flatten() == 1)
+
+
+def _behind(flag: Tensor) -> Tensor:
+    """The flag of the row before, bool ``[N]``; False for the first."""
+    return torch.cat([flag.new_zeros(1), flag[:-1]])
+
+
+def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
+    """Rows of a window, and of a column.
+
+    A flat sample has as many windows as its form ``[S, T]``, whose columns are no longer: so each
+    step multiplies the same rows in both, and all bits agree.
+    """
+    rows, sequence = shape.numel(), shape[-1]
+    if max_length is None and len(shape) == 1:
+        msg = (
+            f"a flat batch [{rows}] in static shapes needs max_length=, the most rows that a "
+            "trajectory or a slice has in it: shapes cannot follow from the data."
+        )
+        raise ValueError(msg)
+    length = max_length or sequence
+    return min(length, rows), window_steps(length, rows, sequence)
+
+
+def _burnt(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:
+    """The first rows of segments whose stored state may be stale, bool ``[N]``."""
+    numbers = torch.arange(len(starts), device=starts.device)
+    firsts = torch.where(starts, numbers, 0).cummax(0).values
+    found = numbers - firsts < burn_in
+    steps = find(batch, keys.TRAJ_STEP)
+    return found if steps is None else found & (steps.flatten()[firsts] != 0)

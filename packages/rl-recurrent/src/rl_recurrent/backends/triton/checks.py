@@ -1,0 +1,116 @@
+"""What a recurrence in Triton asks of its arguments, checked once at the public edge."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.backends.settings import PRECISIONS
+from rl_recurrent.backends.triton import tiles
+
+DTYPES = (torch.float32, torch.bfloat16)
+Projection = tuple[Tensor, Tensor, Tensor | None]
+
+
+def check_scan(
+    tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], segments: Segments
+) -> None:
+    """Refuse tensors that the kernels cannot take.
+
+    Args:
+        tensors: by name; ``"gates"`` is the first.
+        shapes: the shape that each must have.
+        segments: the segments that the rows lie in.
+
+    Raises:
+        ValueError: a shape or a device is wrong.
+        TypeError: a dtype is.
+    """
+    gates = tensors["gates"]
+    check_device(gates)
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != shapes[name]:
+            msg = (
+                f"{name}: expected shape {list(shapes[name])} for {len(segments)} segments in "
+                f"{segments.num_real} rows, got {list(tensor.shape)}."
+            )
+            raise ValueError(msg)
+        allowed = DTYPES if gates.is_cuda else (torch.float32,)
+        if tensor.dtype not in allowed:
+            names = " or ".join(str(dtype) for dtype in allowed)
+            msg = f"{name}: expected {names} on {gates.device.type}, got {tensor.dtype}."
+            raise TypeError(msg)
+    for name, device in (
+        (n, t.device) for n, t in {**tensors, "segments": segments.starts}.items()
+    ):
+        if device != gates.device:
+            msg = f"{name}: expected it on {gates.device} like gates, got {device}. Move it there."
+            raise ValueError(msg)
+
+
+def check_device(gates: Tensor) -> None:
+    """Refuse a device on which no kernel runs, and name the backends that run there.
+
+    Raises:
+        ValueError: the tensor is not on a CUDA device, and the kernels are not interpreted.
+    """
+    if gates.is_cuda:
+        return
+    interpreting = triton.knobs.runtime.interpret
+    if gates.device.type == "cpu" and interpreting and not is_compiled():
+        return
+    late = " TRITON_INTERPRET was set after the kernels were imported." if interpreting else ""
+    msg = (
+        f"backend 'triton': expected tensors on a CUDA device, got {gates.device}.{late} "
+        "Use backend 'pad', 'pack' or 'scan', which run there."
+    )
+    raise ValueError(msg)
+
+
+def is_compiled() -> bool:
+    """Whether the kernels were imported to be compiled, not interpreted."""
+    return isinstance(tiles.tanh, triton.runtime.JITFunction)
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of those allowed.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in allowed:
+        msg = f"{name}: expected one of {list(allowed)}, got {value!r}."
+        raise ValueError(msg)
+
+
+def check_options(save: str, precision: str) -> None:
+    """Refuse an unknown way to save or to multiply.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    check_choice("save", save, ("state", "gates"))
+    check_choice("precision", precision, PRECISIONS)
+
+
+def check_projection(projection: Projection | None, gates: Tensor) -> None:
+    """Refuse an input and weights that cannot have made the gates.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    if projection is None:
+        return
+    x, w_ih, bias = projection
+    rows, columns = gates.shape
+    inputs = x.shape[-1]
+    fits = x.shape == (rows, inputs) and w_ih.shape == (columns, inputs)
+    if not fits or (bias is not None and bias.shape != (columns,)):
+        came = [list(t.shape) for t in projection if t is not None]
+        msg = (
+            f"projection: expected x [{rows}, I], w_ih [{columns}, I] and bias [{columns}] for "
+            f"gates {list(gates.shape)}, got {came}. Leave it out to keep the gates instead."
+        )
+        raise ValueError(msg)

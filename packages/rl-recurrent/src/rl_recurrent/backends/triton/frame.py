@@ -1,0 +1,117 @@
+"""The tensors and launches that every kernel of one recurrence shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.backends.triton.plan import Plan
+
+NO_END = 2**31 - 1  # each program stops at its own longest segment
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Where the segments lie in the flat rows, and how a plan cuts them into programs.
+
+    Attributes:
+        order: int64 ``[S]``, segments from the longest to the shortest.
+        first: int64 ``[S]``, first of each segment's rows among the real ones.
+        lengths: int64 ``[S]``.
+        segments: what the others were taken from.
+        plan: the kernel and its blocks.
+    """
+
+    order: Tensor
+    first: Tensor
+    lengths: Tensor
+    segments: Segments
+    plan: Plan
+
+    @classmethod
+    def of(cls, segments: Segments, plan: Plan) -> Frame:
+        """Take the tensors from segments, contiguous."""
+        first = segments.offsets[:-1].contiguous()
+        return cls(segments.order, first, segments.lengths.contiguous(), segments, plan)
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """What every kernel takes to find its segments."""
+        return self.order, self.first, self.lengths, len(self.segments)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of segments."""
+        return -(-len(self.segments) // self.plan.block_s)
+
+    def launches(self, hidden_size: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """Grid, first step and end of each launch of a streamed kernel, in the order of time."""
+        if self.plan.regime == "walk":
+            yield (self.tiles, 1), 0, NO_END
+            return
+        blocks = -(-hidden_size // self.plan.block_j)
+        for t in range(self.segments.max_length):  # asks the device once per batch
+            yield (self.tiles, blocks), t, t + 1
+
+    def launch(
+        self,
+        kernels: tuple[Any, Any],
+        tensors: Sequence[Tensor],
+        w_hh: Tensor,
+        *,
+        backwards: bool = False,
+        **flags: bool,
+    ) -> None:
+        """Run the resident or the streamed one of two kernels over all segments.
+
+        Args:
+            kernels: the resident one, the streamed one.
+            tensors: their tensors, up to those that tell the segments.
+            w_hh: ``[G * H, H]``, for its width.
+            backwards: whether steps are taken from the last to the first.
+            flags: their compile-time switches.
+        """
+        if not self.tiles:
+            return
+        resident, streamed = kernels
+        options = {"H": w_hh.shape[1], **flags, **self.options()}
+        if self.plan.regime == "resident":
+            resident[(self.tiles,)](*tensors, *self.tables, **options)
+            return
+        launches = list(self.launches(w_hh.shape[1]))
+        for grid, begin, end in reversed(launches) if backwards else launches:
+            streamed[grid](*tensors, *self.tables, begin, end, **options)
+
+    def before(self, states: Tensor, initial: Tensor) -> Tensor:
+        """State ``[M, H]`` that each row starts from: its predecessor's, or the initial one."""
+        shifted = torch.empty_like(states)
+        shifted[1:] = states[:-1]
+        shifted[self.first] = initial
+        return shifted
+
+    def weights(self, w_hh: Tensor) -> Tensor:
+        """``w_hh`` as the products take it, contiguous; for tf32 rounded to its 10 bits."""
+        made = w_hh.to(self.plan.operands).contiguous()
+        if self.plan.input_precision != "tf32":
+            return made
+        rounded = ((made.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+        return torch.where(made.isnan(), made, rounded)
+
+    def options(self) -> dict[str, object]:
+        """Compile-time arguments that every kernel takes."""
+        plan = self.plan
+        options = {
+            "BLOCK_S": plan.block_s,
+            "PRECISION": plan.input_precision,
+            "num_warps": plan.num_warps,
+            "num_stages": plan.num_stages,
+            "enable_fp_fusion": True,
+        }
+        if plan.regime == "resident":
+            return {**options, "BLOCK_H": plan.block_j}
+        return {**options, "BLOCK_J": plan.block_j, "BLOCK_K": plan.block_k}

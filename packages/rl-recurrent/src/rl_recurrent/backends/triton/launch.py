@@ -1,0 +1,110 @@
+"""What the scans of both cells do alike around their kernels: check, plan, apply, cast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_layout import Segments
+from rl_recurrent.backends.triton.checks import (
+    Projection,
+    check_options,
+    check_projection,
+    check_scan,
+)
+from rl_recurrent.backends.triton.frame import Frame
+from rl_recurrent.backends.triton.plan import Plan, make_plan
+
+
+def checked_plan(
+    tensors: dict[str, Tensor],
+    num_gates: int,
+    segments: Segments,
+    *,
+    save: str,
+    precision: str,
+    projection: Projection | None,
+) -> Plan:
+    """Refuse what the kernels cannot take, and choose the kernel and its blocks.
+
+    Args:
+        tensors: by name, ``"gates"`` first: those of ``"w_hh"``, ``"b_hn"``, ``"h0"``, ``"c0"``
+            that the cell has.
+        num_gates: gates of the cell.
+        segments: of the rows.
+        save: what backward keeps.
+        precision: of the operands.
+        projection: what the gates were made of, if they shall be made again.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: an option, a shape or a device is wrong.
+        TypeError: a dtype is wrong.
+    """
+    gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
+    states = (len(segments), size)
+    shapes: dict[str, tuple[int, ...]] = {
+        "gates": (segments.num_real, num_gates * size),
+        "w_hh": (num_gates * size, size),
+        "b_hn": (size,),
+        "h0": states,
+        "c0": states,
+    }
+    check_options(save, precision)
+    check_scan(tensors, shapes, segments)
+    check_projection(projection, gates)
+    if precision == "auto" and not gates.is_cuda:
+        precision = "ieee"  # interpreted: a CPU has no tf32
+    return make_plan(size, len(segments), precision, gates.dtype)
+
+
+def apply_scan(
+    scan: type[torch.autograd.Function],
+    plan: Plan,
+    tensors: Sequence[Tensor],
+    segments: Segments,
+    *,
+    save: str = "state",
+    projection: Projection | None = None,
+) -> Any:
+    """Run a recurrence by a given plan, its arguments unchecked.
+
+    Args:
+        scan: of the cell.
+        plan: the kernel and its blocks.
+        tensors: what has a gradient: gates, weights, states, as the scan takes them.
+        segments: of the rows.
+        save: what backward keeps, ``"state"`` or ``"gates"``.
+        projection: what the gates were made of, if they shall be made again.
+
+    Returns:
+        What the scan returns.
+    """
+    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    frame = Frame.of(segments, plan)
+    with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
+        return scan.apply(frame, trained and save == "gates", projection, *tensors)
+
+
+def in_dtypes(
+    gradients: Sequence[Tensor | None], wanted: Sequence[bool], dtypes: Sequence[torch.dtype]
+) -> tuple[Tensor | None, ...]:
+    """Give gradients the dtypes of what they belong to, and None where none is wanted.
+
+    Args:
+        gradients: in float32.
+        wanted: for each, whether it is needed.
+        dtypes: of the inputs.
+
+    Returns:
+        One for each.
+    """
+    return tuple(
+        made.to(dtype) if want and made is not None else None
+        for made, want, dtype in zip(gradients, wanted, dtypes, strict=True)
+    )

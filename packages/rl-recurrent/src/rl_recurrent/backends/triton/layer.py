@@ -1,0 +1,75 @@
+"""One kernel for all segments at once; CUDA, or a CPU under Triton's interpreter."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from rl_layout import Segments
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layer_weights import RowWeights
+
+
+def lstm_layer(
+    x: Tensor,
+    weights: RowWeights,
+    states: tuple[Tensor, Tensor],
+    segments: Segments,
+    settings: Settings,
+) -> tuple[Tensor, Tensor]:
+    """Run one layer of an LSTM in one direction; as `rl_recurrent.backends.pack.pack.lstm_layer`.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        states: h and c that each segment starts from, ``[S, H]`` each.
+        segments: where the rows begin and end.
+        settings: precision, and what is kept for backward.
+
+    Returns:
+        h and c after every row, ``[M, H]`` each.
+    """
+    from rl_recurrent.backends.triton.lstm import lstm_scan
+
+    gates = linear(x, weights.w_ih, weights.bias)
+    made: tuple[Tensor, Tensor] = lstm_scan(
+        gates,
+        weights.w_hh,
+        *states,
+        segments,
+        save="gates" if settings.save == "gates" else "state",
+        precision=settings.precision,
+        projection=(x, weights.w_ih, weights.bias),
+    )
+    return made
+
+
+def gru_layer(
+    x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
+) -> Tensor:
+    """Run one layer of a GRU in one direction; as `rl_recurrent.backends.pack.pack.gru_layer`.
+
+    Args:
+        x: real rows, segment after segment, ``[M, I]``.
+        weights: of the layer.
+        state: h that each segment starts from, ``[S, H]``.
+        segments: where the rows begin and end.
+        settings: precision, and what is kept for backward.
+
+    Returns:
+        h after every row, ``[M, H]``.
+    """
+    from rl_recurrent.backends.triton.gru import gru_scan
+
+    gates = linear(x, weights.w_ih, weights.bias)
+    made: Tensor = gru_scan(
+        gates,
+        weights.w_hh,
+        weights.inner_bias,
+        state,
+        segments,
+        save="gates" if settings.save == "gates" else "state",
+        precision=settings.precision,
+        projection=(x, weights.w_ih, weights.bias),
+    )
+    return made

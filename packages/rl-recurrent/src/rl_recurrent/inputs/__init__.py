@@ -1,0 +1,1 @@
+"""Markers and shapes of recurrent inputs, checked."""

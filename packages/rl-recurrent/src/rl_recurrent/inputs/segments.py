@@ -1,0 +1,147 @@
+"""The segments of a batch for a network that must not carry a state across a boundary."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Markers, Segments, keys
+from rl_layout.segments.cache import Memo
+from rl_recurrent.arguments import check_batch
+
+
+def recurrent_segments(batch: TensorDictBase) -> Segments:
+    """Derive the segments of a batch, and refuse markers that contradict each other.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]`` with ``is_init``.
+
+    Returns:
+        The segments; a segment starts from the state that is stored in its first row.
+
+    Raises:
+        KeyError: ``is_init`` is missing.
+        ValueError: a row is the first of a trajectory by the other markers and not ``is_init``;
+            or the batch has no time dimension, or no row.
+        TypeError: a marker has the wrong dtype.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> recurrent_segments(batch).lengths
+        tensor([2, 3])
+        >>> batch["is_init"][2] = False
+        >>> try:
+        ...     recurrent_segments(batch)
+        ... except ValueError as error:
+        ...     print(str(error)[:25])
+        is_init is False at row 2
+    """
+    refuse_lost_starts(batch)
+    return Segments.of(batch)
+
+
+def refuse_lost_starts(batch: TensorDictBase) -> None:
+    """Refuse a batch in which ``is_init`` misses a first row, as the other markers tell it.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]`` with ``is_init``.
+
+    Raises:
+        KeyError: ``is_init`` is missing.
+        ValueError: such a row, which is named.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> refuse_lost_starts(trajectories([2, 3]))
+    """
+    require_is_init(batch)
+    row = _memo.get(batch, _lost_start)
+    if row is not None:
+        _refuse(batch, row)
+
+
+def require_is_init(batch: TensorDictBase) -> Tensor:
+    """Read the marker of first steps.
+
+    Args:
+        batch: a tensordict.
+
+    Returns:
+        ``is_init``.
+
+    Raises:
+        KeyError: it is missing.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> require_is_init(trajectories([1, 1])).flatten()
+        tensor([True, True])
+    """
+    check_batch(batch)
+    marker: Tensor | None = batch.get(keys.IS_INIT, None)
+    if marker is None:
+        msg = (
+            f"{keys.IS_INIT!r} is missing: rl_transforms.InitTracker writes it. Append it to the "
+            "environment, or pass policy= to its constructor, and keep the key in the buffer."
+        )
+        raise KeyError(msg)
+    return marker
+
+
+def suspicious_rows(markers: Markers) -> Tensor | None:
+    """Find rows at which a trajectory seems to start that ``is_init`` does not mark.
+
+    Args:
+        markers: of a batch, with ``is_init``.
+
+    Returns:
+        bool ``[N]``: the row before ends a trajectory, or the step is 0. None where nothing tells.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> suspicious_rows(Markers.of(trajectories([2, 3]))).any()
+        tensor(False)
+    """
+    ends = markers.boundary()
+    if markers.is_init is None or (ends is None and markers.traj_step is None):
+        return None
+    found = torch.zeros_like(markers.is_init)
+    if ends is not None:
+        found[1:] = ends[:-1]
+        found.view(-1, markers.batch_shape[-1])[:, 0] = False
+        if markers.traj_ids is not None and markers.traj_step is not None:
+            # rows of [B, T] laid end to end: another trajectory goes on behind the end of this one
+            found[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]
+        elif markers.traj_step is not None:
+            found[1:] &= markers.traj_step[1:] == markers.traj_step[:-1] + 1
+        if markers.mask is not None:
+            found[1:] &= markers.mask[:-1]
+    if markers.traj_step is not None:
+        found |= markers.traj_step == 0
+    found &= ~markers.is_init
+    return found if markers.mask is None else found.logical_and_(markers.mask)
+
+
+def _lost_start(markers: Markers) -> int | None:
+    found = suspicious_rows(markers)
+    if found is None or not bool(found.any()):
+        return None
+    return int(found.nonzero()[0])
+
+
+def _refuse(batch: TensorDictBase, row: int) -> None:
+    shape = batch.batch_size
+    places = torch.unravel_index(torch.tensor(row), shape)
+    place = row if len(shape) == 1 else tuple(map(int, places))
+    msg = (
+        f"{keys.IS_INIT} is False at row {place}, where another trajectory starts: the step is 0, "
+        "or the row before is done. A state would leak. Did a buffer or a transform drop or "
+        "rewrite the flag, or were rows drawn one by one and not in slices? "
+        "rl_layout.check_layout(batch) shows all such rows."
+    )
+    raise ValueError(msg)
+
+
+_memo: Memo[int | None] = Memo()

@@ -1,0 +1,1 @@
+"""Recurrent tensordict modules."""

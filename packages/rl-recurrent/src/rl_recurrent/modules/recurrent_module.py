@@ -1,0 +1,366 @@
+"""What the recurrent modules share: keys, modes, and the way from a tensordict to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl_layout import Segments, keys, recurrent_mode
+from rl_layout.keys import NestedKey, as_tuple
+from rl_recurrent.arguments import check_network_arguments, shown
+from rl_recurrent.backends.dispatch import Cell, Choice
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.static.unroll import runs_static, unroll_static
+from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
+from rl_recurrent.functional import check_input, check_states, choice_for, unroll
+from rl_recurrent.inputs.segments import recurrent_segments, refuse_lost_starts, require_is_init
+from rl_recurrent.inputs.sequence import refuse_sequence, require_sequence
+from rl_recurrent.modules.state_keys import read_keys, written_keys
+from rl_recurrent.network.layers import States
+from rl_recurrent.network.parameters import Network
+from rl_recurrent.single_step import step_module
+from rl_specs import Composite, Unbounded
+from rl_transforms import TensorDictPrimer
+
+OUTSIDE = (
+    "this recurrent batch has shapes that follow from its data, and runs outside of compiled code, "
+    "with one graph break. For one graph take recurrent_backend='scan' or 'auto' (pad, pack and "
+    "triton look at segments on the host), give a flat batch [N] max_length=, the most rows that a "
+    "trajectory or a slice has in it, or reshape it to [B, T], and store ('collector', 'traj_ids') "
+    "and ('collector', 'traj_step'), or name the last dimension 'time', so that no observations "
+    "must be compared"
+)
+
+
+class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
+    """A recurrent network on tensordicts; see `LSTMModule` and `GRUModule`.
+
+    Args:
+        given: a network to use, or None.
+        make: the class of a network to make.
+        sizes: input and hidden size; None where a network is given.
+        shape: the other arguments of `make`.
+        in_key: the input.
+        in_keys: input, states, and ``"is_init"``.
+        out_key: the output.
+        out_keys: output and next states.
+        device: of the parameters.
+        dtype: of the parameters.
+        recurrent_backend: which backend computes.
+        default_recurrent_mode: the mode where none is set.
+        every_state: write states after every row in recurrent mode.
+        burn_in: rows of a segment that only warm its state up.
+        learned_initial_state: whether a state of zeros stands for a parameter.
+        recurrent_matmul_precision: of ``triton``.
+        recurrent_save: what is kept for backward.
+        max_length: the longest segment that ``scan`` is made ready for.
+    """
+
+    cell: ClassVar[Cell]
+    default_states: ClassVar[tuple[str, ...]]
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        given: Any,
+        make: Any,
+        sizes: tuple[int | None, int | None],
+        shape: dict[str, Any],
+        *,
+        in_key: NestedKey | None = None,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_key: NestedKey | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        recurrent_backend: str = "auto",
+        default_recurrent_mode: bool | None = None,
+        every_state: bool = False,
+        burn_in: int = 0,
+        learned_initial_state: bool = False,
+        recurrent_matmul_precision: str = "auto",
+        recurrent_save: str = "auto",
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_keys = read_keys(in_key, in_keys, self.default_states)
+        self.out_keys = written_keys(out_key, out_keys, self.in_keys[1:-1])
+        self.settings = Settings(
+            recurrent_backend, recurrent_matmul_precision, recurrent_save, max_length
+        )
+        if given is None:
+            given = _made(make, sizes, {**shape, "device": device, "dtype": dtype})
+        else:
+            _check_given(given, sizes, self.cell)
+        if not isinstance(burn_in, int | Integral) or burn_in < 0:
+            msg = f"burn_in must be 0 or more rows: got {shown(burn_in)}."
+            raise ValueError(msg)
+        if burn_in and given.bidirectional:
+            msg = "burn_in warms up a state that goes forward in time: leave bidirectional False."
+            raise ValueError(msg)
+        self.network = given
+        self.default_recurrent_mode = default_recurrent_mode
+        self.every_state, self.burn_in = every_state, burn_in
+        shapes = Network.of(given).state_shapes
+        self._shapes = tuple(map(torch.Size, shapes))
+        self.initial_states: Any = None
+        if learned_initial_state:
+            zeros = [given.weight_ih_l0.new_zeros(shape) for shape in shapes]
+            self.initial_states = nn.ParameterList(map(nn.Parameter, map(torch.clone, zeros)))
+
+    @property
+    def state_keys(self) -> list[NestedKey]:
+        """Where the states lie that a row starts from."""
+        return list(self.in_keys[1:-1])
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Step once, or run over whole sequences, as `rl_layout.set_recurrent_mode` says.
+
+        Args:
+            tensordict: roots ``[*B]`` in sequential mode; TED rows ``[N]`` or ``[*B, T]`` in
+                recurrent mode.
+
+        Returns:
+            The tensordict, with the outputs and the next states added.
+
+        Raises:
+            KeyError: an input, a state or ``is_init`` is missing.
+            ValueError: the markers contradict each other, or a shape does not fit the mode.
+            RuntimeError: the backend cannot run here.
+        """
+        mode = recurrent_mode()
+        if mode is None:
+            mode = bool(self.default_recurrent_mode)
+        if mode and torch.compiler.is_compiling() and not runs_static(self.settings, tensordict):
+            return self._outside_graph(tensordict)
+        return self._write(tensordict, *(self._sequences if mode else self._one_step)(tensordict))
+
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
+    def _outside_graph(self, batch: TensorDictBase) -> TensorDictBase:
+        """Run over whole sequences as without `torch.compile`: the graph breaks here, once."""
+        return self._write(batch, *self._sequences(batch))
+
+    def _write(self, batch: TensorDictBase, out: Tensor, states: States) -> TensorDictBase:
+        for key, value in zip(self.out_keys, (out, *states), strict=True):
+            batch.set(key, value)
+        return batch
+
+    def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Step once, on plain tensors; what policy plans call.
+
+        Args:
+            tensors: one for each of `in_keys`: input ``[*B, I]``, states ``[*B, L, H]``, and
+                ``is_init``, which changes nothing: at a reset the primer has put its default into
+                the states.
+
+        Returns:
+            One for each of `out_keys`.
+
+        Raises:
+            ValueError: a shape does not fit.
+        """
+        if len(tensors) != len(self.in_keys):
+            msg = f"expected a tensor for each of {self.in_keys}: got {len(tensors)}."
+            raise ValueError(msg)
+        x, *given, _ = tensors
+        states = tuple(given)
+        for state, shape in zip(states, self._shapes, strict=True):
+            if state.shape[-2:] != shape or state.ndim != x.ndim + 1:
+                check_states(states, tuple(x.shape[:-1]), Network.of(self.network))
+        if self.initial_states is not None:
+            states = self._with_initial(states)
+        out, after = step_module(self.network, x, states)
+        return (out, *after)
+
+    def make_tensordict_primer(self) -> TensorDictPrimer:
+        """Make the transform that puts zeros into the states at every reset.
+
+        Returns:
+            The primer; `rl_envs` appends it to environments that are given the policy.
+
+        Raises:
+            RuntimeError: a next state is not written under ``"next"`` and the name of its state.
+        """
+        specs, wanted = Composite(), [keys.next_key(key) for key in self.state_keys]
+        if [as_tuple(key) for key in self.out_keys[1:]] != wanted:
+            msg = f"a primer needs out_keys[1:] = {wanted}: got {self.out_keys[1:]}."
+            raise RuntimeError(msg)
+        weight = self.network.weight_ih_l0
+        for key, shape in zip(self.state_keys, self._shapes, strict=True):
+            specs.set(key, Unbounded(shape, device=weight.device, dtype=weight.dtype))
+        return TensorDictPrimer(specs, expand_specs=True)
+
+    def explain_backend(self, batch: TensorDictBase) -> Choice:
+        """Say which backend runs on a batch in recurrent mode, and why.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The choice; print it.
+
+        Raises:
+            KeyError: the input or ``is_init`` is missing.
+            RuntimeError: the backend that was asked for cannot run here.
+            ValueError: it cannot give what is wanted, or markers contradict each other.
+        """
+        segments = recurrent_segments(batch)
+        x = keys.require(batch, self.in_keys[0])
+        network = Network.of(self.network)
+        return choice_for(x, segments, network, self.settings, every_state=self.every_state)
+
+    def burn_in_mask(self, batch: TensorDictBase) -> Tensor:
+        """Tell the rows that only warm a state up, to be left out of a loss.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            bool ``[*B, T]``.
+
+        Raises:
+            KeyError: ``is_init`` is missing.
+            ValueError: markers contradict each other.
+        """
+        segments = recurrent_segments(batch)
+        return segments.scatter(burn_in_rows(batch, segments, self.burn_in))
+
+    @torch.no_grad()
+    def refreshed_states(self, batch: TensorDictBase) -> TensorDict:
+        """Compute again the states that rows start from, under the parameters of now.
+
+        The first row of a segment keeps its state: what lies before it is not in the batch.
+
+        Args:
+            batch: a sample, TED rows ``[N]`` or ``[*B, T]`` with ``("collector", "row")``.
+
+        Returns:
+            Rows ``[K]``: the state keys, and the numbers ``("collector", "row")`` of the rows they
+            belong to, ``"index"`` too where the sample has it; for the buffer to write back.
+
+        Raises:
+            KeyError: a key is missing.
+            ValueError: markers contradict each other.
+        """
+        segments = recurrent_segments(batch)
+        numbers = keys.require(batch, keys.ROW)
+        x, states = self._inputs(batch, segments)
+        network = Network.of(self.network)
+        _, after = unroll(x, segments, states, network, self._every(), every_state=True)
+        is_first = torch.zeros(segments.num_real, dtype=torch.bool, device=segments.starts.device)
+        rest = (~is_first.index_fill_(0, segments.offsets[:-1], True)).nonzero()[:, 0]
+        fresh = TensorDict({keys.ROW: segments.gather(numbers)[rest]}, [len(rest)])
+        for key, state in zip(self.state_keys, after, strict=True):
+            fresh.set(key, state.index_select(0, rest - 1))
+        index = batch.get(keys.INDEX, None)
+        if index is not None:
+            fresh.set(keys.INDEX, segments.gather(index)[rest])
+        return fresh
+
+    def _one_step(self, tensordict: TensorDictBase) -> tuple[Tensor, States]:
+        is_init = require_is_init(tensordict)
+        refuse_sequence(tensordict)
+        x, states = keys.require(tensordict, self.in_keys[0]), self._states(tensordict)
+        network = Network.of(self.network)
+        check_input(x, tensordict.batch_size, network)
+        check_states(states, tuple(tensordict.batch_size), network)
+        out, *after = self.step(x, *states, is_init)
+        return out, tuple(after)
+
+    def _sequences(self, batch: TensorDictBase) -> tuple[Tensor, States]:
+        require_sequence(batch)
+        require_is_init(batch)
+        network = Network.of(self.network)
+        burn_in = self.burn_in if torch.is_grad_enabled() else 0  # no gradient is held back
+        if runs_static(self.settings, batch):
+            if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
+                refuse_lost_starts(batch)  # with its row, where that waits for no device
+            x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
+            check_input(x, batch.batch_size, network)
+            check_states(states, tuple(batch.batch_size), network)
+            given = batch, x, self._with_initial(states), network, self.settings
+            return unroll_static(*given, every_state=self.every_state, burn_in=burn_in)
+        segments = recurrent_segments(batch)
+        x, states = self._inputs(batch, segments)
+        if burn_in:
+            rows = burn_in_rows(batch, segments, burn_in)
+            out, after = unroll_after_burn_in(
+                x, segments, states, rows, (network, self.settings, self.every_state)
+            )
+        else:
+            out, after = unroll(
+                x, segments, states, network, self.settings, every_state=self.every_state
+            )
+        return out, tuple(self._placed(state, segments) for state in after)
+
+    def _placed(self, states: Tensor, segments: Segments) -> Tensor:
+        """Put states into the shape of the batch, zeros elsewhere."""
+        if self.every_state:
+            return segments.scatter(states)
+        dense = states.new_zeros(segments.num_rows, *states.shape[1:])
+        dense = dense.index_copy_(0, segments.lasts, states)
+        return dense.view(*segments.batch_shape, *states.shape[1:])
+
+    def _inputs(self, batch: TensorDictBase, segments: Segments) -> tuple[Tensor, States]:
+        """The input, and the states that segments start from, ``[S, L, H]`` each."""
+        states = self._states(batch)
+        check_states(states, tuple(batch.batch_size), Network.of(self.network))
+        firsts = tuple(segments.first(state) for state in states)
+        return keys.require(batch, self.in_keys[0]), self._with_initial(firsts)
+
+    def _states(self, tensordict: TensorDictBase) -> States:
+        found = tuple(tensordict.get(key, None) for key in self.state_keys)
+        for key, state in zip(self.state_keys, found, strict=True):
+            if state is None:
+                msg = (
+                    f"the state {key!r} is missing: make_tensordict_primer() makes the transform "
+                    "that writes it at a reset, policy= of an environment appends it, and a "
+                    "buffer must keep it. For a start from zeros, set zeros."
+                )
+                raise KeyError(msg)
+        return found
+
+    def _with_initial(self, states: States) -> States:
+        """Put the learned states where all states are zero."""
+        if self.initial_states is None:
+            return states
+        fresh = (torch.cat([state.flatten(-2) for state in states], -1) == 0).all(-1)
+        fresh = fresh[..., None, None]
+        pairs = zip(self.initial_states, states, strict=True)
+        return tuple(torch.where(fresh, learned, state) for learned, state in pairs)
+
+    def _every(self) -> Settings:
+        """The settings for all states: ``pad`` does not have them all."""
+        pad = self.settings.backend == "pad" and self.cell == "lstm"
+        return Settings(precision=self.settings.precision) if pad else self.settings
+
+
+def _made(make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, Any]) -> nn.RNNBase:
+    if None in sizes:
+        msg = f"expected input_size and hidden_size, or a network: got {sizes}."
+        raise ValueError(msg)
+    if not arguments["batch_first"]:
+        msg = "tensordicts have time last: leave batch_first True."
+        raise ValueError(msg)
+    named = dict(zip(("input_size", "hidden_size"), sizes, strict=True))
+    layers = {"num_layers": arguments.get("num_layers", 1)}
+    check_network_arguments({**named, **layers}, arguments)
+    network: nn.RNNBase = make(*sizes, **arguments)
+    return network
+
+
+def _check_given(given: Any, sizes: tuple[int | None, int | None], cell: Cell) -> None:
+    if not isinstance(given, nn.RNNBase) or given.mode != cell.upper():
+        msg = f"expected a torch.nn.{cell.upper()}: got {type(given).__name__}."
+        raise ValueError(msg)
+    if sizes != (None, None):
+        msg = f"expected a network or sizes, one of the two: got both, sizes {sizes}."
+        raise ValueError(msg)
+    if not given.batch_first:
+        msg = "tensordicts have time last: make the network with batch_first=True."
+        raise ValueError(msg)

@@ -1,0 +1,129 @@
+"""Layers, directions, projections and dropout, put together from runs of one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from rl_layout import Segments
+from rl_recurrent.backends.dispatch import backend_module
+from rl_recurrent.backends.settings import Settings
+from rl_recurrent.network.layer_weights import (
+    LayerWeights,
+    gru_row_weights,
+    lstm_row_weights,
+    unprojected,
+)
+from rl_recurrent.network.parameters import Network
+
+States = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network on the rows of one batch.
+
+    Attributes:
+        network: the parameters.
+        segments: where rows begin and end.
+        settings: with a backend that is no longer ``"auto"``.
+        every_state: whether states are wanted after every row, not at segment ends alone.
+
+    Example:
+        >>> from torch import nn
+        >>> network = Network.of(nn.GRU(3, 5, num_layers=2))
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> run = Run(network, segments, Settings(backend="pack"), every_state=False)
+        >>> out, (h,) = run.rows(torch.zeros(6, 3), (torch.zeros(2, 2, 5),))
+        >>> out.shape, h.shape
+        (torch.Size([6, 5]), torch.Size([2, 2, 5]))
+    """
+
+    network: Network
+    segments: Segments
+    settings: Settings
+    every_state: bool
+
+    def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
+        """Run every layer.
+
+        Args:
+            x: real rows, segment after segment, ``[M, I]``.
+            states: h, and c of an LSTM, that segments start from, ``[S, L, H]`` each.
+
+        Returns:
+            Outputs ``[M, O]``, and the states ``[S, L, H]`` at segment ends, or ``[M, L, H]``.
+        """
+        found: list[States] = []
+        directions = self.network.num_directions
+        for number in range(0, len(self.network.layers), directions):
+            if number and self.network.dropout:
+                x = dropout(x, self.network.dropout)
+            outs = []
+            for which in range(number, number + directions):
+                before = tuple(state[:, which] for state in states)
+                out, after = self._direction(x, which, before, backwards=which > number)
+                outs.append(out)
+                found.append(after)
+            x = torch.cat(outs, 1) if directions > 1 else outs[0]
+        return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+    def _direction(
+        self, x: Tensor, which: int, before: States, *, backwards: bool
+    ) -> tuple[Tensor, States]:
+        """One layer in one direction: outputs ``[M, P]`` and the states that are wanted."""
+        layer = self.network.layers[which]
+        if not backwards:
+            return self._layer(x, layer, before)
+        offsets = self.segments.offsets
+        both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
+        mirror = both - torch.arange(len(both), device=both.device)
+        out, after = self._layer(x.index_select(0, mirror), layer, before)
+        if self.every_state:
+            after = tuple(state.index_select(0, mirror) for state in after)
+        return out.index_select(0, mirror), after
+
+    def _layer(self, x: Tensor, layer: LayerWeights, before: States) -> tuple[Tensor, States]:
+        backend = backend_module(self.settings.backend)
+        given = self.segments, self.settings
+        if self.network.cell == "gru":
+            out = backend.gru_layer(x, gru_row_weights(layer), before[0], *given)
+            return out, (self._wanted(out),)
+        h, c = before
+        if layer.w_hr is None:
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *given)
+            out = hidden
+        else:
+            starts = self.segments.offsets[:-1]
+            first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
+            x, whole = unprojected(x, first, layer, layer.w_hr)
+            states = torch.zeros_like(c), c
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *given)
+            out = hidden @ layer.w_hr.t()
+        at_ends = self.settings.backend == "pad"
+        return out, (self._wanted(out), cell if at_ends else self._wanted(cell))
+
+    def _wanted(self, states: Tensor) -> Tensor:
+        if self.every_state:
+            return states
+        return states.index_select(0, self.segments.offsets[1:] - 1)
+
+
+def chosen(settings: Settings, backend: str) -> Settings:
+    """Settle the backend.
+
+    Args:
+        settings: with any backend.
+        backend: the one that was chosen.
+
+    Returns:
+        The settings with it.
+
+    Example:
+        >>> chosen(Settings(), "pack").backend
+        'pack'
+    """
+    return replace(settings, backend=backend)

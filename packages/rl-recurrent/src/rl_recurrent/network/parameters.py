@@ -1,0 +1,90 @@
+"""The parameters of a recurrent network, and how its layers are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from rl_recurrent.backends.dispatch import Cell
+from rl_recurrent.network.layer_weights import LayerWeights
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers of one kind of cell, in the order of ``torch.nn``.
+
+    Attributes:
+        cell: ``"lstm"`` or ``"gru"``.
+        layers: the parameters of each layer; of both directions in turn where there are two.
+        bidirectional: whether every layer also runs backwards in time.
+        dropout: share of the features between two layers that is dropped; 0 while not training.
+
+    Example:
+        >>> Network.of(nn.GRU(3, 5, num_layers=2)).state_shapes
+        ((2, 5),)
+    """
+
+    cell: Cell
+    layers: tuple[LayerWeights, ...]
+    bidirectional: bool = False
+    dropout: float = 0.0
+
+    @classmethod
+    def of(cls, module: nn.RNNBase) -> Network:
+        """Read the parameters of a network of torch.
+
+        Args:
+            module: a `torch.nn.LSTM` or `torch.nn.GRU`.
+
+        Returns:
+            The same parameters, not copied.
+
+        Raises:
+            TypeError: it is neither.
+
+        Example:
+            >>> Network.of(nn.LSTM(3, 5, bidirectional=True)).layers[1].w_ih.shape
+            torch.Size([20, 3])
+        """
+        if module.mode not in ("LSTM", "GRU"):
+            msg = f"expected torch.nn.LSTM or torch.nn.GRU: got {type(module).__name__}."
+            raise TypeError(msg)
+        dropout = module.dropout if module.training else 0.0
+        layers = tuple(_layer(module, weights) for weights in module.all_weights)
+        cell: Cell = "lstm" if module.mode == "LSTM" else "gru"
+        return cls(cell, layers, module.bidirectional, dropout)
+
+    def float(self) -> Network:
+        """The same in single precision; gradients reach the parameters as they are."""
+        return replace(self, layers=tuple(layer.float() for layer in self.layers))
+
+    @property
+    def hidden_size(self) -> int:
+        """Width H of the cells."""
+        return self.layers[0].w_hh.shape[0] // (4 if self.cell == "lstm" else 3)
+
+    @property
+    def output_size(self) -> int:
+        """Features of an output: the width of h, twice that with two directions."""
+        return self.layers[0].w_hh.shape[1] * self.num_directions
+
+    @property
+    def num_directions(self) -> int:
+        """Directions of time."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shape of each state of one row: layers (times directions) and width; h, then c."""
+        rows = len(self.layers)
+        shapes = ((rows, self.layers[0].w_hh.shape[1]), (rows, self.hidden_size))
+        return shapes if self.cell == "lstm" else shapes[:1]
+
+
+def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:
+    w_ih, w_hh, *rest = weights
+    w_hr = rest.pop() if module.proj_size else None
+    b_ih, b_hh = rest if module.bias else (None, None)
+    return LayerWeights(w_ih, w_hh, b_ih, b_hh, w_hr)

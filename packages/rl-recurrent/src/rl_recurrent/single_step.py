@@ -1,0 +1,117 @@
+"""One step of a whole network: every layer once, as cheaply as the cells of torch go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from rl_recurrent.cells import lstm_step
+from rl_recurrent.network.layer_weights import LayerWeights
+from rl_recurrent.network.layers import States
+from rl_recurrent.network.parameters import Network
+
+NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """Step a network of torch once; the plainest ones without looking at more than they need.
+
+    Args:
+        module: a `torch.nn.LSTM` or `torch.nn.GRU`.
+        x: ``[*B, I]``.
+        states: h, and c of an LSTM, ``[*B, L, H]`` each.
+
+    Returns:
+        Outputs ``[*B, P]``, and the next states.
+
+    Raises:
+        ValueError: the network also runs backwards in time.
+
+    Example:
+        >>> out, (h,) = step_module(nn.GRU(3, 5), torch.zeros(2, 3), (torch.zeros(2, 1, 5),))
+        >>> torch.equal(h[:, 0], out)
+        True
+    """
+    if torch.is_autocast_enabled(x.device.type):  # sequences are not cast either
+        return _uncast(module, x, states)
+    if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
+        return step_network(x, states, Network.of(module))
+    # a module's own lookup takes microseconds
+    weights: list[Any] = [*map(module._parameters.get, NAMES)]
+    wanted = weights if module.bias else weights[:2]
+    if any(weight is None for weight in wanted):  # parametrized
+        return step_network(x, states, Network.of(module))
+    if len(states) == 1:
+        h = torch.gru_cell(x, states[0][:, 0], *weights)
+        return h, (h.unsqueeze(1),)
+    h, c = torch.lstm_cell(x, (states[0][:, 0], states[1][:, 0]), *weights)
+    return h, (h.unsqueeze(1), c.unsqueeze(1))
+
+
+def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+    """Step in the precision of the network; what comes out has that of what goes in."""
+    weight: Tensor = module.weight_hh_l0  # type: ignore[assignment]
+    given = tuple(state.to(weight.dtype) for state in states)
+    with torch.autocast(x.device.type, enabled=False):
+        out, after = step_module(module, x.to(weight.dtype), given)
+    pairs = zip(after, states, strict=True)
+    return out.to(x.dtype), tuple(new.to(state.dtype) for new, state in pairs)
+
+
+def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
+    """Step every layer of a network once.
+
+    Args:
+        x: ``[*B, I]``.
+        states: h, and c of an LSTM, ``[*B, L, H]`` each.
+        network: the parameters.
+
+    Returns:
+        Outputs ``[*B, P]``, and the next states.
+
+    Raises:
+        ValueError: the network also runs backwards in time.
+
+    Example:
+        >>> network = Network.of(nn.GRU(3, 5))
+        >>> out, (h,) = step_network(torch.zeros(2, 3), (torch.zeros(2, 1, 5),), network)
+        >>> torch.equal(h[:, 0], out)
+        True
+    """
+    if network.bidirectional:
+        msg = "a bidirectional network reads the future: it runs in recurrent mode only."
+        raise ValueError(msg)
+    if x.ndim != 2:
+        return _flattened(x, states, network)
+    if len(network.layers) == 1:
+        after = _step(x, tuple(state[:, 0] for state in states), network.layers[0])
+        return after[0], tuple(state.unsqueeze(1) for state in after)
+    found = []
+    for number, layer in enumerate(network.layers):
+        if number and network.dropout:
+            x = dropout(x, network.dropout)
+        after = _step(x, tuple(state[:, number] for state in states), layer)
+        x = after[0]
+        found.append(after)
+    return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+
+
+def _flattened(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
+    batch = x.shape[:-1]
+    flat = tuple(state.reshape(-1, *state.shape[-2:]) for state in states)
+    out, after = step_network(x.reshape(-1, x.shape[-1]), flat, network)
+    return out.view(*batch, -1), tuple(state.view(*batch, *state.shape[1:]) for state in after)
+
+
+def _step(x: Tensor, states: States, layer: LayerWeights) -> States:
+    w_ih, w_hh, b_ih, b_hh, w_hr = layer
+    if len(states) == 1:
+        return (torch.gru_cell(x, states[0], w_ih, w_hh, b_ih, b_hh),)
+    if w_hr is not None:
+        h, c = states
+        return lstm_step(x, h, c, layer)
+    made: States = torch.lstm_cell(x, states, w_ih, w_hh, b_ih, b_hh)
+    return made

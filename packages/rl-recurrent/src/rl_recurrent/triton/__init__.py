@@ -1,1 +1,0 @@
-"""Recurrences as Triton kernels; import `rl_recurrent.triton.lstm` or `rl_recurrent.triton.gru`."""

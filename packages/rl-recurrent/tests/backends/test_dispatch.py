@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl_layout import Segments
+from rl_recurrent import Settings, Work, explain_backend
+from rl_recurrent.backends import dispatch
+
+DENSE = Segments.from_lengths(torch.full((64,), 5))
+RAGGED = Segments.from_lengths(torch.tensor([5, 3]))
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("work", "segments", "wanted"),
+    [
+        (Work("lstm", 128), RAGGED, "pack"),
+        (Work("lstm", 128), DENSE, "pad"),
+        (Work("lstm", 128, dtype=torch.float64), DENSE, "pack"),
+        (Work("lstm", 128, every_state=True), DENSE, "pack"),
+        (Work("gru", 128), RAGGED, "pack"),
+        (Work("gru", 128, every_state=True), DENSE, "pad"),
+        (Work("gru", 64), DENSE, "pack"),  # 64 segments of 64: narrow
+        (Work("gru", 65), DENSE, "pad"),
+        (Work("lstm", 2), DENSE, "pad"),
+        (Work("lstm", 128, CUDA), DENSE, "pad"),
+        (Work("lstm", 160, CUDA), DENSE, "triton"),
+        (Work("lstm", 160, CUDA), Segments.from_lengths(torch.full((32,), 5)), "pad"),
+        (Work("lstm", 128, CUDA, every_state=True), DENSE, "triton"),
+        (Work("gru", 512, CUDA), RAGGED, "triton"),
+    ],
+    ids=str,
+)
+def test_the_table_behind_auto(work, segments, wanted, monkeypatch):
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    choice = explain_backend(work, segments)
+    assert choice.backend == wanted
+    assert str(choice).startswith(f"{wanted}: ")
+
+
+@pytest.mark.parametrize(
+    ("work", "wanted"),
+    [
+        (Work("gru", 512, CUDA), "pad"),
+        (Work("lstm", 512, CUDA, every_state=True), "pack"),
+        (Work("lstm", 160, CUDA), "pad"),
+    ],
+    ids=str,
+)
+def test_the_table_without_triton(work, wanted, monkeypatch):
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
+    assert explain_backend(work, DENSE).backend == wanted
+
+
+def test_what_was_asked_for_is_taken_or_refused(monkeypatch):
+    work = Work("lstm", 128)
+    for backend in ("pad", "pack", "scan"):
+        assert explain_backend(work, RAGGED, Settings(backend)).backend == backend
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    with pytest.raises(RuntimeError, match="runs on CUDA, the batch lies on cpu: take pad"):
+        explain_backend(work, RAGGED, Settings("triton"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert explain_backend(work, RAGGED, Settings("triton")).backend == "triton"
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
+    with pytest.raises(RuntimeError, match=r"pip install 'rl-recurrent\[triton\]'"):
+        explain_backend(work, RAGGED, Settings("triton"))
+
+
+@pytest.mark.parametrize("name", ["backend", "precision", "save"])
+def test_unknown_settings_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be one of .*: got 'best'"):
+        Settings(**{name: "best"})

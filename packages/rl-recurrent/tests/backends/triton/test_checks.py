@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from rl_layout import Segments
+from rl_recurrent.backends.triton.gru import gru_scan
+from rl_recurrent.backends.triton.lstm import lstm_scan
+
+
+def arguments(device="cpu", **changed):
+    """Gates of 5 rows, H = 3, two segments."""
+    segments = Segments.from_lengths(torch.tensor([2, 3], device=device))
+    made = {
+        "gates": torch.zeros(5, 12, device=device),
+        "w_hh": torch.zeros(12, 3, device=device),
+        "h0": torch.zeros(2, 3, device=device),
+        "c0": torch.zeros(2, 3, device=device),
+        "segments": segments,
+    }
+    return {**made, **changed}
+
+
+def test_a_cpu_is_refused_and_the_backends_that_run_there_are_named(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"got cpu\. Use backend 'pad', 'pack' or 'scan'"):
+        lstm_scan(**arguments())
+    segments = Segments.from_lengths(torch.tensor([1]))
+    with pytest.raises(ValueError, match="expected tensors on a CUDA device"):
+        gru_scan(torch.zeros(1, 6), torch.zeros(6, 2), torch.zeros(2), torch.zeros(1, 2), segments)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        (
+            "gates",
+            (5, 9),
+            r"gates: expected shape \[5, 12\] for 2 segments in 5 rows, got \[5, 9\]",
+        ),
+        ("gates", (4, 12), r"gates: expected shape \[5, 12\]"),
+        ("w_hh", (9, 3), r"w_hh: expected shape \[12, 3\]"),
+        ("h0", (5, 3), r"h0: expected shape \[2, 3\]"),
+        ("c0", (2, 4), r"c0: expected shape \[2, 3\]"),
+    ],
+)
+def test_shapes(name, shape, expected, device):
+    with pytest.raises(ValueError, match=expected):
+        lstm_scan(**arguments(device, **{name: torch.zeros(shape, device=device)}))
+
+
+def test_dtypes(device):
+    wrong = torch.zeros(2, 3, device=device, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"h0: expected torch\.float32"):
+        lstm_scan(**arguments(device, h0=wrong))
+
+
+def test_devices(device):
+    with pytest.raises(ValueError, match=r"h0: expected it on .*, got meta"):
+        lstm_scan(**arguments(device, h0=torch.zeros(2, 3, device="meta")))
+
+
+def test_options(device):
+    with pytest.raises(ValueError, match=r"save: expected one of \['state', 'gates'\], got 'all'"):
+        lstm_scan(**arguments(device), save="all")
+    with pytest.raises(ValueError, match="precision: expected one of"):
+        lstm_scan(**arguments(device), precision="fp8")
+
+
+def test_a_projection_that_cannot_have_made_the_gates(device):
+    x, w_ih = torch.zeros(5, 7, device=device), torch.zeros(12, 6, device=device)
+    with pytest.raises(ValueError, match=r"w_ih \[12, I\].*got \[\[5, 7\], \[12, 6\]\]"):
+        lstm_scan(**arguments(device), projection=(x, w_ih, None))

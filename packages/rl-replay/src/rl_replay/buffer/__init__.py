@@ -1,0 +1,1 @@
+"""The buffer: its parts, batches made of draws, prefetching."""

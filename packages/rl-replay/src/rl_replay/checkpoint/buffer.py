@@ -1,0 +1,271 @@
+"""A buffer as a dump, and back to the same state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.checkpoint.contents import Contents
+from rl_replay.checkpoint.parts import Late
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.rows import (
+    load_store,
+    require_fitting,
+    require_kind,
+    schema_of,
+    store_parts,
+)
+from rl_replay.checkpoint.state_dict import require_same_kind, stand, state_beside
+from rl_replay.checkpoint.writer import dump
+from rl_replay.data.structure import Structure
+from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages.row_store import RowStore
+from rl_slabs import RowSchema, Window
+from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+
+if TYPE_CHECKING:
+    from rl_replay.samplers import Sampler
+
+
+def storage_parts(storage: Storage) -> dict[str, Any]:
+    """What a storage holds, as parts of a dump; no more than it is full.
+
+    Args:
+        storage: The storage, which nobody writes to until the dump is done.
+
+    Raises:
+        NotImplementedError: A list of objects, which only pickles could keep.
+        TypeError: A storage that does not hold tensors.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage
+        >>> storage = LazyTensorStorage(9)
+        >>> _ = storage.extend(torch.arange(5))
+        >>> parts = storage_parts(storage)
+        >>> parts["first"], parts["count"], parts["capacity"]
+        ([0], 5, 9)
+    """
+    storage = _of_tensors(storage)
+    storage.look()
+    window = storage.ring.window()
+    if storage.store is None or storage.structure is None or not len(window):
+        return {"capacity": storage.max_size, "count": 0}
+    places = _places(window, storage.max_size)
+    back = torch.from_numpy(storage.back)
+    return {
+        "capacity": storage.max_size,
+        "count": len(window),
+        "first": list(window.first),
+        "counts": list(window.counts),
+        "order": storage.lane_order(),
+        "columns": list(storage.columns),
+        "dim_extend": storage.arrangement.dim_extend,
+        "structure": storage.structure.to_plain(),
+        "schema": schema_of(storage.store).to_dict(),
+        "back": torch.cat([back[place] for place in places]),
+        "index": storage.index_state(),
+        "store": store_parts(storage.store, places, copied=storage.common),
+        # last, when the rows are on the disk: older ones were overwritten while they were copied
+        "floor": Late(lambda: storage.floor_since(window)),
+    }
+
+
+def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> None:
+    """Hold what a dumped storage held. All is checked before the former rows are dropped.
+
+    Args:
+        storage: A storage of the same kind, as large or larger.
+        archive: The dump, verified.
+        under: The group in it that `storage_parts` made.
+
+    Raises:
+        ValueError: The dump is of a larger storage, or of another arrangement or kind.
+        TypeError: A storage that does not hold tensors.
+        OSError: Too little memory or disk.
+    """
+    storage = _of_tensors(storage)
+    count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
+    if not _is_count(count) or not _is_count(capacity):
+        raise ValueError(f"{archive.folder} holds {count!r} rows of {capacity!r}, which is none.")
+    if not count:
+        storage.empty()
+        return
+    columns = _columns(archive, under)
+    _require_same_shape(storage, archive, under, columns)
+    require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
+    schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
+    window = _window(archive, under)
+    contents = Contents(
+        Structure.from_plain(archive.read(f"{under}/structure")).require_classes(),
+        schema,
+        columns,
+        window,
+        archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
+        tuple(archive.part(f"{under}/floor")),
+        archive.part(f"{under}/order") if f"{under}/order" in archive.names() else None,
+    )
+    contents = _in_room(contents, storage, archive, under)
+    if storage.store is not None and schema_of(storage.store) == schema:
+        require_fitting(storage.store, archive, f"{under}/store")
+    places = _places(contents.window, storage.capacity_for(columns))
+    shifts = _shifts(window.first, contents.window)
+
+    def fill(store: RowStore, links: NDArray[np.int32]) -> None:
+        require_fitting(store, archive, f"{under}/store")
+        load_store(store, archive, f"{under}/store", places, shifts)
+        back = torch.from_numpy(links)
+        archive.read_into(f"{under}/back", [back[place] for place in places])
+
+    storage.stand(contents, fill)
+
+
+def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
+    """Write a buffer's storage, sampler, writer, transforms and generator; see `dump`.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+        path: The folder.
+
+    Raises:
+        NotImplementedError: A list of objects, which only pickles could keep.
+        TypeError: A state that does not go into a dump.
+        OSError: Too little space, or no way to write there.
+    """
+    beside = state_beside(buffer)
+    parts = {
+        "storage": storage_parts(buffer._storage),
+        "sampler": _named(buffer._sampler, beside["sampler"]),
+        "writer": _named(buffer._writer, beside["writer"]),
+        "transform": beside["transform"],
+        "batch_size": beside["batch_size"],
+        "generator": beside["rng"],
+    }
+    with buffer._storage.read_ahead():
+        dump(path, parts)
+
+
+def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
+    """Stand as a dumped buffer did: the next samples are the same.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+        path: The folder.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: A dump that was truncated or altered, or of a buffer of other parts; nothing has
+            changed then.
+        OSError: Too little memory or disk.
+    """
+    with Archive(path) as archive:
+        archive.verify()
+        for name, part in (("sampler", buffer._sampler), ("writer", buffer._writer)):
+            require_same_kind(path, name, archive.part(f"{name}/kind"), part)
+        state = {
+            "sampler": archive.read("sampler/state"),
+            "writer": archive.read("writer/state"),
+            "transform": archive.read("transform"),
+            "batch_size": archive.part("batch_size"),
+            "rng": archive.part("generator"),
+        }
+        capacity = archive.part("storage/capacity")
+        stand(buffer, state, lambda: load_storage(buffer._storage, archive), capacity)
+
+
+def _columns(archive: Archive, under: str) -> torch.Size:
+    columns = archive.part(f"{under}/columns")
+    if not isinstance(columns, list) or not all(_is_count(n) and 0 < n < 1 << 40 for n in columns):
+        raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
+    return torch.Size(columns)
+
+
+def _window(archive: Archive, under: str) -> Window:
+    """Which rows a dump holds, none of them twice and no more than its lanes have room for."""
+    first, counts, floor, count, capacity = (
+        archive.part(f"{under}/{name}")
+        for name in ("first", "counts", "floor", "count", "capacity")
+    )
+    lists = (first, counts, floor)
+    whole = all(isinstance(part, list) and all(map(_is_count, part)) for part in lists)
+    if not whole or not 0 < len(first) == len(counts) == len(floor) <= capacity:
+        raise ValueError(f"{archive.folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
+    each = capacity // len(first)
+    for lane, (low, rows, whole_from) in enumerate(zip(first, counts, floor, strict=True)):
+        base = lane << LANE_SHIFT
+        inside = base <= low < base + (1 << LANE_SHIFT - 1) and rows <= each
+        if not inside or not base <= whole_from <= base + (1 << LANE_SHIFT - 1):
+            raise ValueError(
+                f"{archive.folder} holds rows {low} to {low + rows} in lane {lane}, which has room "
+                f"for {each}. Restore it from a copy."
+            )
+    if sum(counts) != count:
+        raise ValueError(f"{archive.folder} holds {count} rows, not {sum(counts)} of {counts}.")
+    return Window(tuple(first), tuple(counts))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _named(part: Sampler | Any, state: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": type(part).__name__, "state": dict(state)}
+
+
+def _places(window: Window, capacity: int) -> list[slice]:
+    """Where rows lie, lane by lane: one slice, or two where the ring closes in between."""
+    each = capacity // len(window.first)
+    places = []
+    for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
+        base, start = lane * each, (first & LANE_MASK) % each
+        stop = min(start + count, each)
+        parts = [slice(start, stop), slice(0, start + count - stop)]
+        places += [slice(base + p.start, base + p.stop) for p in parts if p.stop > p.start]
+    return places
+
+
+def _of_tensors(storage: Storage) -> TensorStorage:
+    if isinstance(storage, ListStorage):
+        raise NotImplementedError(
+            "a ListStorage holds objects of any kind, which only pickles could keep, and loading "
+            "a pickle runs code. Store tensors or tensordicts in a LazyTensorStorage, or keep "
+            "state_dict() yourself."
+        )
+    if not isinstance(storage, TensorStorage):
+        raise TypeError(
+            f"a {type(storage).__name__} cannot be dumped: only storages of tensors can."
+        )
+    return storage
+
+
+def _require_same_shape(
+    storage: TensorStorage, archive: Archive, under: str, columns: torch.Size
+) -> None:
+    dim = archive.part(f"{under}/dim_extend")
+    if dim != storage.arrangement.dim_extend or (columns and len(columns) != storage.ndim - 1):
+        raise ValueError(
+            f"{archive.folder} is of a storage with columns {list(columns)} that grows along "
+            f"dimension {dim}, this one has {storage.ndim} dimensions and grows along "
+            f"{storage.arrangement.dim_extend}: make one of the same shape."
+        )
+
+
+def _in_room(contents: Contents, storage: TensorStorage, archive: Archive, under: str) -> Contents:
+    """The contents as they lie in this storage, which may be larger than the dumped one."""
+    kept, capacity = archive.part(f"{under}/capacity"), storage.capacity_for(contents.columns)
+    lossless = getattr(storage, "lossless", False) is not False
+    if lossless and capacity != kept and len(contents.window.first) > 1:
+        raise ValueError(
+            f"{archive.folder} holds lossless rows of {kept} in {len(contents.window.first)} "
+            f"lanes, and this storage has room for {capacity}: make one of the same size."
+        )
+    return contents.in_room(kept, capacity)
+
+
+def _shifts(first: Sequence[int], window: Window) -> NDArray[np.int64]:
+    """For each lane how far its rows were numbered on."""
+    return np.array(window.first, dtype=np.int64) - np.array(first, dtype=np.int64)

@@ -1,0 +1,136 @@
+"""Dumps of rows that hooks change on their way to the disk and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import as_tuple
+from rl_replay.buffer.parts import Composition
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.writer import dump
+from rl_replay.storages import Storage, TensorStorage
+
+Hook = Callable[[TensorDictBase], TensorDictBase]
+CHANGED = "changed"
+
+
+def dump_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
+    """Write what hooks make of a buffer's rows.
+
+    Args:
+        buffer: A buffer of tensordicts.
+        path: The folder.
+        hooks: Called one after the other.
+
+    Raises:
+        TypeError: The rows, or what a hook returned, are no tensordict.
+    """
+    rows = buffer.storage.read(_by_age(buffer.storage))
+    for hook in hooks:
+        rows = hook(_tensordict(rows, hook))
+    dump(path, {CHANGED: _parts_of(_tensordict(rows, None))})
+
+
+def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
+    """Fill a buffer with what hooks make of a dump that hooks changed.
+
+    Args:
+        buffer: A buffer of tensordicts.
+        path: The folder.
+        hooks: Called one after the other.
+
+    Returns:
+        Whether it is such a dump; nothing happens where it is not.
+
+    Raises:
+        ValueError: It is, and there is no hook to change it back, or it holds more rows than there
+            is room for; nothing has changed then.
+    """
+    with Archive(path) as archive:
+        if f"{CHANGED}/batch_sizes" not in archive.names():
+            return False
+        if not hooks:
+            raise ValueError(
+                f"{path} was written by save hooks: register the load hooks that belong to them."
+            )
+        archive.verify()
+        found = archive.read(CHANGED)
+    rows: Any = _rows_of(found)
+    for hook in hooks:
+        rows = hook(_tensordict(rows, hook))
+    _require_room(buffer.storage, _tensordict(rows, hooks[-1]), path)
+    buffer._rewind()
+    buffer.storage.empty()
+    buffer.storage.extend(rows)
+    buffer.sampler.reset()
+    return True
+
+
+def _by_age(storage: Storage) -> torch.Tensor:
+    """Where the rows lie, the oldest first: `[N]`, or in a storage of columns `[*B, T]`."""
+    window = storage.ring.window()
+    positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
+    if storage.ndim == 1:
+        return positions
+    return positions.view(-1, *storage.columns).transpose(0, storage.arrangement.dim_extend)
+
+
+def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
+    """What hooks made of rows, as parts of a dump; of jagged leaves the values and the offsets."""
+    jagged: dict[str, Any] = {}
+
+    def plain(group: TensorDictBase, path: tuple[str, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in group.items():
+            if isinstance(value, TensorDictBase):
+                found[name] = plain(value, (*path, name))
+            elif isinstance(value, torch.Tensor) and value.layout is torch.jagged:
+                nested: Any = value
+                found[name] = nested.values()
+                jagged[str(len(jagged))] = {"path": [*path, name], "offsets": nested.offsets()}
+            else:
+                found[name] = value
+        return found
+
+    sizes = [[[], list(rows.batch_size)]]
+    for key, value in rows.items(include_nested=True):
+        if isinstance(value, TensorDictBase):
+            sizes.append([list(as_tuple(key)), list(value.batch_size)])
+    return {"rows": plain(rows, ()), "batch_sizes": sizes, "jagged": jagged}
+
+
+def _rows_of(parts: dict[str, Any]) -> TensorDict:
+    """The tensordict that `_parts_of` took apart."""
+    rows = TensorDict(parts["rows"])
+    for entry in parts["jagged"].values():
+        path = tuple(entry["path"])
+        rows[path] = torch.nested.nested_tensor_from_jagged(rows[path], entry["offsets"])
+    for path, size in parts["batch_sizes"]:
+        group = rows[tuple(path)] if path else rows
+        group.batch_size = torch.Size(size)
+    return rows
+
+
+def _require_room(storage: Storage, rows: TensorDictBase, path: str | os.PathLike[str]) -> None:
+    lanes = len(storage.ring.window().first)
+    limit = storage.max_size // lanes
+    if isinstance(storage, TensorStorage) and rows.batch_dims == storage.ndim:
+        columns = storage.arrangement.columns(rows.batch_size)
+        limit = storage.capacity_for(columns) // lanes
+    if not 0 < rows.numel() <= limit:
+        raise ValueError(
+            f"{path} holds {rows.numel()} rows and this buffer takes 1 to {limit} at once: make a "
+            "larger one."
+        )
+
+
+def _tensordict(rows: Any, hook: Hook | None) -> TensorDictBase:
+    if not isinstance(rows, TensorDictBase):
+        who = "the hook" if hook is None else repr(hook)
+        raise TypeError(f"{who} works on tensordicts, got {type(rows).__name__}.")
+    return rows

@@ -1,0 +1,1 @@
+"""The form of what callers store, and how it becomes rows."""

@@ -1,0 +1,166 @@
+"""Nested dicts, lists and tuples of tensors: taken apart into leaves, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from numbers import Number
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rl_replay.data.containers import container, container_name
+
+Path = tuple[str, ...]
+
+
+class Branch(NamedTuple):
+    """One container of a tree.
+
+    Attributes:
+        kind: "dict", "list", "tuple", or the class of a named tuple as "module:name".
+        names: The keys, or the places, of what it holds.
+        below: A branch for each of them, None where it is a leaf.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    below: tuple[Branch | None, ...]
+
+    def fits(self, other: Branch | None) -> bool:
+        """Whether a tree of another form has the same leaves; dicts may name them in any order.
+
+        Example:
+            >>> first, _ = take_apart({"a": 1, "b": 2})
+            >>> second, _ = take_apart({"b": 1, "a": 2})
+            >>> first == second, first.fits(second)
+            (False, True)
+        """
+        if other is None or self.kind != other.kind:
+            return False
+        mine, theirs = (dict(zip(one.names, one.below, strict=True)) for one in (self, other))
+        return mine.keys() == theirs.keys() and all(
+            theirs[name] is None if branch is None else branch.fits(theirs[name])
+            for name, branch in mine.items()
+        )
+
+    def __str__(self) -> str:
+        """The form as it would be written, with dots for leaves."""
+        parts = ["..." if branch is None else str(branch) for branch in self.below]
+        if self.kind == "dict":
+            named = (f"{name!r}: {part}" for name, part in zip(self.names, parts, strict=True))
+            return f"{{{', '.join(named)}}}"
+        inside = ", ".join(parts)
+        if self.kind == "list":
+            return f"[{inside}]"
+        name = "" if self.kind == "tuple" else self.kind.rpartition(":")[2]
+        return f"{name}({inside})"
+
+    def to_plain(self) -> list[Any]:
+        """The branch as lists and strings, for JSON.
+
+        Example:
+            >>> take_apart((1, {"a": 2}))[0].to_plain()
+            ['tuple', ['0', '1'], [None, ['dict', ['a'], [None]]]]
+        """
+        below = [None if branch is None else branch.to_plain() for branch in self.below]
+        return [self.kind, list(self.names), below]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Branch:
+        """The branch that `to_plain` wrote.
+
+        Example:
+            >>> Branch.from_plain(["list", ["0"], [None]])
+            Branch(kind='list', names=('0',), below=(None,))
+        """
+        kind, names, below = plain
+        if not isinstance(kind, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"no form of a tree: expected strings, got {kind!r} and {names!r}.")
+        if len(names) != len(below):
+            raise ValueError(f"no form of a tree: {len(names)} names of {len(below)} parts.")
+        branches = tuple(None if one is None else cls.from_plain(one) for one in below)
+        return cls(kind, tuple(names), branches)
+
+    def class_names(self) -> set[str]:
+        """The names of all named tuples in the tree."""
+        mine = set() if self.kind in ("dict", "list", "tuple") else {self.kind}
+        return mine.union(*(below.class_names() for below in self.below if below is not None))
+
+
+def take_apart(tree: Any) -> tuple[Branch | None, dict[Path, torch.Tensor]]:
+    """The form of a tree, and its leaves by the names that lead to them.
+
+    Args:
+        tree: Dicts with strings as keys, lists, tuples and named tuples of tensors, numpy arrays
+            and numbers.
+
+    Returns:
+        The outermost branch, None where the tree is one leaf; and the leaves.
+
+    Raises:
+        TypeError: A leaf that is no tensor, or a key that is no string.
+
+    Example:
+        >>> take_apart({"a": torch.zeros(2), "b": (torch.ones(1),)})[1].keys()
+        dict_keys([('a',), ('b', '0')])
+    """
+    leaves: dict[Path, torch.Tensor] = {}
+    return _take_apart(tree, (), leaves), leaves
+
+
+def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()) -> Any:
+    """The tree of a form.
+
+    Args:
+        branch: The form.
+        leaf_at: Gives each leaf, by the names that lead to it.
+        path: The names that lead to this branch.
+
+    Raises:
+        ValueError: A named tuple of a class that this process does not know.
+
+    Example:
+        >>> branch, leaves = take_apart({"a": torch.zeros(2), "b": (torch.ones(1),)})
+        >>> put_together(branch, leaves.__getitem__)
+        {'a': tensor([0., 0.]), 'b': (tensor([1.]),)}
+    """
+    parts = [
+        leaf_at((*path, name)) if below is None else put_together(below, leaf_at, (*path, name))
+        for name, below in zip(branch.names, branch.below, strict=True)
+    ]
+    if branch.kind == "dict":
+        return dict(zip(branch.names, parts, strict=True))
+    if branch.kind == "list":
+        return parts
+    return tuple(parts) if branch.kind == "tuple" else container(branch.kind)(*parts)
+
+
+def _take_apart(tree: Any, path: Path, leaves: dict[Path, torch.Tensor]) -> Branch | None:
+    if isinstance(tree, Mapping):
+        kind, parts = "dict", dict(tree)
+    elif isinstance(tree, list | tuple):
+        kind = "list" if isinstance(tree, list) else "tuple"
+        if hasattr(tree, "_fields"):
+            kind = container_name(type(tree))
+        parts = {str(place): part for place, part in enumerate(tree)}
+    else:
+        leaves[path] = _as_leaf(tree, path)
+        return None
+    for name in parts:
+        if not isinstance(name, str):
+            raise TypeError(f"expected strings as keys, got {name!r} at {path}: use str(key).")
+    below = [_take_apart(part, (*path, name), leaves) for name, part in parts.items()]
+    return Branch(kind, tuple(parts), tuple(below))
+
+
+def _as_leaf(value: Any, path: Path) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic | Number | bool):
+        return torch.as_tensor(value)
+    where = f" at {path}" if path else ""
+    raise TypeError(
+        f"this storage holds tensors, got {type(value).__name__}{where}: use ListStorage for "
+        "other objects."
+    )

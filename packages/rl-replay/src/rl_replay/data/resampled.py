@@ -1,0 +1,57 @@
+"""Samples that are stored again: what they say beyond what the storage holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import find
+from rl_replay.data.extent import Extent
+from rl_replay.data.structure import Batch
+from rl_replay.linking.marker_keys import END_KEYS, MarkerKeys
+from rl_slabs import RowSchema
+
+
+def is_sample(data: TensorDictBase) -> bool:
+    """Whether data came out of a buffer's `sample`.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> is_sample(TensorDict({"a": torch.ones(2)}, [2]))
+        False
+    """
+    return find(data, keys.ROW) is not None
+
+
+def without_own_marks(
+    batch: Batch, schema: RowSchema, known: MarkerKeys
+) -> tuple[Batch, MarkerKeys]:
+    """Rows of a sample without the flags that sampling added to it, which cut all the same.
+
+    Padding is left out where the storage has no mask to mark it by.
+
+    Args:
+        batch: The rows.
+        schema: What the storage holds.
+        known: The markers among its columns.
+
+    Returns:
+        The rows that can be stored, and the markers to link them by: those flags among them.
+    """
+    cells = batch.cells
+
+    def added(key: NestedKey) -> bool:
+        return key not in schema and cells.get(key, None) is not None
+
+    init = keys.IS_INIT if added(keys.IS_INIT) else known.init
+    ends = tuple(key for key in END_KEYS if added(key))
+    marks = replace(known, init=init, ends=(*known.ends, *ends))
+    if added(keys.MASK):
+        cells = cells[cells.get(keys.MASK)].exclude(keys.MASK)
+        count = len(cells)
+        batch = Batch(cells, torch.Size([count]), Extent(count, 1, count))
+    return batch, marks

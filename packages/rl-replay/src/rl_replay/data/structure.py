@@ -1,0 +1,389 @@
+"""How the caller's data become flat rows of leaves, and rows the caller's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import torch
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import build, nest
+from rl_replay.data.containers import container, container_name
+from rl_replay.data.extent import Extent
+from rl_replay.data.pytree import Branch, Path, put_together, take_apart
+from rl_slabs.schema import leaves_of
+from rl_slabs.tensordict_fast import entries_of
+
+Form = Literal["tensordict", "tensorclass", "tensor", "tree"]
+
+TENSOR_KEY = "_data"
+"""The one leaf of rows that are plain tensors."""
+
+SAMPLE_KEYS: tuple[NestedKey, ...] = (
+    keys.INDEX,
+    keys.PRIORITY_WEIGHT,
+    keys.ROW,
+    keys.SLICE_IDS,
+)
+"""What only samples have: dropped where a sample is stored again."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the batch dimensions of data map onto the rows of a storage.
+
+    Attributes:
+        ndim: Dimensions of the storage.
+        dim_extend: The dimension of the data along which a storage grows.
+
+    Example:
+        >>> Arrangement(2, 1).flat(torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.Size([2, 3]))
+        tensor([0, 3, 1, 4, 2, 5])
+    """
+
+    ndim: int = 1
+    dim_extend: int = 0
+
+    def flat(self, leaf: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """Lay a leaf `[*shape, ...]` out as rows `[n, ...]`."""
+        if self.dim_extend:
+            leaf = leaf.transpose(0, self.dim_extend)
+        return leaf.reshape(shape.numel(), *leaf.shape[len(shape) :])
+
+    def columns(self, shape: torch.Size) -> torch.Size:
+        """The dimensions of the storage behind the first, for data `[*shape]`."""
+        return torch.Size(self.swapped(shape)[1:])
+
+    def swapped(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        """A shape with the dimension that grows in front, or back again."""
+        changed = list(shape)
+        changed[0], changed[self.dim_extend] = changed[self.dim_extend], changed[0]
+        return tuple(changed)
+
+
+class Batch(NamedTuple):
+    """Data taken apart.
+
+    Attributes:
+        cells: The rows `[n]`.
+        shape: The batch dimensions that the data had, as many as the storage has.
+        extent: How the rows lie.
+    """
+
+    cells: TensorDictBase
+    shape: torch.Size
+    extent: Extent
+
+
+class Structure:
+    """What one row is to its owner: a tensordict, a tensorclass, a tensor or a tree of them.
+
+    Immutable; made from the first data that are stored.
+
+    Args:
+        form: Which of the four.
+        element: Batch dimensions inside one row, as of whole trajectories added one by one.
+        groups: Nested tensordicts with batch dimensions or a class of their own, by path.
+        tree: The form of a tree, or the class of tensorclasses.
+
+    Example:
+        >>> structure = Structure.of({"a": torch.zeros(3, 2)})
+        >>> batch = structure.take_apart({"a": torch.zeros(3, 2)}, Arrangement())
+        >>> batch.cells["a"].shape
+        torch.Size([3, 2])
+        >>> structure.put_together(batch.cells)["a"].shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        element: torch.Size = torch.Size(),  # noqa: B008 - immutable
+        groups: Mapping[Path, tuple[torch.Size, str | None]] | None = None,
+        tree: Branch | str | None = None,
+    ) -> None:
+        self.form = form
+        self.element = element
+        self.groups = dict(groups or {})
+        self.tree = tree
+        self._plain = form == "tensordict" and not element and not groups
+
+    @classmethod
+    def of(cls, data: Any, *, element: torch.Size | None = None) -> Self:
+        """The structure of rows like these.
+
+        Args:
+            data: What is stored first.
+            element: The batch dimensions of tensordicts that belong to each row; none unless given.
+
+        Raises:
+            TypeError: Something that is no tensor.
+
+        Example:
+            >>> Structure.of(torch.zeros(3, 2)).form
+            'tensor'
+        """
+        if not is_tensor_collection(data):
+            tree = None if isinstance(data, torch.Tensor) else take_apart(data)[0]
+            return cls("tensor") if tree is None else cls("tree", tree=tree)
+        batch_dims = data.batch_dims - len(element or ())
+        groups = dict(_groups(data, batch_dims))
+        is_class = not isinstance(data, TensorDictBase)
+        return cls(
+            "tensorclass" if is_class else "tensordict",
+            element or torch.Size(),
+            groups,
+            container_name(type(data)) if is_class else None,
+        )
+
+    @property
+    def is_tensordict(self) -> bool:
+        """Whether rows are handed out as tensordicts or tensorclasses."""
+        return self.form in ("tensordict", "tensorclass")
+
+    def take_apart(self, data: Any, arrangement: Arrangement) -> Batch:
+        """Lay data out as rows. Nothing is copied where they lie so already.
+
+        Args:
+            data: Several rows, with the batch dimensions of the storage or, for tensordicts, more.
+            arrangement: How these map onto rows.
+
+        Raises:
+            ValueError: No row at all, too few dimensions, or leaves of different lengths.
+            TypeError: Data of another structure.
+
+        Example:
+            >>> Structure.of(torch.zeros(3, 2)).take_apart(torch.ones(4, 2), Arrangement()).extent
+            Extent(count=4, stride=1, length=4)
+        """
+        if self.is_tensordict:
+            return self._take_tensordict(data, arrangement)
+        leaves = self._leaves(data)
+        shape = _common_shape(leaves, arrangement.ndim)
+        if arrangement.ndim > 1:
+            leaves = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
+        cells = build(nest(leaves), torch.Size([shape.numel()]))
+        return Batch(cells, shape, Extent.of(tuple(shape), arrangement.dim_extend))
+
+    def put_together(self, cells: TensorDict) -> Any:
+        """The data that rows are.
+
+        Args:
+            cells: Rows `[*B]`.
+
+        Returns:
+            Data with the batch dimensions `[*B]`.
+        """
+        if self._plain:
+            return cells
+        if self.form == "tensor":
+            return cells.get(TENSOR_KEY)
+        if self.form == "tree":
+            if not isinstance(self.tree, Branch):
+                raise TypeError(f"a tree needs its form, got {self.tree!r}.")
+            return put_together(self.tree, cells.get)
+        if self.element or self.groups:
+            cells = self._regrouped(cells, (), cells.batch_size)
+        return cells if self.form == "tensordict" else _with_class(cells, str(self.tree))
+
+    def to_plain(self) -> dict[str, Any]:
+        """The structure as lists, strings and integers, for JSON.
+
+        Example:
+            >>> Structure.of(torch.zeros(3)).to_plain()
+            {'form': 'tensor', 'element': [], 'groups': [], 'tree': None}
+        """
+        return {
+            "form": self.form,
+            "element": list(self.element),
+            "groups": [
+                [list(path), list(dims), kind] for path, (dims, kind) in self.groups.items()
+            ],
+            "tree": self.tree.to_plain() if isinstance(self.tree, Branch) else self.tree,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The structure that `to_plain` wrote.
+
+        Example:
+            >>> Structure.from_plain(Structure.of((torch.zeros(3),)).to_plain()).form
+            'tree'
+        """
+        tree, form = plain["tree"], plain["form"]
+        needed = {"tree": list, "tensorclass": str}.get(form, type(None))
+        if form not in get_args(Form) or not isinstance(tree, needed):
+            raise ValueError(f"no structure of rows: {form!r} with the tree {tree!r}.")
+        return cls(
+            form,
+            torch.Size(plain["element"]),
+            {tuple(path): (torch.Size(dims), kind) for path, dims, kind in plain["groups"]},
+            Branch.from_plain(tree) if isinstance(tree, list) else tree,
+        )
+
+    def class_names(self) -> set[str]:
+        """The names of the named tuples and tensorclasses that rows are."""
+        names = {kind for _, kind in self.groups.values() if kind is not None}
+        if isinstance(self.tree, Branch):
+            return names | self.tree.class_names()
+        return names if self.tree is None else names | {self.tree}
+
+    def require_classes(self) -> Self:
+        """This structure, if its rows can be put together here.
+
+        Raises:
+            ValueError: They are of a class that this process does not know.
+        """
+        for name in sorted(self.class_names()):
+            container(name)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Structure) and self.to_plain() == other.to_plain()
+
+    def __hash__(self) -> int:
+        return hash((self.form, self.element))
+
+    def __repr__(self) -> str:
+        return f"Structure({self.form})"
+
+    def _take_tensordict(self, data: Any, arrangement: Arrangement) -> Batch:
+        plain = type(data) is TensorDict  # the other two questions take 1 us each
+        if not plain and not is_tensor_collection(data):
+            raise TypeError(
+                f"this storage holds {self.form} rows, got {type(data).__name__}: wrap the data, "
+                "or call empty() first."
+            )
+        inner = len(self.element)
+        batch = data.batch_size
+        shape = batch[: len(batch) - inner] if inner else batch
+        if batch[len(shape) :] != self.element or len(shape) < arrangement.ndim:
+            raise _too_few(batch, arrangement.ndim, self.element)
+        named = is_time(data, len(shape) - 1)
+        if plain or isinstance(data, TensorDictBase):
+            data = _without_sample_keys(data)
+        else:
+            data = build(dict(data.items()), data.batch_size)
+        length = shape[-1]
+        if len(shape) > arrangement.ndim:
+            kept = shape[len(shape) - arrangement.ndim + 1 :] if arrangement.ndim > 1 else ()
+            shape = torch.Size([prod(shape[: len(shape) - len(kept)]), *kept])
+            data = _merged(data, shape, dims=len(batch) - inner)
+        count = shape.numel()
+        if not count:
+            raise _nothing(list(batch))
+        if arrangement.dim_extend:
+            leaves = leaves_of(data)
+            flat = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
+            data = build(nest(flat), torch.Size([count]))
+        elif len(shape) > 1 or inner:
+            data = _merged(data, torch.Size([count]), dims=len(shape))
+        extent = (
+            Extent(count, 1, length, named)
+            if arrangement.ndim == 1
+            else Extent.of(tuple(shape), arrangement.dim_extend, named=named)
+        )
+        return Batch(data, shape, extent)
+
+    def _leaves(self, data: Any) -> dict[Path, torch.Tensor]:
+        tree, leaves = take_apart(data) if not is_tensor_collection(data) else (None, None)
+        if leaves is None or (tree is None) != (self.form == "tensor"):
+            raise self._another(data)
+        if self.form == "tensor":
+            return {(TENSOR_KEY,): leaves[()]}
+        if tree != self.tree and not (isinstance(self.tree, Branch) and self.tree.fits(tree)):
+            raise self._another(data)
+        return leaves
+
+    def _another(self, data: Any) -> TypeError:
+        stored = str(self.tree) if isinstance(self.tree, Branch) else f"a {self.form}"
+        got: object = None if is_tensor_collection(data) else take_apart(data)[0]
+        return TypeError(
+            f"expected data like the first that were stored, {stored}, got "
+            f"{got or type(data).__name__}: convert them, or call empty() first."
+        )
+
+    def _regrouped(self, cells: TensorDictBase, path: Path, batch: torch.Size) -> Any:
+        """The same leaves, with the batch dimensions and classes that groups had."""
+        dims, kind = self.groups.get(path, (torch.Size(), None))
+        entries = {
+            name: self._regrouped(value, (*path, name), batch)
+            if isinstance(value, TensorDictBase)
+            else value
+            for name, value in cells.items()
+        }
+        made = build(entries, batch + self.element + dims)
+        return made if kind is None else _with_class(made, kind)
+
+
+def is_time(data: Any, dim: int) -> bool:
+    """Whether a batch dimension of a tensordict is named so."""
+    return bool(data.names[dim] == keys.TIME)
+
+
+def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size, str | None]]]:
+    """Nested tensordicts that have batch dimensions or classes of their own."""
+    for name, value in data.items():
+        if not is_tensor_collection(value) or not hasattr(value, "items"):
+            continue
+        own = value.batch_size[data.batch_dims :]
+        kind = None if isinstance(value, TensorDictBase) else container_name(type(value))
+        if own or kind is not None:
+            yield (name,), (own, kind)
+        for path, (deeper, below) in _groups(value, batch_dims):
+            yield (name, *path), (own + deeper, below)
+
+
+def _with_class(cells: TensorDictBase, name: str) -> Any:
+    return container(name).from_tensordict(cells)
+
+
+def _without_sample_keys(data: TensorDictBase) -> TensorDictBase:
+    names = _names(data)
+    if keys.INDEX not in names and keys.PRIORITY_WEIGHT not in names:
+        group = data.get(keys.COLLECTOR) if keys.COLLECTOR in names else None
+        if group is None or not {keys.ROW[1], keys.SLICE_IDS[1]} & set(_names(group)):
+            return data
+    return data.exclude(*SAMPLE_KEYS)
+
+
+def _names(data: Any) -> Any:
+    return entries_of(data) if type(data) is TensorDict else data.keys()
+
+
+def _merged(data: TensorDictBase, shape: torch.Size, dims: int) -> TensorDictBase:
+    """The same rows with their first `dims` dimensions as `shape`."""
+    leaves = leaves_of(data)
+    flat = {path: leaf.reshape(shape + leaf.shape[dims:]) for path, leaf in leaves.items()}
+    return build(nest(flat), shape)
+
+
+def _common_shape(leaves: Mapping[Path, torch.Tensor], ndim: int) -> torch.Size:
+    shapes = {leaf.shape[:ndim] for leaf in leaves.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) < ndim:
+        found = {".".join(path) or "tensor": list(leaf.shape) for path, leaf in leaves.items()}
+        raise ValueError(
+            f"the first {ndim} dimension(s) of all leaves must be equal, got shapes {found}: "
+            "stack the data, or use add() for one element."
+        )
+    shape = shapes.pop()
+    if not shape.numel():
+        raise _nothing(list(shape))
+    return shape
+
+
+def _nothing(shape: list[int]) -> ValueError:
+    return ValueError(f"there is nothing to store: got data of batch size {shape}. Leave it out.")
+
+
+def _too_few(batch: torch.Size, ndim: int, element: torch.Size) -> ValueError:
+    inner = f" before the {list(element)} of each row" if element else ""
+    return ValueError(
+        f"expected at least {ndim} batch dimension(s){inner}, got batch size {list(batch)}: "
+        "use add() for one element, or reshape the data."
+    )

@@ -1,0 +1,1 @@
+"""Which row continues which, from markers and observations."""

@@ -1,0 +1,480 @@
+"""Who continues whom: found when rows are written, kept as one distance for each row.
+
+Row j continues row i if both are real, their ids are equal, j's step is one more, j is no first
+step and i is no boundary. Where ids or steps are missing, rows adjacent along time in one call
+continue each other, along a dimension that is not named "time" unless their observations
+contradict it; between calls only if the observations say so bit for bit. Every row has at most one
+successor, so chains never branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_layout.keys import NestedKey
+from rl_replay.data.extent import Extent
+from rl_replay.linking.marker_keys import MarkerKeys
+from rl_replay.linking.markers import Marks
+from rl_replay.linking.observations import (
+    Contradictions,
+    Last,
+    Side,
+    contradictions,
+    go_on,
+    last_rows,
+    observed,
+    rows_of,
+)
+from rl_slabs import Span
+from rl_slabs.dtypes import carrier
+from rl_slabs.rows.tensordict_leaves import Known
+from rl_slabs.rows.writing import bits_of
+from rl_slabs.schema import Leaves, leaves_of
+
+Path = tuple[str, ...]
+Step = tuple[int, ...]
+"""What a row is called by its markers: every id that it has, then its step."""
+
+# up to here a loop over open ends is quicker than sorting them
+_FEW = 48
+NOTHING_COMPARED = Contradictions()
+
+
+class Found(NamedTuple):
+    """The links of rows about to be written.
+
+    Attributes:
+        back: For each row the distance in numbers to the one that it continues, 0 without one,
+            -1 for padding; int32 `[n]`.
+        opened: Ids, step and number of the rows that none of them continues yet.
+        taken: Ids and step of older rows that are continued now.
+        lasts: The last row of each run, or all rows side by side, where rows are not numbered by
+            ids and steps.
+        contradictions: Neighbours whose observations were compared.
+    """
+
+    back: NDArray[np.int32]
+    opened: dict[Step, int]
+    taken: Sequence[Step]
+    lasts: Sequence[Last] | Side = ()
+    contradictions: Contradictions = NOTHING_COMPARED
+
+
+class Links:
+    """The distances of all rows, and the rows that wait to be continued.
+
+    Finding changes nothing, so that a write can still be refused; `write` takes it over.
+
+    Args:
+        capacity: Rows of the ring.
+        keys: Which columns mark.
+        back: Where the distances live, int32 `[capacity]`; private memory unless given.
+
+    Attributes:
+        back: For each position the distance in numbers to the row that its row continues, 0
+            without one, -1 for padding; int32 `[capacity]`.
+        pending: The number of each row that nobody continues yet, by its ids and step; only where
+            rows have both.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_slabs import RowSchema
+        >>> batch = trajectories([3, 2])
+        >>> links = Links(10, MarkerKeys.of(RowSchema.from_tensordict(batch)))
+        >>> links.find(batch, Extent.of((5,), 0), range(5)).back.tolist()
+        [0, 1, 1, 0, 1]
+    """
+
+    def __init__(
+        self, capacity: int, keys: MarkerKeys, *, back: NDArray[np.int32] | None = None
+    ) -> None:
+        self.capacity = capacity
+        self.keys = keys
+        self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
+        self.pending: dict[Step, int] = {}
+        self._lasts: Sequence[Last] | Side = ()
+        self._pruned_at = 64
+        self._is_beside = True
+
+    def find(
+        self,
+        cells: TensorDictBase | Leaves | Known,
+        extent: Extent,
+        numbers: range,
+    ) -> Found:
+        """The rows that those about to be written continue.
+
+        Args:
+            cells: The rows `[n]`.
+            extent: How they lie.
+            numbers: Their row numbers.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> keys = MarkerKeys(ids=(("collector", "traj_ids"),), step=("collector", "traj_step"))
+            >>> links, batch = Links(10, keys), trajectories([4])
+            >>> def put(rows, numbers):
+            ...     found = links.find(rows, Extent.of((len(rows),), 0), numbers)
+            ...     links.write(Span(slice(numbers.start, numbers.stop), numbers), found)
+            >>> put(batch[:2], range(2)), put(batch[2:], range(2, 4))
+            (None, None)
+            >>> links.back.tolist()
+            [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+        """
+        leaves = cells if isinstance(cells, Known) else leaves_of(cells)
+        columns = _columns(leaves, self.keys)
+        marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
+        back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
+        back[:stride] = 0
+        if extent.count > stride:
+            joined = marks.joined(slice(0, -stride), slice(stride, None))
+            inside = extent.inside()
+            if inside is not None:
+                joined &= inside
+            if self.keys.compares and not extent.named:
+                wrong, seen = contradictions(leaves, self.keys, extent, joined)
+                joined = joined if wrong is None else joined & ~wrong
+            back[stride:] = joined
+            if stride > 1:
+                back *= np.int32(stride)
+        if marks.real is not None:
+            back[~marks.real] = -1
+        if self.keys.numbered:
+            continued = np.zeros(extent.count, dtype=np.bool_)
+            np.greater(back[stride:], 0, out=continued[:-stride])
+            return self._by_number(marks, back, continued, numbers)
+        found = self._by_bits(leaves, marks, back, stride)
+        beside = stride == 1 < extent.count and not extent.named and self._beside(seen)
+        if beside and found.lasts:
+            rows = observed(leaves, self.keys, 1)
+            found = found._replace(lasts=Side.of(marks, found.back, rows, self.capacity))
+        return found._replace(contradictions=seen)
+
+    def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
+        """`find` for one row whose leaves are got by key.
+
+        Example:
+            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
+            >>> row = {"episode": np.array(4), "step": np.array(0)}
+            >>> links.find_one(row.__getitem__, 0).opened
+            {(4, 0): 0}
+        """
+        keys = self.keys
+        if keys.mask is not None and not _any(get(keys.mask)):
+            return Found(_PADDING, {}, ())
+        ids, step = self._name(get)
+        if keys.numbered and step is not None:
+            back, before = _NONE, (*ids, step - 1)
+            taken: tuple[Step, ...] = ()
+            if not self._begins(get):
+                found = self._waiting(before, number + 1)
+                if found is not None:
+                    back, taken = np.array([number - found], dtype=np.int32), (before,)
+            return Found(back, {} if self._ends(get) else {(*ids, step): number}, taken)
+        pairs = keys.observations
+        if not pairs:
+            return Found(_NONE, {}, ())
+        lasts = last_rows(self._lasts)
+        goes_on = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
+        last = _OVER
+        if not self._ends(get):
+            last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
+        return Found(_NEXT if goes_on else _NONE, {}, (), [last])
+
+    def write(self, span: Span, found: Found) -> None:
+        """Take over the links of rows that were written.
+
+        Args:
+            span: Where they lie, and their numbers.
+            found: What `find` found for them.
+        """
+        rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
+        self.back[rows] = found.back
+        self._lasts = found.lasts
+        self._is_beside = self._beside(found.contradictions)
+        for step in found.taken:
+            self.pending.pop(step, None)
+        self.pending.update(found.opened)
+        if len(self.pending) > 2 * self._pruned_at:
+            self._prune(span.numbers.stop - self.capacity)
+
+    def forget(self) -> None:
+        """Let nothing that was written so far be continued."""
+        self.pending.clear()
+        self._lasts = ()
+
+    def take_in(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> None:
+        """Know rows that somebody else wrote behind those that are known.
+
+        Args:
+            marks: Their markers.
+            back: Their distances, `[n]`.
+            numbers: Their numbers.
+
+        Example:
+            >>> keys = MarkerKeys(ids=("episode",), step="step")
+            >>> links = Links(10, keys)
+            >>> rows = {"episode": np.array([4, 4]), "step": np.array([0, 1])}
+            >>> links.take_in(Marks.read(rows.get, keys, 2), np.array([0, 1]), range(2))
+            >>> links.pending
+            {(4, 1): 1}
+        """
+        self._lasts = ()  # the rows just before are others now
+        if not self.keys.numbered:
+            return
+        steps, count = _steps(marks), marks.count
+        later = np.flatnonzero(back > 0)
+        earlier = later - back[later]
+        has_next = np.zeros(count, dtype=np.bool_)
+        has_next[earlier[earlier >= 0]] = True
+        outside = later[earlier < 0]
+        tails = np.flatnonzero(marks.before_others() & ~has_next)
+        for rows, shift in ((outside, 1), (tails, 0)):
+            names = [column[rows].tolist() for column in marks.ids]
+            for row, *ids, step in zip(
+                rows.tolist(), *names, (steps[rows] - shift).tolist(), strict=True
+            ):
+                if shift:
+                    self.pending.pop((*ids, step), None)
+                else:
+                    self.pending[*ids, step] = numbers[row]
+
+    def take_last(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
+        """Know the newest rows, where they are not numbered by ids and steps.
+
+        Args:
+            cells: The last row of each run, `[stride]`, with markers and observations.
+            back: Their distances, `[stride]`.
+
+        Example:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> keys = MarkerKeys(observations=(("a", ("next", "a")),))
+            >>> links, rows = Links(10, keys), torch.ones(1)
+            >>> newest = TensorDict(a=rows, next=dict(a=2 * rows), batch_size=[1])
+            >>> links.take_last(newest, np.array([0]))
+            >>> after = TensorDict(a=2 * rows, next=dict(a=rows), batch_size=[1])
+            >>> links.find(after, Extent(1, 1, 1), range(1, 2)).back
+            array([1], dtype=int32)
+        """
+        self._lasts = ()
+        leaves = leaves_of(cells)
+        marks = Marks.read(_columns(leaves, self.keys).get, self.keys, len(back))
+        self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
+
+    def drop_before(self, number: int) -> None:
+        """Let nothing older than a row be continued.
+
+        Example:
+            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
+            >>> links.pending[4, 1] = 3
+            >>> links.drop_before(5), links.pending
+            (None, {})
+        """
+        self._lasts = ()
+        self._prune(number)
+
+    def revise(self, marks: Marks, first: int) -> None:
+        """Find the links of all live rows again, after their markers changed or were loaded.
+
+        Links that the markers still allow stay. Rows with ids and steps find their predecessor
+        wherever it lies.
+
+        Args:
+            marks: The markers of all live rows, the oldest first.
+            first: The number of the oldest one.
+        """
+        numbers = np.arange(first, first + marks.count)
+        positions = numbers % self.capacity
+        distance = self.back[positions].astype(np.int64)
+        row = np.flatnonzero((distance > 0) & (np.arange(marks.count) >= distance))
+        row = row[marks.joined(row - distance[row], row)]
+        back = np.zeros(marks.count, dtype=np.int32)
+        back[row] = distance[row]
+        if marks.real is not None:
+            back[~marks.real] = -1
+        self.forget()
+        if self.keys.numbered:
+            continued = np.zeros(marks.count, dtype=np.bool_)
+            continued[row - distance[row]] = True
+            found = self._by_number(marks, back, continued, range(first, first + marks.count))
+            back, self.pending = found.back, found.opened
+        self.back[positions] = back
+
+    def _by_number(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        continued: NDArray[np.bool_],
+        numbers: range,
+    ) -> Found:
+        """Complete `back` for rows that name their predecessor, looking at older ones too."""
+        heads = np.flatnonzero(marks.after_others() & (back == 0))
+        tails = np.flatnonzero(marks.before_others() & ~continued)
+        if len(heads) + len(tails) <= _FEW:
+            return self._walk(marks, back, (heads, tails), numbers)
+        return self._sort(marks, back, (heads, tails), numbers)
+
+    def _walk(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+        numbers: range,
+    ) -> Found:
+        """Match the open ends of few chains one after another."""
+        opened: dict[Step, int] = {}
+        taken: list[Step] = []
+        heads, tails = set(ends[0].tolist()), set(ends[1].tolist())
+        order = sorted(heads | tails)
+        names = [column[order].tolist() for column in (*marks.ids, _steps(marks))]
+        for row, *ids, step in zip(order, *names, strict=True):
+            number = numbers[row]
+            before = (*ids, step - 1)
+            if row in heads:
+                found = opened.pop(before, None)
+                if found is None and before not in taken:
+                    found = self._waiting(before, numbers.stop)
+                    taken += [] if found is None else [before]
+                if found is not None:
+                    back[row] = number - found
+            if row in tails:
+                opened[*ids, step] = number
+        return Found(back, opened, taken)
+
+    def _sort(
+        self,
+        marks: Marks,
+        back: NDArray[np.int32],
+        ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+        numbers: range,
+    ) -> Found:
+        """Match the open ends of many chains by one sort.
+
+        Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
+        """
+        heads, tails = ends
+        row = np.concatenate([heads, tails])
+        is_tail = np.arange(len(row)) >= len(heads)
+        names = [column[row] for column in marks.ids] + [_steps(marks)[row] - ~is_tail]
+        order = np.lexsort((2 * row + is_tail, *names))
+        row, is_tail, names = row[order], is_tail[order], [name[order] for name in names]
+        same = np.zeros(len(row), dtype=np.bool_)
+        same[1:] = np.logical_and.reduce([name[1:] == name[:-1] for name in names])
+        inner = np.flatnonzero(same[1:] & is_tail[:-1] & ~is_tail[1:])
+        back[row[inner + 1]] = row[inner + 1] - row[inner]
+
+        def steps_of(places: NDArray[np.int64]) -> Iterator[Step]:
+            return zip(*(name[places].tolist() for name in names), strict=True)
+
+        asks = np.flatnonzero(~same & ~is_tail) if self.pending else _NO_ROWS
+        taken: list[Step] = []
+        for step, late in zip(steps_of(asks), row[asks].tolist(), strict=True):
+            found = self._waiting(step, numbers.stop)
+            if found is not None:
+                back[late] = numbers[late] - found
+                taken.append(step)
+        last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
+        late_numbers = (row[last] + numbers.start).tolist()
+        return Found(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
+
+    def _waiting(self, step: Step, end: int) -> int | None:
+        """The row that waits to be continued at a step, if it outlives the rows up to `end`."""
+        number = self.pending.get(step)
+        return number if number is not None and number >= end - self.capacity else None
+
+    def _by_bits(
+        self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32], stride: int
+    ) -> Found:
+        """Complete `back` for first rows that go on where the last call ended, bit for bit."""
+        pairs, paths = self.keys.observations, self.keys.observed
+        if not pairs or _lacks(leaves, paths):
+            return Found(back, {}, ())
+        count = len(back)
+        begin = max(count - stride, 0)
+        go_on(self._lasts, self.keys, leaves, marks, back, stride)
+        following: list[NDArray[Any]] = []
+        lasts = []
+        for place, row in enumerate(range(begin, count)):
+            if back[row] < 0 or any(flag[row] for flag in marks.ends):
+                lasts.append(_OVER)
+                continue
+            if not following:
+                following = [
+                    rows_of(leaves, key, path, slice(begin, count))
+                    for (_, key), (_, path) in zip(pairs, paths, strict=True)
+                ]
+            bits = [rows[place].tobytes() for rows in following]
+            lasts.append(Last(*marks.name(row), True, bits))
+        return Found(back, {}, (), lasts)
+
+    def _beside(self, seen: Contradictions) -> bool:
+        """Whether the rows of one call are of as many environments, as far as it can be told."""
+        return 2 * seen.cut > seen.compared if seen.compared else self._is_beside
+
+    def _follows(
+        self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
+    ) -> bool:
+        """Whether a row continues the last one of the call before."""
+        if not last.waits or self._begins(get) or not last.precedes(ids, step):
+            return False
+        pairs = zip(self.keys.observations, last.following, strict=True)
+        return all(get(key).tobytes() == bits for (key, _), bits in pairs)
+
+    def _name(self, get: Callable[[NestedKey], NDArray[Any]]) -> tuple[tuple[int, ...], int | None]:
+        keys = self.keys
+        step = None if keys.step is None else int(get(keys.step).item())
+        return tuple([int(get(key).item()) for key in keys.ids]), step
+
+    def _begins(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+        init = self.keys.init
+        return init is not None and _any(get(init))
+
+    def _ends(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
+        far = self.keys.far
+        ended = False
+        for key in self.keys.ends:
+            ended = ended or _any(get(key))
+        return ended and (far is None or int(get(far).item()) == 1)
+
+    def _prune(self, first: int) -> None:
+        self.pending = {step: n for step, n in self.pending.items() if n >= first}
+        self._pruned_at = max(64, len(self.pending))
+
+
+_OVER = Last((), None, False, [])
+_PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (-1, 0, 1))
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+def _steps(marks: Marks) -> NDArray[Any]:
+    if marks.step is None:
+        raise TypeError("rows without steps cannot be matched by them: use Marks.joined.")
+    return marks.step
+
+
+def _any(flag: NDArray[Any]) -> bool:
+    return bool(flag.item() if flag.size == 1 else flag.any())
+
+
+def _columns(leaves: Leaves | Known, keys: MarkerKeys) -> Mapping[NestedKey, NDArray[Any] | None]:
+    """The columns that mark as numpy sees their bits; None for one that is not there."""
+    if isinstance(leaves, Known):
+        return leaves
+    columns: dict[NestedKey, NDArray[Any] | None] = {}
+    for key, path in keys.paths:
+        leaf = leaves.get(path)
+        columns[key] = None if leaf is None else bits_of(leaf, carrier(leaf.dtype))
+    return columns
+
+
+def _lacks(leaves: Leaves | Known, pairs: Iterable[tuple[Path, Path]]) -> bool:
+    """Whether one of the observations or of the next ones is not there."""
+    if isinstance(leaves, Known):
+        return False
+    return any(one not in leaves or two not in leaves for one, two in pairs)

@@ -1,0 +1,194 @@
+"""What the markers of some rows say, as plain numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_layout.keys import NestedKey
+from rl_replay.linking.marker_keys import MarkerKeys
+
+Rows = slice | NDArray[np.int64]
+_BOOL = np.dtype(np.bool_)
+Get = Callable[[NestedKey], NDArray[Any] | None]
+
+
+@dataclass(slots=True)  # not frozen, which takes four times as long to make
+class Marks:
+    """The markers of n rows; None where the rows lack one. Nothing changes them.
+
+    Attributes:
+        count: How many rows.
+        ids: Columns of ids, each `[n]`.
+        step: int64 `[n]`.
+        init: bool `[n]`, first steps.
+        ends: Flags of last steps, bool `[n]` each; on n-step rows only one step away from the end.
+        real: bool `[n]`.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_slabs import RowSchema
+        >>> batch = trajectories([2, 1])
+        >>> marks = Marks.of(batch, MarkerKeys.of(RowSchema.from_tensordict(batch)))
+        >>> marks.joined(slice(0, 2), slice(1, 3))
+        array([ True, False])
+    """
+
+    count: int
+    ids: tuple[NDArray[Any], ...]
+    step: NDArray[Any] | None
+    init: NDArray[np.bool_] | None
+    ends: tuple[NDArray[np.bool_], ...]
+    real: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
+        """The markers of rows `[n]`; one that is not among their leaves is passed over.
+
+        Example:
+            >>> from rl_layout.testing import trajectories
+            >>> Marks.of(trajectories([2, 1]), MarkerKeys(step=("collector", "traj_step"))).step
+            array([0, 1, 0])
+        """
+        return cls.read(lambda key: as_numpy(cells.get(key, None)), keys, len(cells))
+
+    @classmethod
+    def read(cls, get: Get, keys: MarkerKeys, count: int) -> Self:
+        """The markers of `count` rows whose columns `[count, ...]` are got by key.
+
+        Example:
+            >>> Marks.read({"episode": np.array([4, 4])}.get, MarkerKeys(ids=("episode",)), 2).ids
+            (array([4, 4]),)
+        """
+        ids = [column for key in keys.ids if (column := get(key)) is not None]
+        step = None if keys.step is None else get(keys.step)
+        return cls(
+            count=count,
+            ids=tuple(_single(column, count) for column in ids),
+            step=None if step is None else _single(step, count),
+            init=_flags(get, keys.init, count),
+            ends=_ends(get, keys, count),
+            real=_flags(get, keys.mask, count),
+        )
+
+    def joined(self, earlier: Rows, later: Rows) -> NDArray[np.bool_]:
+        """For pairs of rows whether no marker cuts between them.
+
+        Args:
+            earlier: The rows that come first, int64 `[P]` or a slice of P rows.
+            later: The rows one step later, as many.
+
+        Returns:
+            bool `[P]`.
+
+        Example:
+            >>> Marks.read({"episode": np.array([4, 4, 5])}.get, MarkerKeys(ids=("episode",)), 3
+            ...     ).joined(slice(0, 2), slice(1, 3))
+            array([ True, False])
+        """
+        cuts = [column[earlier] != column[later] for column in self.ids]
+        if not cuts:
+            cuts = [np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)]
+        cut: NDArray[np.bool_] = cuts[0]
+        for other in cuts[1:]:
+            cut |= other
+        if self.step is not None:
+            cut |= self.step[later] != self.step[earlier] + 1
+        if self.init is not None:
+            cut |= self.init[later]
+        for flag in self.ends:
+            cut |= flag[earlier]
+        joined = np.logical_not(cut, out=cut)
+        if self.real is not None:
+            joined &= self.real[earlier] & self.real[later]
+        return joined
+
+    def name(self, row: int) -> tuple[tuple[int, ...], int | None]:
+        """Every id of a row, and its step; None without one.
+
+        Example:
+            >>> Marks(2, (np.array([4, 5]),), np.array([0, 3]), None, (), None).name(1)
+            ((5,), 3)
+        """
+        step = None if self.step is None else int(self.step[row])
+        return tuple([int(column[row]) for column in self.ids]), step
+
+    def copy(self) -> Self:
+        """The same markers in memory of their own, which nobody writes to."""
+        return type(self)(
+            self.count,
+            tuple([column.copy() for column in self.ids]),
+            None if self.step is None else self.step.copy(),
+            None if self.init is None else self.init.copy(),
+            tuple([flags.copy() for flags in self.ends]),
+            None if self.real is None else self.real.copy(),
+        )
+
+    def before_others(self) -> NDArray[np.bool_]:
+        """Rows that another one may continue: real and no last step, bool `[n]`.
+
+        Example:
+            >>> Marks(2, (), None, None, (np.array([True, False]),), None).before_others()
+            array([False,  True])
+        """
+        found = np.ones(self.count, dtype=np.bool_)
+        for flag in self.ends:
+            found &= ~flag
+        return found if self.real is None else found & self.real
+
+    def after_others(self) -> NDArray[np.bool_]:
+        """Rows that may continue another one: real and no first step, bool `[n]`.
+
+        Example:
+            >>> Marks(2, (), None, np.array([True, False]), (), None).after_others()
+            array([False,  True])
+        """
+        found = np.ones(self.count, dtype=np.bool_)
+        if self.init is not None:
+            found &= ~self.init
+        return found if self.real is None else found & self.real
+
+
+def as_numpy(leaf: Any) -> NDArray[Any] | None:
+    """A leaf as numpy sees it, wherever it lies; None for what is no tensor.
+
+    Example:
+        >>> as_numpy(torch.ones(2)), as_numpy(None)
+        (array([1., 1.], dtype=float32), None)
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    array: NDArray[Any] = leaf.detach().cpu().numpy()
+    return array
+
+
+def _single(column: NDArray[Any], count: int) -> NDArray[Any]:
+    if column.ndim == 1:
+        return column
+    return column.reshape(count) if column.size == count else column.reshape(count, -1)[:, 0]
+
+
+def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | None:
+    column = None if key is None else get(key)
+    if column is None:
+        return None
+    flags = column if column.dtype is _BOOL else column != 0
+    if flags.size == count:
+        return flags.reshape(count)
+    found: NDArray[np.bool_] = np.logical_or.reduce(flags.reshape(count, -1), 1)
+    return found
+
+
+def _ends(get: Get, keys: MarkerKeys, count: int) -> tuple[NDArray[np.bool_], ...]:
+    ends = [flags for key in keys.ends if (flags := _flags(get, key, count)) is not None]
+    far = None if keys.far is None else get(keys.far)
+    if far is None:
+        return tuple(ends)
+    near = _single(far, count) == 1
+    return tuple(flags & near for flags in ends)

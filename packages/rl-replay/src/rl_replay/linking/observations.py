@@ -1,0 +1,290 @@
+"""Observations of rows about to be written: whom they contradict, and what may follow them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_layout import compare_neighbours, keys
+from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import build, nest
+from rl_replay.data.extent import Extent
+from rl_replay.linking.marker_keys import MarkerKeys
+from rl_replay.linking.markers import Marks
+from rl_slabs.dtypes import carrier
+from rl_slabs.rows.tensordict_leaves import Known
+from rl_slabs.rows.writing import bits_of
+from rl_slabs.schema import Leaves
+
+Path = tuple[str, ...]
+CURES = (
+    "as where the rows of several environments are laid along the batch: use a storage with ndim=2 "
+    "and batches [B, T], store ids and steps under ('collector', 'traj_ids') and ('collector', "
+    "'traj_step'), or name the dimension that is time, names=['time']."
+)
+"""What to do where neighbours contradict each other."""
+
+_ENOUGH_PAIRS = 8  # fewer say little
+_MISSING: Path = keys.NEXT_MISSING
+
+
+class Contradictions(NamedTuple):
+    """How many neighbours of one call were compared, and how many are none.
+
+    Attributes:
+        compared: Pairs that no marker cuts.
+        cut: Those whose observations contradict that one continues the other.
+        leaves: The observations.
+    """
+
+    compared: int = 0
+    cut: int = 0
+    leaves: tuple[NestedKey, ...] = ()
+
+
+class Comparisons:
+    """What the comparisons of all calls of this process found; says once where they contradict.
+
+    Attributes:
+        compared: Pairs of neighbours that no marker cuts.
+        cut: Those whose observations contradict that one continues the other.
+        leaves: The observations that do.
+    """
+
+    def __init__(self) -> None:
+        self.compared = self.cut = 0
+        self.leaves: dict[NestedKey, None] = {}
+        self._warned = False
+
+    def add(self, found: Contradictions) -> None:
+        """Count those of one call, and warn where most of all contradict."""
+        self.compared += found.compared
+        self.cut += found.cut
+        self.leaves |= dict.fromkeys(found.leaves)
+        if self._warned or self.compared < _ENOUGH_PAIRS or 2 * self.cut <= self.compared:
+            return
+        self._warned = True
+        warnings.warn(f"{self}, {CURES}", stacklevel=5)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cut} of {self.compared} neighbours inside one extend are not joined, because "
+            f"{list(map(str, self.leaves))} of the one is not what the other says comes next"
+        )
+
+
+class Last(NamedTuple):
+    """The last row of a run, where rows are not numbered by ids and steps.
+
+    Attributes:
+        ids: Its ids.
+        step: Its step; None without one.
+        waits: Whether a row may continue it.
+        following: Its next observations, bit for bit.
+    """
+
+    ids: tuple[int, ...]
+    step: int | None
+    waits: bool
+    following: list[bytes]
+
+    def precedes(self, ids: tuple[int, ...], step: int | None) -> bool:
+        """Whether ids and step let a row be the next one."""
+        return ids == self.ids and (step is None or step - 1 == self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All rows of one call, side by side: of each the row at its place in the next call may go on.
+
+    Attributes:
+        marks: Their markers, copied.
+        waits: Which of them nobody continues, bool `[n]`.
+        following: Their next observations, bit for bit, `[n, words]` each.
+        capacity: Rows of the ring.
+    """
+
+    marks: Marks
+    waits: NDArray[np.bool_]
+    following: Sequence[NDArray[Any]]
+    capacity: int
+
+    @classmethod
+    def of(
+        cls, marks: Marks, back: NDArray[np.int32], rows: Iterable[NDArray[Any]], capacity: int
+    ) -> Self:
+        """The rows of a call.
+
+        Args:
+            marks: Their markers.
+            back: Their distances to the rows that they continue.
+            rows: Their next observations, one array for each leaf.
+            capacity: Rows of the ring.
+        """
+        waits = marks.before_others()
+        waits[:-1] &= back[1:] != 1
+        return cls(marks.copy(), waits, [words(row).copy() for row in rows], capacity)
+
+    def last(self) -> Last:
+        """The last row alone, as where the next call has another number of rows."""
+        name = self.marks.name(-1)
+        return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
+
+    def goes_on(self, marks: Marks, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
+        """Which rows of the next call go on from the row at their place, bool `[n]`.
+
+        Args:
+            marks: Their markers.
+            rows: Their observations, one array for each leaf.
+        """
+        found = self.waits & marks.after_others()
+        # rows that the next call overwrites are continued by none
+        found[: max(0, 2 * len(found) - self.capacity)] = False
+        for mine, others in zip(self.marks.ids, marks.ids, strict=True):
+            found &= mine == others
+        if self.marks.step is not None and marks.step is not None:
+            found &= self.marks.step + 1 == marks.step
+        for before, row in zip(self.following, rows, strict=True):
+            if not found.any():
+                break
+            found &= (before == words(row)).all(1)
+        return found
+
+
+def last_rows(lasts: Sequence[Last] | Side) -> Sequence[Last]:
+    """The last row of each run."""
+    return [lasts.last()] if isinstance(lasts, Side) else lasts
+
+
+def observed(leaves: Leaves | Known, known: MarkerKeys, which: int) -> list[NDArray[Any]]:
+    """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
+    pairs = zip(known.observations, known.observed, strict=True)
+    return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
+
+
+def go_on(
+    former: Sequence[Last] | Side,
+    known: MarkerKeys,
+    leaves: Leaves | Known,
+    marks: Marks,
+    back: NDArray[np.int32],
+    stride: int,
+) -> None:
+    """Complete `back` where rows go on from those of the last call, bit for bit."""
+    count, lasts = len(back), last_rows(former)
+    if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
+        goes_on = former.goes_on(marks, observed(leaves, known, 0)) & (back == 0)
+        back[goes_on] = count
+        if goes_on[-1]:
+            return  # the last row is continued, and by no second one
+    if not len(lasts) == stride <= count:
+        return
+    heads: list[NDArray[Any]] = []
+    for row, before in enumerate(lasts):
+        begins = not before.waits or (marks.init is not None and marks.init[row])
+        if begins or back[row] or not before.precedes(*marks.name(row)):
+            continue
+        heads = heads or observed(leaves, known, 0)
+        if [bits[row].tobytes() for bits in heads] == before.following:
+            back[row] = stride
+
+
+def words(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows `[n, ...]` as unsigned integers `[n, words]`, so that equal means equal bit for bit."""
+    size = rows.dtype.itemsize
+    if size > 8:
+        rows, size = np.ascontiguousarray(rows).reshape(*rows.shape, 1).view(np.uint64), 8
+    return rows.view(f"u{size}").reshape(len(rows), -1)
+
+
+def rows_of(leaves: Leaves | Known, key: NestedKey, path: Path, rows: slice) -> NDArray[Any]:
+    """Some rows of a leaf as numpy sees their bits."""
+    if isinstance(leaves, Known):
+        return leaves[key][rows]
+    leaf = leaves[path]
+    if leaf.is_cpu:
+        return bits_of(leaf, carrier(leaf.dtype))[rows]
+    return bits_of(leaf[rows], carrier(leaf.dtype))
+
+
+def contradictions(
+    leaves: Leaves | Known, known: MarkerKeys, extent: Extent, joined: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_] | None, Contradictions]:
+    """Which neighbours that no marker cuts are contradicted by their observations.
+
+    Args:
+        leaves: The rows `[n]`.
+        known: The markers and the observations among them.
+        extent: How the rows lie.
+        joined: For each pair of rows i and i + stride whether no marker cuts, bool `[n - stride]`.
+
+    Returns:
+        For each such pair whether it is contradicted, None where none is; and the counts.
+    """
+    pairs = [
+        (both, paths)
+        for both, paths in zip(known.observations, known.observed, strict=True)
+        if isinstance(leaves, Known) or (paths[0] in leaves and paths[1] in leaves)
+    ]
+    compared = int(np.count_nonzero(joined))
+    if not pairs or not compared:
+        return None, Contradictions()
+    if _on_host(leaves, pairs) and not any(
+        _differs(leaves, *pair, extent.stride, joined) for pair in pairs
+    ):
+        return None, Contradictions(compared)
+    paths = {path for _, both in pairs for path in both} | {path for _, path in known.paths}
+    found = compare_neighbours(*_laid_out(leaves, known, paths, extent))
+    if found is None:
+        return None, Contradictions()
+    wrong, asked = (
+        flags.reshape(-1).cpu().numpy()[: len(joined)] & joined
+        for flags in (found.contradicts, found.compared)
+    )
+    count = int(np.count_nonzero(wrong))
+    counts = Contradictions(int(np.count_nonzero(asked | wrong)), count, found.leaves)
+    return (wrong if count else None), counts
+
+
+def _on_host(leaves: Leaves | Known, pairs: Iterable[tuple[Any, tuple[Path, Path]]]) -> bool:
+    if isinstance(leaves, Known):
+        return True
+    return all(leaves[path].is_cpu for _, paths in pairs for path in paths)
+
+
+def _differs(
+    leaves: Leaves | Known,
+    both: tuple[NestedKey, NestedKey],
+    paths: tuple[Path, Path],
+    stride: int,
+    joined: NDArray[np.bool_],
+) -> bool:
+    """Whether any pair differs in one observation."""
+    later = words(rows_of(leaves, both[0], paths[0], slice(stride, None)))
+    after = words(rows_of(leaves, both[1], paths[1], slice(0, -stride)))
+    return bool((joined & (later != after).any(1)).any())
+
+
+def _laid_out(
+    leaves: Leaves | Known, known: MarkerKeys, paths: set[Path], extent: Extent
+) -> tuple[Any, int]:
+    """Some leaves with time as a dimension of its own, and which one that is."""
+    if isinstance(leaves, Known):
+        named = {path: key for key, path in known.paths}
+        for both, found in zip(known.observations, known.observed, strict=True):
+            named |= dict(zip(found, both, strict=True))
+        columns = {path: torch.from_numpy(leaves[named[path]]) for path in paths}
+        if _MISSING in leaves:
+            columns[_MISSING] = torch.from_numpy(leaves[_MISSING])
+    else:
+        columns = {path: leaves[path].detach() for path in {*paths, _MISSING} if path in leaves}
+    others = extent.count // extent.length
+    shape, dim = ((extent.length, others), 0) if extent.stride > 1 else ((others, extent.length), 1)
+    laid = {path: leaf.reshape(*shape, *leaf.shape[1:]) for path, leaf in columns.items()}
+    return build(nest(laid), torch.Size(shape)), dim

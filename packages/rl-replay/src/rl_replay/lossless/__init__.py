@@ -1,0 +1,1 @@
+"""Rows whose observations are stored once."""

@@ -1,0 +1,388 @@
+"""Reading rows whose next observation lies in another row or in the side table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key, Path
+from rl_replay.lossless.overflow import SideTable
+from rl_slabs import Field, Rows
+from rl_slabs.dtypes import carrier
+from rl_slabs.rows.gathering import PARALLEL_ITEMS, take_known_rows
+from rl_slabs.rows.unpacking import unpacking
+from rl_slabs.rows.writing import as_cells
+
+Array = NDArray[Any]
+
+_INT32 = np.dtype(np.int32)
+
+
+class Found(NamedTuple):
+    """Rows and their next observations.
+
+    Attributes:
+        packed: The rows `[n, words]`: by numpy, and behind them those of the next observations, or
+            both side by side in one tensor.
+        arrays: The large leaves, `[n, *shape]` each.
+        named: What each row names, `[n]`.
+    """
+
+    packed: tuple[NDArray[np.int64], ...] | torch.Tensor
+    arrays: list[torch.Tensor]
+    named: torch.Tensor | NDArray[np.integer[Any]]
+
+
+class Run(NamedTuple):
+    """Bytes of observations that lie together in a stored row and in a side slot.
+
+    Attributes:
+        size: Bytes of the widest integers that they can be moved as.
+        row: Where they lie in a row, counted in such integers.
+        slot: Where they lie in a slot.
+    """
+
+    size: int
+    row: slice
+    slot: slice
+
+
+class Piece(NamedTuple):
+    """A run as numpy moves it.
+
+    Attributes:
+        dtype: The integers.
+        columns: Where they lie in a row of them.
+        slots: Those of the side table, `[slots, integers]`, live.
+        void: Those of no observation, `[integers]`.
+    """
+
+    dtype: np.dtype[np.signedinteger[Any]]
+    columns: slice
+    slots: Array
+    void: Array
+
+
+class Large(NamedTuple):
+    """A wanted leaf with an array of its own.
+
+    Attributes:
+        path: The path of the array among the stored rows.
+        name: Its name in the side table where the next observation is wanted, else None.
+        dtype: Its dtype.
+    """
+
+    path: Path
+    name: str | None
+    dtype: torch.dtype
+
+
+class Plan:
+    """What reading some leaves needs to know, worked out once.
+
+    Attributes:
+        wide: Whether a packed leaf of the next observation is wanted.
+        large: The wanted leaves with own arrays.
+        marks: Whether a mark for missing next observations is wanted.
+        plain: The stored leaves wanted, where nothing else is, else None.
+        unpack: From gathered rows to a TensorDict.
+
+    Args:
+        layout: How the rows are stored.
+        keys: The leaves wanted; all unless given.
+    """
+
+    def __init__(self, layout: CompactLayout, keys: Sequence[Key] | None) -> None:
+        fields = layout.schema.fields if keys is None else layout.schema.select(keys)
+        pairs = {pair.next: pair for pair in layout.pairs}
+        virtual = NEXT_MISSING if not layout.has_mark else None
+        wanted = [field for field in fields if field.path != virtual]
+        nexts = [field for field in wanted if field.path in pairs]
+        self.marks = len(wanted) < len(fields)
+        self.observes = bool(nexts)
+        self.wide = any(field.offset is not None for field in nexts)
+        self.plain = None
+        if not nexts and not self.marks:
+            self.plain = [field.path for field in wanted]
+        width = layout.stored.row_bytes
+        packed, large = [], []
+        for field in wanted:
+            pair = pairs.get(field.path)
+            place = layout.stored[pair.root if pair else field.path]
+            if place.offset is None:
+                large.append(field)
+                continue
+            offset = place.offset + (width if pair else 0)
+            packed.append(Field(field.path, field.dtype, field.shape, offset))
+        self.large = [
+            Large(pairs[f.path].root, pairs[f.path].name, f.dtype)
+            if f.path in pairs
+            else Large(f.path, None, f.dtype)
+            for f in large
+        ]
+        packed.sort(key=lambda field: field.offset or 0)
+        total = width * (1 + self.wide)
+        found = [*packed, *large]
+        # by whether numpy copied the packed rows, and whether each leaf has memory of its own
+        self.unpack = {
+            (copied, contiguous): unpacking(
+                found, width if copied else total, contiguous=contiguous, copied=copied
+            )
+            for copied in (False, True)
+            for contiguous in (False, True)
+        }
+
+
+class Gather:
+    """Copies rows and their next observations out of their places.
+
+    Where rows and slots lie in one memory, what a row names is where its next observation is read.
+    Else successors are read like rows, and the few next observations that no row holds are mended.
+
+    Args:
+        layout: How the rows are stored.
+        rows: The stored rows.
+        side: The side table.
+        links: What each row names.
+    """
+
+    def __init__(
+        self, layout: CompactLayout, rows: Rows, side: SideTable, links: torch.Tensor
+    ) -> None:
+        if rows.packed is None:
+            raise ValueError("stored rows have a packed leaf.")
+        self._rows, self._side, self._count = rows, side, len(rows)
+        self._packed = rows.packed
+        self._width = layout.stored.row_bytes // 8
+        # None where rows that were gathered say it themselves
+        self._links = links if layout.apart else None
+        self._place = 0 if layout.apart else (layout.stored[SUCCESSOR].offset or 0) // 4
+        self._runs = _runs(layout)
+        self._void = _void(layout, rows.packed.device)
+        self._space = side.space
+        if rows.packed.is_cpu:
+            self._words = rows.packed.numpy()
+            self._apart = links.numpy() if layout.apart else None
+            self._pieces = _pieces(self._runs, side.rows, self._void) if side.space is None else []
+        if side.space is not None:
+            _write_void(layout, side.space[:1])
+        self._arrays = {
+            path: array.view(carrier(array.dtype)) for path, array in rows.arrays.items()
+        }
+
+    def on_cpu(
+        self,
+        plan: Plan,
+        index: torch.Tensor,
+        given: NDArray[np.int64] | None = None,
+    ) -> Found:
+        """The packed rows, the large leaves, and where each next observation was found.
+
+        Args:
+            plan: The leaves wanted.
+            index: Positions `[n]`, int64, none below 0.
+            given: Where to look for the next observations, `[n]`; as the rows say unless given.
+
+        Raises:
+            IndexError: A position beyond the last row.
+        """
+        places = index.numpy()
+        words = take_known_rows(self._words, places)
+        named = self._named(words, places).astype(np.int64) if given is None else given
+        arrays = self._large_on_cpu(plan, index, named) if plan.large else []
+        if not plan.wide:
+            return Found((words,), arrays, named)
+        if self._space is not None:
+            return Found((words, take_known_rows(self._space, named)), arrays, named)
+        # any row where none is named
+        nexts = take_known_rows(self._words, (named - 1) % self._count)
+        odd = ((named == 0) | (named > self._count)).nonzero()[0]
+        if odd.size:
+            self._mend(nexts, odd, named[odd])
+        return Found((words, nexts), arrays, named)
+
+    def joined(
+        self, places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """The packed rows, the rows or slots that hold their next observations, and what they name.
+
+        Args:
+            places: Positions `[n]`. One that is not there may give any row.
+        """
+        space = self._space
+        assert space is not None  # asked only of rows that lie so
+        if places.size * self._width >= PARALLEL_ITEMS:
+            words = take_known_rows(self._words, places)
+            named = self._named(words, places)
+            return words, take_known_rows(space, named.astype(np.int64)), named
+        words = self._words.take(places, 0, None, "wrap")
+        named = self._named(words, places)
+        # without a look whether each is there, which would take a copy of the addresses
+        return words, space.take(named, 0, None, "wrap"), named
+
+    def _named(self, words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int32]:
+        """What gathered rows name."""
+        if self._apart is None:
+            return words.view(_INT32)[:, self._place]
+        return self._apart.take(places, 0, None, "wrap")
+
+    def on_device(
+        self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
+    ) -> Found:
+        """What `on_cpu` does, by tensor operations alone: for rows on any device.
+
+        Args:
+            plan: The leaves wanted.
+            index: Positions `[n]`, int64, on the device of the rows.
+            given: Where to look for the next observations, `[n]`; as the rows say unless given.
+        """
+        own = self._packed.index_select(0, index)
+        named = given
+        if named is None and self._links is not None:
+            named = self._links.index_select(0, index)
+        elif named is None:
+            named = own.view(torch.int32)[:, self._place]
+        address = named.long() - 1
+        inside = (address >= 0) & (address < self._count)
+        nexts = torch.where(inside, address, index)
+        beside = (address >= self._count).nonzero().squeeze(1)
+        slots = address[beside] - self._count
+        nowhere = (address < 0).nonzero().squeeze(1)
+        if plan.wide:
+            following = self._packed.index_select(0, nexts)
+            packed = self._side.rows.packed
+            if packed is not None and self._void.packed is not None:
+                self._fill(following, beside, packed.index_select(0, slots))
+                self._fill(following, nowhere, self._void.packed.expand(len(nowhere), -1))
+            own = torch.cat([own, following], 1)
+        arrays = []
+        for path, name, dtype in plan.large:
+            array = self._arrays[path].index_select(0, index if name is None else nexts)
+            if name is not None:
+                slot, void = self._slots_of(name), self._void_of(name)
+                array.index_copy_(0, beside, slot.index_select(0, slots))
+                array.index_copy_(0, nowhere, void.expand(len(nowhere), *void.shape[1:]))
+            arrays.append(array.view(dtype))
+        return Found(own, arrays, named)
+
+    def _mend(
+        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], named: NDArray[np.int64]
+    ) -> None:
+        """Fill in the next observations of the rows `odd`, which no row holds."""
+        beside = named > 0
+        slots = named[beside] - self._count - 1
+        for dtype, columns, source, void in self._pieces:
+            items = nexts.view(dtype)
+            items[odd[beside], columns] = source[slots]
+            items[odd[~beside], columns] = void
+
+    def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
+        rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
+        for size, row, slot in self._runs:
+            columns = slice(row.start * size, row.stop * size)
+            rows[places, columns] = values[:, slot.start * size : slot.stop * size]
+
+    def _large_on_cpu(
+        self, plan: Plan, index: torch.Tensor, named: NDArray[np.int64]
+    ) -> list[torch.Tensor]:
+        arrays, nexts = [], None
+        for path, name, dtype in plan.large:
+            if name is None:
+                arrays.append(self._arrays[path].index_select(0, index).view(dtype))
+                continue
+            if nexts is None:
+                nexts = _Nexts(named, self._count)
+            sources = self._arrays[path], self._slots_of(name)
+            array = nexts.copy(*sources)
+            if nexts.nowhere.size:
+                array.numpy()[nexts.nowhere] = self._void_of(name).numpy()
+            arrays.append(array.view(dtype))
+        return arrays
+
+    def _slots_of(self, name: str) -> torch.Tensor:
+        array = self._side.rows.arrays[(name,)]
+        return array.view(carrier(array.dtype))
+
+    def _void_of(self, name: str) -> torch.Tensor:
+        array = self._void.arrays[(name,)]
+        return array.view(carrier(array.dtype))
+
+
+class _Nexts:
+    """Where next observations with own arrays lie: most of them in one of two places."""
+
+    def __init__(self, named: NDArray[np.int64], count: int) -> None:
+        beside = named > count
+        self.nowhere = np.flatnonzero(named == 0)
+        # what is copied first is copied for every row, so that it is the greater part
+        self._slots_first = 2 * int(np.count_nonzero(beside)) > len(named)
+        # any row or slot where none is named
+        rows, slots = (named - 1) % count, np.where(beside, named - count - 1, 0)
+        first, second = (slots, rows) if self._slots_first else (rows, slots)
+        self._rest = np.flatnonzero(~beside if self._slots_first else beside)
+        self._first, self._second = torch.from_numpy(first), second[self._rest]
+
+    def copy(self, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """`[n, *shape]`, from the rows' array and the side table's."""
+        first, second = (slots, rows) if self._slots_first else (rows, slots)
+        array = first.index_select(0, self._first)
+        if self._rest.size:
+            as_cells(array.numpy())[self._rest] = as_cells(second.numpy())[self._second]
+        return array
+
+
+def _runs(layout: CompactLayout) -> tuple[Run, ...]:
+    pairs = sorted(
+        (layout.stored[pair.root].offset or 0, layout.side[pair.name].offset or 0, field.nbytes)
+        for pair in layout.pairs
+        if (field := layout.stored[pair.root]).offset is not None and field.nbytes
+    )
+    merged: list[tuple[int, int, int]] = []
+    for row, slot, nbytes in pairs:
+        if merged and (row, slot) == tuple(place + merged[-1][2] for place in merged[-1][:2]):
+            before = merged.pop()
+            row, slot, nbytes = before[0], before[1], before[2] + nbytes
+        merged.append((row, slot, nbytes))
+    found = []
+    for row, slot, nbytes in merged:
+        size = gcd(8, row, slot, nbytes)
+        places = (slice(at // size, (at + nbytes) // size) for at in (row, slot))
+        found.append(Run(size, *places))
+    return tuple(found)
+
+
+def _pieces(runs: Sequence[Run], slots: Rows, void: Rows) -> list[Piece]:
+    if slots.packed is None or void.packed is None:
+        return []
+    found = []
+    for size, row, slot in runs:
+        dtype = np.dtype(f"i{size}")
+        beside, nowhere = (
+            side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed)
+        )
+        found.append(Piece(dtype, row, beside, nowhere[0]))
+    return found
+
+
+def _void(layout: CompactLayout, device: torch.device) -> Rows:
+    """One slot that stands for no observation: NaN where there is one, else zero."""
+    void = Rows.zeros(layout.side, 1, device=device)
+    live = void.view()
+    for field in layout.side.fields:
+        if field.dtype.is_floating_point or field.dtype.is_complex:
+            live.get(field.key).fill_(torch.nan)
+    return void
+
+
+def _write_void(layout: CompactLayout, row: NDArray[np.int64]) -> None:
+    """Let the observations of a row `[1, words]` be none."""
+    columns = Rows(layout.stored, torch.from_numpy(row), {}).columns()
+    void = _void(layout, torch.device("cpu")).columns()
+    for pair in layout.pairs:
+        columns[layout.stored[pair.root].key][:] = void[pair.name]

@@ -1,0 +1,467 @@
+"""Writing rows so that each observation is stored once: who names whom, and what goes beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
+from rl_replay.lossless.bitwise import same_bits_on_device, same_rows
+from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Pair, Path
+from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
+from rl_slabs import Rows
+from rl_slabs.dtypes import carrier
+from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.rows.tensordict_leaves import Known
+from rl_slabs.rows.writing import bits_of, fitting, fitting_leaves
+from rl_slabs.schema import Leaves, leaves_of
+
+Places = NDArray[np.int64]
+Back = NDArray[np.integer[Any]]
+
+
+_FEW_DISTANCES = 64
+
+
+class _Batch(NamedTuple):
+    """Rows that were written and are not linked to older ones yet."""
+
+    positions: Places  # [n]
+    numbers: range
+    back: Places  # [n]
+
+
+class CompactWriter:
+    """The writing half of `CompactRows`, which documents what is promised.
+
+    Attributes:
+        named: What each row names, int32 `[rows]`, see `compact_layout.SUCCESSOR`. Live; on another
+            device than the CPU a copy on the host, which can be looked at without waiting.
+        misses: Whether rows without a next observation were written.
+        reach: The most steps that lay between a row and its next observation so far.
+        touches: How many writes took observations from old rows.
+
+    Args:
+        layout: How rows are stored.
+        rows: Rows of `layout.stored`.
+        side: The side table.
+        links: What each row names, on the device of the rows.
+        back: For each position how many rows before it lies the one that it continues.
+    """
+
+    def __init__(
+        self,
+        layout: CompactLayout,
+        rows: Rows,
+        side: SideTable,
+        links: torch.Tensor,
+        back: Back | None,
+    ) -> None:
+        self._layout, self._rows, self._side, self._back = layout, rows, side, back
+        self._count, self._lane_rows = len(rows), len(rows) // side.lanes
+        self._first_slot = len(rows) + 1
+        self._view = rows.view()
+        self._live = links
+        self._on_cpu = bool(links.is_cpu)
+        self.named: NDArray[np.int32] = (
+            self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
+        )
+        self._stored = [f.path for f in layout.stored.fields]
+        # the observations of rows and slots as numpy sees them, where it does
+        self._columns = _columns(layout, rows, side) if self._on_cpu else []
+        self._unsettled: dict[int, _Batch] = {}
+        # None where another writer may have used others, or where they are too many to go through
+        self._distances: set[int] | None = set() if side.memory.kind == "private" else None
+        self.touches = 0
+        self.reach = 1
+        self.misses = layout.may_miss
+
+    def write(
+        self,
+        rows: slice | torch.Tensor,
+        positions: Places,
+        numbers: range,
+        cells: TensorDictBase | Leaves | Known,
+        back: Back,
+    ) -> None:
+        """See `CompactRows.write`; `positions` says the same as `rows`."""
+        leaves, observes = self._leaves(cells, len(positions))
+        behind = np.asarray(back, dtype=np.int64)
+        observed = self._observed_in(leaves, len(positions), observes)
+        target, linked = self._within(leaves, behind, observed)
+        following = positions[target]
+        named = np.where(linked, following + 1, 0).astype(np.int32)
+        self._note(self._apart(positions, following)[linked])
+        beside = np.flatnonzero(observed & ~linked)
+        lane = numbers.start >> LANE_SHIFT
+        place = rows if isinstance(rows, slice) else positions
+        self._make_room(lane, place, len(beside))
+        if beside.size:
+            slots = self._side.take(lane, len(beside))
+            self._fill(slots, numbers.start + beside, leaves, beside)
+            named[beside] = slots + self._first_slot
+        if not self._layout.apart:
+            leaves[SUCCESSOR] = named if self._on_cpu else torch.from_numpy(named)
+        self._rows.put(rows, [leaves[path] for path in self._stored])
+        if self._layout.apart:
+            self._name(positions, named)
+        elif not self._on_cpu:
+            self.named[place] = named
+        self.misses |= not observed.all()
+        self._unsettled[lane] = _Batch(positions, numbers, behind)
+
+    def settle(self, lane: int) -> None:
+        """See `CompactRows.settle`."""
+        batch = self._unsettled.get(lane)
+        if batch is not None:
+            self._settle(batch)
+            self._unsettled.pop(lane, None)
+
+    def repair(self, lane: int, *, published: bool) -> None:
+        """See `CompactRows.repair`; slots that no row names are free again."""
+        if published:
+            self.settle(lane)
+        self._unsettled.pop(lane, None)
+        self._side.rebuild(lane, self._used(lane))
+
+    def _settle(self, batch: _Batch) -> None:
+        oldest = batch.numbers.stop - self._lane_rows
+        if self.reach == 1:
+            rows = np.flatnonzero(batch.back > np.arange(len(batch.back)))
+            numbers = batch.numbers.start + rows - batch.back[rows]
+            rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
+            if rows.size:
+                self._link(batch.positions[rows], numbers, 1, missing=self.misses)
+            return
+        rows, behind = np.arange(len(batch.positions)), batch.back
+        numbers = batch.numbers.start + rows
+        for step in range(1, self.reach + 1):
+            numbers = numbers - behind
+            there = (behind > 0) & (numbers >= oldest)
+            rows, numbers = rows[there], numbers[there]
+            older = numbers < batch.numbers.start
+            missing = self.misses and step == 1
+            self._link(batch.positions[rows[older]], numbers[older], step, missing=missing)
+            if not rows.size or self._back is None:
+                break
+            behind = self._back[self._places(numbers)].astype(np.int64)
+
+    def update(
+        self, index: torch.Tensor, numbers: Places, cells: TensorDictBase, back: Back
+    ) -> None:
+        """See `CompactRows.update`; the positions are `[n]`."""
+        leaves = leaves_of(cells)
+        mark = None if self._layout.has_mark else leaves.pop(NEXT_MISSING, None)
+        fields = self._layout.schema.select(list(leaves))
+        fitting_leaves(cells, fields, index.shape, exact=False)
+        positions = index.cpu().numpy()
+        roots = any(pair.root in leaves for pair in self._layout.pairs)
+        nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
+        observed = self._observed(positions, mark)
+        self.touches += 1
+        if roots:
+            self._materialize(*self._naming(positions, numbers))
+        if nexts and observed.size:
+            self._require_all(nexts, positions[observed])
+            self._materialize(positions[observed], numbers[observed])
+            self._write_beside(positions[observed], nexts, leaves, observed)
+        stored = [path for path in leaves if path in self._layout.stored]
+        if stored:
+            self._rows.write(index, cells, keys=stored)
+        if roots or nexts:
+            behind = np.asarray(back, dtype=np.int64)
+            older = behind > 0
+            self._link(positions[older], (numbers - behind)[older], 1, missing=False)
+
+    def clear(self) -> None:
+        """See `CompactRows.clear`."""
+        self._unsettled.clear()
+        self._name(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
+        for lane in range(self._side.lanes):
+            self._side.rebuild(lane, np.empty(0, dtype=np.int64))
+
+    def resume(
+        self, places: Sequence[slice], slots: NDArray[np.integer[Any]], where: Places
+    ) -> None:
+        """See `CompactRows.resume`; `where` says in which slot each of `slots` lies here."""
+        for place in places:
+            away = self._live[place].cpu().numpy().astype(np.int64)
+            positions, beside, ahead = np.arange(place.start, place.stop), away < 0, away > 0
+            named = np.where(ahead, (positions + away) % self._count + 1, 0)
+            named[beside] = where[np.searchsorted(slots, ~away[beside])] + self._first_slot
+            self._note(away[ahead])
+            self._name(positions, named)
+
+    def successor(self, place: slice) -> NDArray[np.int32]:
+        """See `CompactRows.successor`."""
+        positions = np.arange(self._count)[place]
+        named = self.named[place].astype(np.int64)
+        away = np.where(named > 0, self._apart(positions, named - 1), 0)
+        beside = named >= self._first_slot
+        away[beside] = ~(named[beside] - self._first_slot)
+        return away.astype(np.int32)
+
+    def _leaves(
+        self, cells: TensorDictBase | Leaves | Known, count: int
+    ) -> tuple[dict[Path, Any], bool]:
+        """The leaves of a batch, on the CPU as arrays; and whether next observations are there."""
+        if isinstance(cells, Known):
+            return {field.path: cells[field.key] for field in self._layout.given.fields}, True
+        leaves: dict[Path, Any] = dict(leaves_of(cells))
+        fields, observes = self._layout.coming(leaves)
+        fitting(leaves, fields, torch.Size([count]), exact=True)
+        if self._on_cpu:
+            leaves = {path: _bits(leaf) for path, leaf in leaves.items()}
+        return leaves, observes
+
+    def _observed_in(
+        self, leaves: dict[Path, Any], count: int, observes: bool
+    ) -> NDArray[np.bool_]:
+        """Which rows of a batch have a next observation."""
+        if not observes:
+            return np.zeros(count, dtype=np.bool_)
+        mark = None if self._layout.has_mark else leaves.get(NEXT_MISSING)
+        if mark is None:
+            return np.ones(count, dtype=np.bool_)
+        return ~_bits(mark)
+
+    def _within(
+        self, leaves: dict[Path, Any], back: Places, observed: NDArray[np.bool_]
+    ) -> tuple[Places, NDArray[np.bool_]]:
+        """The row of the batch that each row could name, and whether it does."""
+        steps = None
+        if self._layout.has_steps:
+            steps = _bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
+            self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
+        target = successors(back, steps)
+        # without a next observation there are no bits to compare: the markers decide
+        linked = (target >= 0) & ~observed
+        if steps is not None:
+            linked &= steps == 1
+        if not observed.any() or not (target >= 0).any():
+            return target, linked
+        sides = [[leaves[path] for path in paths] for paths in zip(*self._paths(), strict=True)]
+        wanted = np.where(observed, target, -1)
+        if self._on_cpu:
+            return target, linked | equal_within(sides[0], sides[1], wanted)
+        there = [[leaf.to(self._live.device) for leaf in side] for side in sides]
+        return target, linked | equal_within_on_device(there[0], there[1], wanted)
+
+    def _paths(self) -> list[tuple[Path, Path]]:
+        return [(pair.root, pair.next) for pair in self._layout.pairs]
+
+    def _apart(self, earlier: Places, later: Places) -> Places:
+        """How many rows round the ring some rows lie behind others."""
+        away = later - earlier
+        away[away < 0] += self._count
+        return away
+
+    def _fill(self, slots: Places, numbers: Places, leaves: dict[Path, Any], rows: Places) -> None:
+        """Put the next observations of some rows of a batch beside."""
+        if not self._on_cpu:
+            found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
+            self._side.put(slots, numbers, found)
+            return
+        for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
+            column[slots] = _bits(leaves[pair.next])[rows]
+        # last, so that no reader takes a half written slot for whole
+        self._side.owners[slots] = numbers
+
+    def _make_room(self, lane: int, place: slice | Places, count: int) -> None:
+        """Free what the old rows named, once it is sure that `count` slots can be had."""
+        named = self.named[place]
+        beside = named >= self._first_slot
+        freed = named[beside].astype(np.int64) - self._first_slot
+        wanted = max(0, count - len(freed))
+        if not self._side.secure(lane, wanted):
+            # slots that a killed writer had taken and that no row names
+            self._side.rebuild(lane, self._used(lane))
+            self._side.secure(lane, wanted)
+        if freed.size:
+            # no row names a slot any more before it is given back
+            if isinstance(place, slice):
+                place = np.arange(place.start, place.stop, place.step)
+            self.touches += 1
+            self._name(place[beside], np.zeros(len(freed), dtype=np.int32))
+            self._side.release(lane, freed)
+
+    def _used(self, lane: int) -> Places:
+        named = self.named[lane * self._lane_rows : (lane + 1) * self._lane_rows]
+        return named[named >= self._first_slot].astype(np.int64) - self._first_slot
+
+    def _name(self, positions: Places, named: NDArray[np.integer[Any]]) -> None:
+        self.named[positions] = named
+        if not self._on_cpu:
+            device = self._live.device
+            places = torch.from_numpy(positions)
+            values = torch.from_numpy(named.astype(np.int32))
+            self._live[places.to(device)] = values.to(device)
+
+    def _places(self, numbers: Places) -> Places:
+        lanes = (numbers >> LANE_SHIFT) * self._lane_rows
+        return lanes + (numbers & LANE_MASK) % self._lane_rows
+
+    def _link(self, positions: Places, numbers: Places, step: int, *, missing: bool) -> None:
+        """Let older rows name rows whose observation equals their next one.
+
+        Args:
+            positions: The rows to be named, `[k]`.
+            numbers: The older rows, `[k]`; those that are overwritten own no slot.
+            step: How many steps lie between the two.
+            missing: Whether rows without a next observation take what comes; they must stand.
+        """
+        places = self._places(numbers)
+        named = self.named[places].astype(np.int64)
+        fits = named >= self._first_slot
+        fits[fits] = self._side.owners[named[fits] - self._first_slot] == numbers[fits]
+        if missing:
+            fits |= named == 0
+        if self._layout.has_steps:
+            fits &= self._steps(places) == step
+        positions, places, named = positions[fits], places[fits], named[fits]
+        beside = np.flatnonzero(named)
+        same = np.ones(len(named), dtype=np.bool_)
+        slots = named[beside] - self._first_slot
+        same[beside] = self._same_as_beside(positions[beside], slots)
+        positions, places, named = positions[same], places[same], named[same]
+        if not positions.size:
+            return
+        self._note(self._apart(places, positions))
+        self._name(places, positions + 1)
+        freed = named[named > 0] - self._first_slot
+        if self._side.lanes == 1:
+            self._side.release(0, freed)
+            return
+        lanes = places[named > 0] // self._lane_rows
+        for lane in np.unique(lanes).tolist():
+            self._side.release(lane, freed[lanes == lane])
+
+    def _steps(self, places: Places) -> Places:
+        steps = _taken(self._view.get(STEPS_TO_NEXT_OBS), places)
+        found: Places = steps.cpu().numpy().reshape(-1)
+        return found
+
+    def _same_as_beside(self, positions: Places, slots: Places) -> NDArray[np.bool_]:
+        """For each row whether its observation equals the one in a side slot."""
+        same = np.ones(len(slots), dtype=np.bool_)
+        if not same.size:
+            return same
+        if self._on_cpu:
+            for one, two in self._columns:
+                same &= same_rows(one, positions, two, slots)
+            return same
+        beside = self._side.rows.view()
+        for pair in self._layout.pairs:
+            root, slot = self._view.get(pair.root), beside.get(pair.name)
+            ours, others = _taken(root, positions), _taken(slot, slots)
+            same &= same_bits_on_device(ours, others).cpu().numpy()
+        return same
+
+    def _observed(self, positions: Places, mark: torch.Tensor | None) -> Places:
+        """Places in a batch to update whose next observation is one, not the lack of one."""
+        if mark is None:
+            return np.arange(len(positions))
+        missing = mark.cpu().numpy().reshape(-1)
+        if (missing & (self.named[positions] != 0)).any():
+            raise ValueError(
+                f"{NEXT_MISSING} is True in rows that have a next observation, which cannot be "
+                "taken from them: leave the mark out, or as it was read."
+            )
+        return np.flatnonzero(~missing)
+
+    def _require_all(self, nexts: list[Pair], positions: Places) -> None:
+        if len(nexts) < len(self._layout.pairs) and (self.named[positions] == 0).any():
+            raise KeyError(
+                "rows that have no next observation get a whole one or none: give all of "
+                f"{[pair.next for pair in self._layout.pairs]}."
+            )
+
+    def _naming(self, positions: Places, numbers: Places) -> tuple[Places, Places]:
+        """The rows that name some rows: where they lie, and their numbers."""
+        if self._distances is None:
+            inside = (self.named > 0) & (self.named < self._first_slot)
+            places = np.flatnonzero(inside & np.isin(self.named - 1, positions))
+            order, named = np.argsort(positions), self.named[places].astype(np.int64) - 1
+            later = numbers[order][np.searchsorted(positions[order], named)]
+            return places, later - self._apart(places, named) % self._lane_rows
+        found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
+        for distance in self._distances:
+            places = (positions - distance) % self._count
+            names = self.named[places] == positions + 1
+            found.append((places[names], numbers[names] - distance % self._lane_rows))
+        places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
+        return places, earlier
+
+    def _note(self, distances: NDArray[np.integer[Any]]) -> None:
+        """Remember how far apart rows lie that name each other."""
+        if self._distances is None or not distances.size:
+            return
+        if int(distances[0]) in self._distances and (distances == distances[0]).all():
+            return
+        self._distances.update(np.unique(distances).tolist())
+        if len(self._distances) > _FEW_DISTANCES:
+            self._distances = None
+
+    def _materialize(self, places: Places, numbers: Places) -> None:
+        """Give rows a slot of their own for the next observation that they have."""
+        places, first = np.unique(places, return_index=True)
+        numbers, named = numbers[first], self.named[places].astype(np.int64)
+        linked = named < self._first_slot
+        places, numbers, named = places[linked], numbers[linked], named[linked]
+        lanes = places // self._lane_rows
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            slots = self._side.take(lane, int(here.sum()))
+            # rows that have none are given theirs by the caller
+            following = np.where(named[here] > 0, named[here] - 1, places[here])
+            leaves = {
+                pair.next: _taken(self._view.get(pair.root), following)
+                for pair in self._layout.pairs
+            }
+            self._fill(slots, numbers[here], leaves, np.arange(len(slots)))
+            self._name(places[here], slots + self._first_slot)
+
+    def _write_beside(
+        self,
+        positions: Places,
+        pairs: list[Pair],
+        leaves: dict[Path, torch.Tensor],
+        rows: Places,
+    ) -> None:
+        slots = self.named[positions].astype(np.int64) - self._first_slot
+        if self._on_cpu:
+            for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
+                if pair in pairs:
+                    column[slots] = _bits(leaves[pair.next])[rows]
+            return
+        given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
+        source = TensorDict(given, batch_size=[len(rows)])
+        index = torch.from_numpy(slots).to(self._live.device)
+        self._side.rows.write(index, source, keys=list(given))
+
+
+def _columns(
+    layout: CompactLayout, rows: Rows, side: SideTable
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """For each observation its columns in the rows and in the side table, live."""
+    ours, theirs = rows.columns(), side.rows.columns()
+    names = [layout.stored[pair.root].key for pair in layout.pairs]
+    beside = names if side.space is not None else [pair.name for pair in layout.pairs]
+    return [(ours[one], theirs[two]) for one, two in zip(names, beside, strict=True)]
+
+
+def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
+    """A leaf as numpy sees it."""
+    return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:
+    """Some rows of a leaf of any dtype, `[k, *shape]`."""
+    bits = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
+    return bits[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)

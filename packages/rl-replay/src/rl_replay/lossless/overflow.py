@@ -1,0 +1,441 @@
+"""Rows beside the rows: the real next observations that no stored row holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_replay.lossless.sparse_memory import Kind, SparseMemory
+from rl_slabs import LazyFile, Rows, RowSchema, Slab
+from rl_slabs.lanes.lane import LANE_SHIFT
+
+Slots = NDArray[np.int64]
+
+FREE = -1
+"""The owner of a slot that nobody uses."""
+
+_TOP, _SPARE, _SECURED, _LINKED = range(4)
+_WORDS = 8
+_ALIGNMENT = 64
+_CHUNK_BYTES = 1 << 16
+_GROWTH = 16
+
+
+class SideTable:
+    """Slots for rows of one schema, taken and given back by number.
+
+    A slot that was given back is the next to be taken, so that memory is touched only up to the
+    most slots that were ever in use at once. Each slot knows its owner, the number of a row, which
+    a reader looks at again after it has copied the slot: one that was given back, or is somebody
+    else's by now, was not stable.
+
+    Each lane has slots of its own and one writer, whose words lie beside the slots: whoever
+    writes the lane next goes on with them. A writer that is killed may leave slots that nobody
+    uses and nobody can take; `rebuild` finds them.
+
+    Attributes:
+        schema: What a slot holds.
+        owners: The number of the row that owns each slot, else -1; `[slots]` int64, live.
+        links: Room for an int32 of each row, of which there are as many as slots; live, and to be
+            used after `secure_links`.
+        rows: The slots themselves.
+        space: Where slots are spare rows of a slab, its `space`; else None.
+
+    Args:
+        schema: What a slot holds.
+        slots: How many for each lane.
+        lanes: How many lanes.
+        device: Where the slots live; those of another device than the CPU are private.
+        memory: What `SideTable.memory_for` made.
+        slab: Rows of the schema, whose spare ones, as many as all slots, are to be the slots.
+
+    Example:
+        >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+        >>> slots = table.take(0, 2)
+        >>> table.owners[slots] = 70, 71
+        >>> table.release(0, slots[:1])
+        >>> table.in_use(), table.take(0, 1)
+        (1, array([0]))
+    """
+
+    def __init__(
+        self,
+        schema: RowSchema,
+        slots: int,
+        *,
+        lanes: int = 1,
+        device: torch.device | str | None = None,
+        memory: SparseMemory | None = None,
+        slab: Slab | None = None,
+    ) -> None:
+        self.schema = schema
+        self.lanes = lanes
+        self._slots = slots
+        self._slab = slab
+        self._device = torch.device(device or "cpu")
+        self._on_cpu = self._device.type == "cpu"
+        total = slots * lanes
+        self.memory = memory or self.memory_for(
+            None if slab else schema, slots, lanes=lanes, device=device
+        )
+        array = self.memory.array
+        owners, stack, links, rows = _starts(total, lanes)
+        self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)
+        self.owners: NDArray[np.int64] = array[owners : owners + total * 8].view(np.int64)
+        self._stack = array[stack : stack + total * 4].view(np.int32)
+        self.links: NDArray[np.int32] = array[links : links + total * 4].view(np.int32)
+        self.space: NDArray[np.int64] | None = None
+        if slab is not None:
+            self.rows, self.space = slab.spare_rows, slab.space
+        elif self._on_cpu:
+            self.rows = Rows.over(schema, total, array[rows:])
+        else:
+            self.rows = Rows.zeros(schema, 1, device=device)
+
+    @staticmethod
+    def memory_for(
+        schema: RowSchema | None,
+        slots: int,
+        *,
+        lanes: int = 1,
+        kind: Kind = "private",
+        path: str | os.PathLike[str] | None = None,
+        device: torch.device | str | None = None,
+    ) -> SparseMemory:
+        """The memory of a table, to be made once and handed to every process that uses it.
+
+        Args:
+            schema: What a slot holds; None where slots lie in a slab.
+            slots: How many for each lane.
+            lanes: How many lanes.
+            kind: "private", "shared" or "mapped".
+            path: The file of a mapped table.
+            device: Where the slots live.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> SideTable(schema, 5, memory=SideTable.memory_for(schema, 5, kind="shared")).in_use()
+            0
+        """
+        on_cpu = torch.device(device or "cpu").type == "cpu"
+        size = _size(schema if on_cpu else None, slots * lanes, lanes)
+        memory = SparseMemory(size, kind, path)
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
+        return memory
+
+    @staticmethod
+    def memory_in(
+        schema: RowSchema | None, slots: int, file: LazyFile, *, lanes: int = 1
+    ) -> SparseMemory:
+        """The memory of a table in a file that several processes have open.
+
+        Args:
+            schema: What a slot holds; None where slots lie in a slab.
+            slots: How many for each lane.
+            file: Empty, or the memory of such a table already.
+            lanes: How many lanes.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> memory = SideTable.memory_in(schema, 5, LazyFile.shared("an example"))
+            >>> SideTable(schema, 5, memory=memory).in_use()
+            0
+        """
+        memory = SparseMemory.in_file(_size(schema, slots * lanes, lanes), file)
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
+        return memory
+
+    @classmethod
+    def beside(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
+        """The table of the rows of a slab that several processes have: a slot for each row.
+
+        Args:
+            slab: Rows; their spare ones are the slots, where there are any.
+            schema: What a slot holds elsewhere.
+            file: What else there is: empty, or the memory of such a table already.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
+            >>> slab = Slab.shared(schema, 5, spare=5)
+            >>> SideTable.beside(slab, schema, LazyFile.shared("an example")).space is slab.space
+            True
+        """
+        each, lanes = slab.capacity // slab.lanes, slab.lanes
+        inside = slab if slab.spare else None
+        memory = cls.memory_in(None if inside else schema, each, file, lanes=lanes)
+        held = slab.schema if inside else schema
+        return cls(held, each, lanes=lanes, memory=memory, slab=inside)
+
+    def secure_links(self) -> None:
+        """Nothing where `links` may be used from now on, here and in other processes.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> table.secure_links()
+            >>> table.links
+            array([0, 0, 0, 0, 0], dtype=int32)
+        """
+        if not self._words[0, _LINKED]:
+            total = self._slots * self.lanes
+            start = _starts(total, self.lanes)[2]
+            take = self.memory.touch if self.memory.kind == "private" else self.memory.secure
+            take(start, start + total * 4, f"what each of {total} rows names")
+            self._words[0, _LINKED] = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes secured so far, for slots and their bookkeeping."""
+        secured = int(self._words[:, _SECURED].sum())
+        held = secured if self._on_cpu else len(self.rows)
+        return held * self.schema.nbytes + secured * 12
+
+    def in_use(self) -> int:
+        """Slots that have an owner.
+
+        Example:
+            >>> SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5).in_use()
+            0
+        """
+        return int((self._words[:, _TOP] - self._words[:, _SPARE]).sum())
+
+    def secure(self, lane: int, count: int) -> bool:
+        """Make sure of the memory for `count` more slots.
+
+        Returns:
+            False where the lane has no so many slots left.
+
+        Raises:
+            OSError: Too little memory or disk. Nothing has changed.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> table.secure(0, 5), table.secure(0, 6)
+            (True, False)
+        """
+        words = self._words[lane]
+        top = int(words[_TOP]) + max(0, count - int(words[_SPARE]))
+        if top > self._slots:
+            return False
+        if top > words[_SECURED]:
+            self._secure(lane, top)
+        return True
+
+    def take(self, lane: int, count: int) -> Slots:
+        """Slots for a writer, those first that were given back last.
+
+        Returns:
+            `[count]` int64.
+
+        Raises:
+            ValueError: The lane has not so many.
+            OSError: Too little memory or disk. Nothing has changed.
+
+        Example:
+            >>> SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5).take(0, 2)
+            array([0, 1])
+        """
+        if not self.secure(lane, count):
+            raise ValueError(
+                f"a side table of {self._slots} slots a lane cannot give {count} more: "
+                f"{self.in_use()} are in use. Give some back first."
+            )
+        words, base = self._words[lane], lane * self._slots
+        spare, top = int(words[_SPARE]), int(words[_TOP])
+        again = min(spare, count)
+        # counted before they are used: a writer that ends here loses slots and corrupts none
+        words[_SPARE] = spare - again
+        words[_TOP] = top + count - again
+        old = self._stack[base + spare - again : base + spare]
+        return np.concatenate([old, np.arange(base + top, base + top + count - again)])
+
+    def release(self, lane: int, slots: Slots) -> None:
+        """Give slots back, to which nothing points any more.
+
+        Args:
+            lane: The lane that took them.
+            slots: `[k]` int64, each once.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> table.release(0, table.take(0, 3))
+            >>> table.in_use()
+            0
+        """
+        words, base = self._words[lane], lane * self._slots
+        spare = int(words[_SPARE])
+        self.owners[slots] = FREE
+        self._stack[base + spare : base + spare + len(slots)] = slots
+        words[_SPARE] = spare + len(slots)
+
+    def put(
+        self, slots: Slots, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
+    ) -> None:
+        """Fill slots and say whose they are.
+
+        Args:
+            slots: `[k]`, taken before.
+            numbers: The number of the row that owns each, `[k]`.
+            leaves: The leaves of the schema, `[k, *shape]`.
+
+        Example:
+            >>> from tensordict import TensorDict
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> leaves = TensorDict(observation=torch.ones(2, 3))
+            >>> table.put(table.take(0, 2), np.array([8, 9]), leaves)
+            >>> table.owners[:2]
+            array([8, 9])
+        """
+        self.rows.write(torch.from_numpy(slots).to(self._device), leaves)
+        # last, so that no reader takes a half written slot for whole
+        self.owners[slots] = numbers
+
+    def rebuild(self, lane: int, slots: Slots) -> None:
+        """Take every slot of a lane for free except some.
+
+        Args:
+            lane: The lane.
+            slots: Those that rows point to, `[k]`, each once.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
+            >>> lost, kept = table.take(0, 2)
+            >>> table.rebuild(0, np.array([kept]))
+            >>> table.in_use(), table.take(0, 1)
+            (1, array([0]))
+        """
+        base, words = lane * self._slots, self._words[lane]
+        top = int(slots.max()) - base + 1 if len(slots) else 0
+        used = np.zeros(top, dtype=np.bool_)
+        used[slots - base] = True
+        free = np.flatnonzero(~used)[::-1] + base
+        self.owners[free] = FREE
+        self._stack[base : base + len(free)] = free
+        words[_TOP], words[_SPARE] = top, len(free)
+
+    def prepare(self, count: int) -> None:
+        """Take so many slots of an empty table, the first ones of all, for `regroup`.
+
+        Args:
+            count: How many.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
+            >>> table.prepare(7), table.in_use()
+            (None, 7)
+        """
+        for lane in range(self.lanes):
+            self.take(lane, min(self._slots, max(0, count - lane * self._slots)))
+
+    def regroup(self, owners: NDArray[np.int64]) -> Slots:
+        """Give the first slots, which were filled as they came, each a place in its owner's lane.
+
+        A lane's slots are given back to the lane, so that others must not have any of them.
+
+        Args:
+            owners: The numbers of the rows that own slots 0 to n - 1, `[n]`; no others are in use.
+
+        Returns:
+            Where each of the slots lies from now on, `[n]`.
+
+        Raises:
+            OSError: Too little memory or disk.
+
+        Example:
+            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
+            >>> table.prepare(3)
+            >>> table.regroup(np.array([70, 1 << LANE_SHIFT, 71]))
+            array([0, 5, 1])
+        """
+        count, lanes = len(owners), owners >> LANE_SHIFT
+        order, counts = np.argsort(lanes, kind="stable"), np.bincount(lanes, minlength=self.lanes)
+        inside = np.arange(count) - np.repeat(counts.cumsum() - counts, counts)
+        places = np.empty(count, dtype=np.int64)
+        places[order] = lanes[order] * self._slots + inside
+        for lane, held in enumerate(counts.tolist()):
+            self.rebuild(lane, np.empty(0, dtype=np.int64))
+            self.take(lane, held)
+        if (places != np.arange(count)).any():
+            self.rows.write(torch.from_numpy(places), self.rows.read(slice(0, count)))
+        self.owners[:count] = FREE
+        self.owners[places] = owners
+        return places
+
+    def _secure(self, lane: int, top: int) -> None:
+        words = self._words[lane]
+        secured = int(words[_SECURED])
+        # in small steps, so that hardly more is taken than is in use
+        chunk = max(1, _CHUNK_BYTES // self.schema.nbytes, secured // _GROWTH)
+        stop = min(self._slots, max(top, secured + chunk))
+        first, last = lane * self._slots + secured, lane * self._slots + stop
+        wanted = f"a side table of {stop} observations of {self.schema.nbytes} bytes"
+        if self._on_cpu:
+            for start, size in self._regions():
+                self.memory.secure(start + first * size, start + last * size, wanted)
+            if self._slab is not None:
+                self._slab.secure(first, last, wanted)
+        elif last > len(self.rows):
+            self._grow(max(last, len(self.rows) * 5 // 4))
+        words[_SECURED] = stop
+
+    def _regions(self) -> Sequence[tuple[int, int]]:
+        """Where each array begins, and its bytes for one slot."""
+        total = self._slots * self.lanes
+        owners, stack, _, start = _starts(total, self.lanes)
+        found = [(owners, 8), (stack, 4)]
+        if self._slab is not None:
+            return found
+        if self.schema.packed:
+            found.append((start, self.schema.row_bytes))
+            start += total * self.schema.row_bytes
+        for field in self.schema.large:
+            start = _aligned(start)
+            found.append((start, field.nbytes))
+            start += total * field.nbytes
+        return found
+
+    def _grow(self, count: int) -> None:
+        grown = Rows.zeros(self.schema, count, device=self._device)
+        grown.write(slice(0, len(self.rows)), self.rows.view())
+        self.rows = grown
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _over, (self.schema, self._slots, self.lanes, self.memory, self._slab)
+
+
+def _size(schema: RowSchema | None, slots: int, lanes: int) -> int:
+    """Bytes of a table, with slots of a schema where one is given."""
+    rows = 0 if schema is None else Rows.bytes_for(schema, slots)
+    return _starts(slots, lanes)[3] + rows
+
+
+def _over(
+    schema: RowSchema, slots: int, lanes: int, memory: SparseMemory, slab: Slab | None
+) -> SideTable:
+    return SideTable(schema, slots, lanes=lanes, memory=memory, slab=slab)
+
+
+def _starts(slots: int, lanes: int) -> tuple[int, int, int, int]:
+    """Where owners, stack, links and rows begin; the words of the lanes lie before them."""
+    owners = _aligned(lanes * _WORDS * 8)
+    stack = _aligned(owners + slots * 8)
+    links = _aligned(stack + slots * 4)
+    return owners, stack, links, _aligned(links + slots * 4)
+
+
+def _aligned(end: int) -> int:
+    return -(-end // _ALIGNMENT) * _ALIGNMENT

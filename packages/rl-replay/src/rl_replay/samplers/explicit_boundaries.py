@@ -1,0 +1,88 @@
+"""Trajectories of a storage whose boundaries the caller gives, instead of its markers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rl_replay.trajectories.index import TrajectoryIndex
+from rl_slabs import Window
+
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
+
+class GivenTrajectories:
+    """Ends or ids, one for each row of a storage that is written no more.
+
+    The index is made at the first sample, and again should the rows of the storage be others.
+
+    Args:
+        ends: bool `[max_size, *columns]` or as long as the storage, the last row of each.
+        trajectories: Integers, the same shape; a run of equal ones is a trajectory.
+
+    Raises:
+        TypeError: Both are given, or neither, or no tensor.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage
+        >>> storage = LazyTensorStorage(5)
+        >>> _ = storage.extend(torch.arange(5))
+        >>> given = GivenTrajectories(trajectories=torch.tensor([7, 7, 8, 8, 8]))
+        >>> given.index(storage).lengths()
+        array([2, 3])
+    """
+
+    def __init__(
+        self, *, ends: torch.Tensor | None = None, trajectories: torch.Tensor | None = None
+    ) -> None:
+        if (ends is None) == (trajectories is None):
+            raise TypeError("give either ends or trajectories, as one tensor: got both or neither.")
+        given = trajectories if ends is None else ends
+        if not isinstance(given, torch.Tensor):
+            raise TypeError(
+                f"ends and trajectories are tensors, got {type(given).__name__}: use "
+                "torch.as_tensor(...)."
+            )
+        self._ends = None if ends is None else ends.cpu().numpy().reshape(-1).astype(np.bool_)
+        self._ids = None if trajectories is None else trajectories.cpu().numpy().reshape(-1)
+        self._index: TrajectoryIndex | None = None
+        self._window: Window | None = None
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """The trajectories of the rows that can be read now.
+
+        Raises:
+            ValueError: There are more or fewer rows than were given, or several lanes.
+        """
+        window = storage.ring.window()
+        if self._index is None or window != self._window:
+            self._window, self._index = window, self._make(storage, window)
+        return self._index
+
+    def _make(self, storage: Storage, window: Window) -> TrajectoryIndex:
+        values = self._ends if self._ends is not None else self._ids
+        assert values is not None  # one of the two was given
+        if len(window.first) > 1:
+            raise ValueError(
+                f"ends and trajectories describe one ring, and this storage has {len(window.first)}"
+                " lanes: mark the rows themselves."
+            )
+        if len(values) != len(window):
+            name = "ends" if self._ends is not None else "trajectories"
+            raise ValueError(
+                f"{name} must say something of each of the {len(window)} rows of the storage: got "
+                f"{len(values)}. Give them anew after writing, or mark the rows themselves."
+            )
+        stride = storage.columns.numel()
+        numbers = np.arange(window.first[0], window.first[0] + len(window))
+        ordered = values[storage.ring.positions(torch.from_numpy(numbers)).numpy()]
+        joined = ordered[:-stride] == ordered[stride:] if self._ids is not None else None
+        back = np.zeros(len(numbers), dtype=np.int64)
+        back[stride:] = stride * (~ordered[:-stride] if joined is None else joined)
+        index = TrajectoryIndex(storage.ring.capacity)
+        index.drop_before(window.first[0])
+        index.append(window.first[0], back)
+        return index

@@ -1,0 +1,168 @@
+"""Where the slices of a sample lie in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.search import even_length
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a sample, end to end; a padded one ends in copies of its last row.
+
+    Attributes:
+        lengths: int64 `[S]`, real rows of each.
+        padded_to: Rows of each with its padding; None where there is none.
+
+    Example:
+        >>> slices = Slices(np.array([2, 3]), padded_to=4)
+        >>> slices.starts, slices.lasts, slices.ids
+        (array([0, 4]), array([1, 6]), array([0, 0, 0, 0, 1, 1, 1, 1]))
+    """
+
+    lengths: Ints
+    padded_to: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the sample, padding among them."""
+        each = self._each
+        return int(self.lengths.sum()) if each is None else each * len(self)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first row of each, int64 `[S]`."""
+        each = self._each
+        if each is not None:
+            return _even(len(self), each).starts.copy()
+        starts: Ints = self.lengths.cumsum() - self.lengths
+        return starts
+
+    @property
+    def lasts(self) -> Ints:
+        """The last real row of each, int64 `[S]`."""
+        if self.padded_to is None and self._each is not None:
+            return _even(len(self), self._each).lasts.copy()
+        lasts: Ints = self.starts + self.lengths - 1
+        return lasts
+
+    @property
+    def ids(self) -> Ints:
+        """The slice of each row, int64 `[rows]`, a new array every time."""
+        each = self._each
+        if each is None:
+            return np.arange(len(self)).repeat(self.lengths)
+        return _even(len(self), each).ids.copy()
+
+    @cached_property
+    def _each(self) -> int | None:
+        """Rows of each slice in the sample; None where they differ."""
+        return even_length(self.lengths) if self.padded_to is None else self.padded_to
+
+    @cached_property
+    def mask(self) -> Flags:
+        """Which rows are no padding, bool `[rows]`."""
+        if self.padded_to is None:
+            return np.ones(self.rows, dtype=np.bool_)
+        mask: Flags = (np.arange(self.padded_to) < self.lengths[:, None]).reshape(-1)
+        return mask
+
+    def pad(self, values: Ints, length: int) -> tuple[Ints, Slices]:
+        """Lay every slice out to the same length, repeating its last value.
+
+        Args:
+            values: int64 `[rows]`.
+            length: At least as long as the longest one.
+
+        Returns:
+            The values, int64 `[S * length]`, and where the slices lie then.
+
+        Example:
+            >>> Slices(np.array([1, 2])).pad(np.array([5, 7, 8]), 3)[0]
+            array([5, 5, 5, 7, 8, 8])
+        """
+        places = np.minimum(np.arange(length), self.lengths[:, None] - 1) + self.starts[:, None]
+        return values.take(places.reshape(-1)), Slices(self.lengths, length)
+
+    def proved(self, numbers: Ints, back: NDArray[np.integer]) -> Flags:
+        """Which slices are runs of rows that each continue the one before, bool `[S]`.
+
+        What a reader in another process was told may have changed while it read. It asks this
+        after the rows are gathered, and whether their numbers still stand.
+
+        Args:
+            numbers: int64 `[rows]`, of the rows that were read.
+            back: Integers `[rows]`, how many numbers before each the one lies that it continues.
+
+        Example:
+            >>> slices = Slices(np.array([2, 2]))
+            >>> slices.proved(np.array([3, 5, 8, 9]), np.array([0, 2, 1, 2]))
+            array([ True, False])
+        """
+        joined = np.ones(len(numbers), dtype=np.bool_)
+        distances = np.diff(numbers)
+        # a torn table may name one row again and again, and that row may continue none
+        joined[1:] = (back[1:] == distances) & (distances > 0)
+        joined |= ~self.mask
+        joined[self.starts] = True
+        return np.logical_and.reduceat(joined, self.starts)
+
+    def rows_of(self, chosen: Flags) -> Flags:
+        """The rows of some slices, bool `[rows]`.
+
+        Args:
+            chosen: bool `[S]`.
+
+        Example:
+            >>> Slices(np.array([1, 2])).rows_of(np.array([False, True]))
+            array([False,  True,  True])
+        """
+        rows: Flags = chosen[self.ids]
+        return rows
+
+    def only(self, chosen: Flags) -> Self:
+        """Some of the slices, laid end to end.
+
+        Args:
+            chosen: bool `[S]`.
+
+        Example:
+            >>> Slices(np.array([1, 2])).only(np.array([False, True])).starts
+            array([0])
+        """
+        return type(self)(self.lengths[chosen], self.padded_to)
+
+    def and_then(self, other: Self) -> Self:
+        """These slices and those of another sample behind them.
+
+        Example:
+            >>> Slices(np.array([1, 2])).and_then(Slices(np.array([4]))).starts
+            array([0, 1, 3])
+        """
+        return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
+
+
+class _Even(NamedTuple):
+    """Where slices of one length lie, for every sample that has such; only copies are given out."""
+
+    starts: Ints
+    lasts: Ints
+    ids: Ints
+
+
+@lru_cache(maxsize=16)
+def _even(count: int, each: int) -> _Even:
+    starts = np.arange(0, count * each, each)
+    return _Even(starts, starts + each - 1, np.arange(count).repeat(each))

@@ -1,0 +1,1 @@
+"""Storages that several processes write to and read from."""

@@ -1,0 +1,94 @@
+"""What the writer of a lane knows, and how it learns what others wrote there before."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rl_replay.linking.links import Links
+from rl_replay.linking.markers import Marks
+from rl_replay.shared.ring import SharedRing
+from rl_replay.storages.row_store import RowStore
+from rl_replay.trajectories.index import TrajectoryIndex
+from rl_slabs.lanes.lane import LANE_SHIFT
+
+
+class LaneWriter:
+    """The rows of a lane that wait to be continued, in the process that writes it.
+
+    Args:
+        lane: Which lane.
+        links: Over the links of all lanes; as long as one lane.
+        index: The trajectories of all lanes.
+
+    Attributes:
+        lane: Which lane.
+        links: Which rows wait.
+        epoch: How often all rows had been dropped or loaded when it learned what it knows.
+    """
+
+    epoch = 0
+
+    def __init__(self, lane: int, links: Links, index: TrajectoryIndex) -> None:
+        self.lane = lane
+        self.links = links
+        self._index = index
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing, so that all of the lane is learned anew."""
+        self.links.forget()
+        self._end = self._floor = -1
+
+    def knows(self, published: int, floor: int) -> bool:
+        """Whether nobody else wrote to the lane or dropped rows of it.
+
+        Args:
+            published: Rows published in the life of the lane.
+            floor: The first of them that was not dropped.
+        """
+        base = self.lane << LANE_SHIFT
+        return base + published == self._end and base + floor == self._floor
+
+    def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
+        """Learn what stands in the lane since this writer looked last; its thread holds it.
+
+        Costs what the new rows cost: nothing where nobody else had the lane.
+
+        Args:
+            ring: The ring.
+            store: The rows, whose markers are read.
+            stride: How many rows lie between neighbours in time, of one call and the next.
+        """
+        low, end, floor = ring.bounds(self.lane)
+        back = self.links.back
+        self._index.catch_up_lane(self.lane, back, low, end)
+        if not low <= self._end <= end:
+            self.links.forget()
+        first = self._end if low <= self._end <= end else low
+        if floor != self._floor:
+            self.links.drop_before(floor)
+        if first < end:
+            numbers = torch.arange(first, end)
+            positions = ring.positions(numbers)
+            keys, distances = self.links.keys, back[positions.numpy()]
+            if keys.numbered:
+                marks = Marks.of(store.read(positions, keys=list(keys.columns)), keys)
+                self.links.take_in(marks, distances, range(first, end))
+            else:
+                self.links.forget()
+                observed = [key for pair in keys.observations for key in pair]
+                if observed and stride <= len(numbers):
+                    last = store.read(positions[-stride:], keys=[*keys.columns, *observed])
+                    self.links.take_last(last, distances[-stride:])
+        self._end, self._floor = end, floor
+
+    def took_in(self, first: int, back: np.ndarray) -> None:
+        """Index rows that this writer has published.
+
+        Args:
+            first: The number of the first.
+            back: Their distances, int32 `[n]`.
+        """
+        self._index.append(first, back)
+        self._end = first + len(back)  # last: what was interrupted is learned anew

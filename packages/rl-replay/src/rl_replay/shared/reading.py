@@ -1,0 +1,220 @@
+"""Rows read beside writers in other processes: what cannot be vouched for is drawn again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from rl_replay.samplers.slice_bounds import Slices
+from rl_replay.samplers.trajectory_sampler import TrajectorySampler
+
+if TYPE_CHECKING:
+    from rl_replay.samplers import Sampler
+    from rl_replay.shared.storage import SharableStorage
+
+_ROUNDS = 200
+_TRUSTING_ROUNDS = 8
+"""So often slices are drawn from the shared index before this process makes one of its own."""
+
+
+class Standing(NamedTuple):
+    """Rows that were whole when they were copied.
+
+    Attributes:
+        cells: Their leaves `[N]`.
+        numbers: Their numbers, int64 `[N]`.
+        positions: Where they lay, int64 `[N]`.
+        info: What the sampler knows about them.
+        redrawn: How many others had to be drawn in place of some.
+    """
+
+    cells: TensorDict
+    numbers: torch.Tensor
+    positions: torch.Tensor
+    info: dict[str, Any]
+    redrawn: int
+
+
+def choose(
+    storage: SharableStorage, sampler: Sampler, size: int
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Let a sampler choose, from the links where the shared index says that there is nothing.
+
+    Args:
+        storage: Where the rows are.
+        sampler: Chooses.
+        size: How many rows.
+
+    Raises:
+        ValueError: What the sampler refuses.
+        RuntimeError: Another process emptied the storage and stores other keys elsewhere.
+    """
+    try:
+        return sampler.sample(storage, size)
+    except ValueError as error:
+        storage.look()
+        if not len(storage.ring.window()):
+            error.add_note("Rows of a shared buffer count once they are published.")
+        if not isinstance(sampler, TrajectorySampler) or not len(storage.ring.window()):
+            raise
+    with storage.own_index():
+        return sampler.sample(storage, size)
+
+
+def gather(
+    storage: SharableStorage,
+    sampler: Sampler,
+    size: int,
+    chosen: tuple[torch.Tensor, dict[str, Any]],
+) -> Standing:
+    """Copy chosen rows out, with others in place of those that were overwritten meanwhile.
+
+    Args:
+        storage: Where the rows are.
+        sampler: Chose, and chooses again.
+        size: How many rows were asked for.
+        chosen: What it chose.
+
+    Raises:
+        ValueError: There is nothing left to choose.
+        RuntimeError: Rows are overwritten faster than they can be read.
+    """
+    numbers, info = chosen
+    slices = info.get("slices")
+    if slices is not None and isinstance(sampler, TrajectorySampler) and sampler.reads_markers:
+        return _slices(storage, sampler, size, numbers, info)
+    return _rows(storage, sampler, numbers, info)
+
+
+def _rows(
+    storage: SharableStorage, sampler: Sampler, numbers: torch.Tensor, info: dict[str, Any]
+) -> Standing:
+    positions, redrawn = storage.ring.positions(numbers), 0
+    cells, good = storage.read_standing(numbers, positions=positions)
+    for _ in range(_ROUNDS):
+        if good.all():
+            if redrawn:
+                positions = storage.ring.positions(numbers)
+            return Standing(cells, numbers, positions, info, redrawn)
+        if not redrawn:
+            numbers = numbers.clone()
+        bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
+        fresh, known = sampler.sample(storage, len(bad))
+        info = _with_others(info, bad, known)
+        bad, redrawn = bad[: len(fresh)], redrawn + len(fresh)
+        others, whole = storage.read_standing(fresh)
+        cells[bad], numbers[bad], good[bad] = others, fresh, whole
+    raise _too_fast(storage)
+
+
+def _with_others(info: dict[str, Any], rows: torch.Tensor, known: dict[str, Any]) -> dict[str, Any]:
+    """What a sampler said of rows, with what it says of those that came in place of some."""
+    found = dict(info)
+    for key, value in known.items():
+        former = found.get(key)
+        if isinstance(value, torch.Tensor) and isinstance(former, torch.Tensor) and value.ndim:
+            found[key] = former.index_copy(0, rows[: len(value)], value)
+    return found
+
+
+def _slices(
+    storage: SharableStorage,
+    sampler: TrajectorySampler,
+    size: int,
+    numbers: torch.Tensor,
+    info: dict[str, Any],
+) -> Standing:
+    _, length = sampler.shape.of(size)
+    found = _proved(storage, numbers, info["slices"])
+    parts, wanted, redrawn = [found], len(info["slices"]) - len(found[2]), 0
+    for turn in range(_ROUNDS):
+        if not wanted:
+            break
+        redrawn += wanted
+        if turn < _TRUSTING_ROUNDS:
+            drawn = _drawn(storage, sampler, wanted, length)
+        else:
+            with storage.own_index():
+                drawn = sampler.sample_slices(storage, wanted, length)
+        found = _proved(storage, torch.from_numpy(drawn[0]), drawn[1])
+        # a sampler without replacement may have come to its end: then a batch is shorter
+        wanted = len(drawn[1]) - len(found[2])
+        parts.append(found)
+    else:
+        raise _too_fast(storage)
+    cells, numbers, slices = parts[0]
+    if len(parts) > 1:
+        for part in parts[1:]:
+            slices = slices.and_then(part[2])
+        cells = torch.cat([part[0] for part in parts])
+        numbers = torch.cat([part[1] for part in parts])
+    positions = storage.ring.positions(numbers)
+    return Standing(cells, numbers, positions, info | {"slices": slices}, redrawn)
+
+
+def _drawn(
+    storage: SharableStorage, sampler: TrajectorySampler, count: int, length: int
+) -> tuple[NDArray[np.int64], Slices]:
+    try:
+        return sampler.sample_slices(storage, count, length)
+    except ValueError:
+        with storage.own_index():
+            return sampler.sample_slices(storage, count, length)
+
+
+def _proved(
+    storage: SharableStorage, numbers: torch.Tensor, slices: Slices
+) -> tuple[TensorDict, torch.Tensor, Slices]:
+    """Those of some slices whose rows are whole and each continue the one before."""
+    cells, good, back = storage.read_linked(numbers)
+    proved = slices.proved(numbers.numpy(), back)
+    proved &= np.logical_and.reduceat(good.numpy(), slices.starts)
+    if proved.all():
+        return cells, numbers, slices
+    rows = torch.from_numpy(slices.rows_of(proved))
+    return cells[rows], numbers[rows], slices.only(proved)
+
+
+def read_rows(
+    storage: SharableStorage, positions: torch.Tensor | int, *, some: bool
+) -> tuple[torch.Tensor | int, Any]:
+    """Copy the rows at some positions, each whole.
+
+    Args:
+        storage: Where they are.
+        positions: int64, any shape, which becomes the batch shape; an int for one row.
+        some: Of `[n]` positions leave those out that were overwritten meanwhile, rather than to
+            read what came in their place.
+
+    Returns:
+        The positions, and the rows as their owner has them.
+
+    Raises:
+        RuntimeError: Rows that are being written for long.
+    """
+    wanted = torch.as_tensor(positions)
+    flat = wanted.reshape(-1)
+    for _ in range(_ROUNDS):
+        numbers = storage.ring.numbers_at(flat)
+        cells, good = storage.read_standing(numbers.clamp(min=0))
+        good = good & (numbers >= 0)
+        if good.all():
+            found = cells[0] if isinstance(positions, int) else cells.reshape(wanted.shape)
+            return positions, storage.put_together(found)
+        if some and wanted.ndim == 1:
+            return wanted[good], storage.put_together(cells[good])
+    raise RuntimeError(
+        f"{int((~good).sum())} of these {len(good)} rows are being overwritten: their writer works "
+        "on them, or was stopped there. Read others, or buffer[:] for all that stand."
+    )
+
+
+def _too_fast(storage: SharableStorage) -> RuntimeError:
+    return RuntimeError(
+        f"rows are overwritten faster than they can be read: {storage.max_size} rows in "
+        f"{len(storage.ring.window().first)} lanes are too few for these writers."
+    )

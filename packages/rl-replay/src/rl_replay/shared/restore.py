@@ -1,0 +1,56 @@
+"""Rows put into a shared storage from elsewhere, lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rl_replay.checkpoint.contents import Contents
+from rl_replay.shared.session import Sharing
+from rl_replay.storages.row_store import RowStore
+from rl_slabs.lanes.lane import LANE_MASK, fence
+
+
+@contextmanager
+def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[None]:
+    """Nobody sees rows, links and index until they are there; the former rows are dropped first.
+
+    Args:
+        sharing: What all processes have in common; no lane of it is held.
+        store: The rows, which are to be filled inside.
+        contents: What they are.
+
+    Raises:
+        RuntimeError: A writer has claimed a lane in the meantime.
+    """
+    ring, index = sharing.ring, sharing.index
+    ring.empty()
+    sharing.end()
+    store.clear()
+    sharing.back[:] = 0
+    try:
+        yield
+        _publish(sharing, contents)
+    except BaseException:
+        ring.empty()
+        sharing.end()
+        store.clear()
+        index.clear()
+        raise
+
+
+def _publish(sharing: Sharing, contents: Contents) -> None:
+    ring, index = sharing.ring, sharing.index
+    first = [number & LANE_MASK for number in contents.window.first]
+    ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
+    floor = [number & LANE_MASK for number in contents.floor or first]
+    # before any number stands again: who copied rows meanwhile may have meant another one by it
+    sharing.epoch += 1
+    fence()
+    floor = [min(pair) for pair in zip(floor, ends, strict=True)]
+    ring.restore_lanes(ends, floor, contents.order)
+    index.clear()
+    if contents.index is not None:
+        index.restore(contents.index)
+    index.catch_up(sharing.back, ring.window())
+    sharing.epoch += 1

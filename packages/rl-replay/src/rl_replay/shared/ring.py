@@ -1,0 +1,303 @@
+"""The ring of a shared storage: one ring for each lane, seen as one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from rl_replay.shared.update_lock import UpdateGate
+from rl_slabs import Lane, Lanes, LaneState, LazySlab, Slab, Span, Window
+from rl_slabs.lanes.lane import FLOOR, LANE_SHIFT, PUBLISHED, RESERVED, SIDE, fence
+from rl_slabs.lanes.window import as_array, as_tensor
+
+_POLL_S = 0.0002
+
+# what the first word of a lane, `rl_slabs.lanes.lane.THREAD`, says where no thread holds it
+_NOBODY = bytes(8)
+
+
+class _Own(threading.local):
+    """What each thread claimed last."""
+
+    lane: Lane | None = None
+
+
+class SharedRing:
+    """Answers what `Ring` asks, over the lanes of a slab that may not be made yet.
+
+    Writing is for the thread that has claimed a lane; with one lane the claim ends with the write,
+    so that writers take turns.
+
+    Args:
+        rows: The slab, made or not.
+        capacity: Rows of all lanes together.
+        timeout_s: How long a writer waits for its turn where there is only one lane.
+
+    Attributes:
+        capacity: Rows of all lanes together.
+        lanes: How many lanes.
+        takes_turns: Whether each write claims the lane and lets go of it.
+        gate: What holds back whoever reserves while rows are changed in place.
+
+    Example:
+        >>> ring = SharedRing(LazySlab.shared(lanes=2), 6)
+        >>> len(ring.window()), ring.span_limit
+        (0, 3)
+    """
+
+    def __init__(self, rows: LazySlab, capacity: int, timeout_s: float = 30.0) -> None:
+        self.capacity = capacity
+        self.lanes = rows.lanes
+        self.takes_turns = self.lanes == 1
+        self.gate: UpdateGate | None = None
+        self._rows = rows
+        self._found: Lanes | None = None
+        self._timeout_s = timeout_s
+        self._own = _Own()
+        self._none = Window(
+            tuple(lane << LANE_SHIFT for lane in range(self.lanes)), (0,) * self.lanes
+        )
+
+    @property
+    def span_limit(self) -> int:
+        """The most rows that can be written at once: those of a lane."""
+        return self.capacity // self.lanes
+
+    @property
+    def written(self) -> int:
+        """Rows ever published, those of all lanes together."""
+        found = self._look()
+        if found is None:
+            return 0
+        words = found.slab.words
+        return int(words[:, PUBLISHED].sum() - words[:, SIDE].sum())
+
+    def states(self) -> list[LaneState]:
+        """What the words of each lane say; none before the first write."""
+        found = self._look()
+        return [] if found is None else found.states()
+
+    def stand_on(self, slab: Slab) -> None:
+        """Know the rows that somebody made.
+
+        Args:
+            slab: The rows.
+        """
+        self.capacity = slab.capacity
+        self._found = self._found or Lanes(slab)  # which knows the claims of this process
+
+    def claim(self, count: int | None = None) -> Lane:
+        """The lane of the calling thread, claimed now where it has none.
+
+        Args:
+            count: Rows about to be written: another lane is claimed where this one has gone round.
+
+        Raises:
+            RuntimeError: Every lane is held.
+            TimeoutError: The only lane is held and not let go of.
+        """
+        lanes = self._made()
+        if not self.takes_turns:
+            self._own.lane = lanes.claim(count)
+            return self._own.lane
+        end = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._own.lane = lanes.claim()
+                return self._own.lane
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"waited {self._timeout_s} s for the only lane: {lanes.states()}. Give the "
+                        "storage one lane for each writer, lanes=..."
+                    ) from None
+            time.sleep(_POLL_S)
+
+    def is_held(self) -> bool:
+        """Whether the calling thread holds a lane."""
+        found = self._look()
+        return found is not None and found.held() is not None
+
+    def let_go(self) -> None:
+        """Give the lane of the calling thread back, if it has one."""
+        found = self._look()
+        held = None if found is None else found.held()
+        if held is not None:
+            held.release()
+
+    def reserve(self, count: int) -> Span:
+        """Rows to write next, in the lane of the calling thread.
+
+        Raises:
+            RuntimeError: Rows with other keys are stored elsewhere since.
+            TimeoutError: A process that changes rows in place was stopped.
+        """
+        lane = self._claimed()
+        span = lane.reserve(count)
+        if self.gate is not None:
+            try:
+                self.gate.wait()
+            except BaseException:
+                lane.cancel()
+                raise
+        return span
+
+    def publish(self, count: int) -> None:
+        """Let the rows of the span be read.
+
+        Raises:
+            RuntimeError: Rows with other keys are stored elsewhere since they were reserved.
+        """
+        self._claimed().publish(count)
+        if self.gate is not None:
+            self.gate.look_back()
+
+    def cancel(self) -> None:
+        """Give the span back untouched: none of its rows was written."""
+        self._claimed().cancel()
+
+    def window(self) -> Window:
+        """The numbers that can be read now."""
+        found = self._look()
+        return self._none if found is None else found.window()
+
+    def bounds(self, lane: int) -> tuple[int, int, int]:
+        """Of one lane the first number that can be read, the first not yet, and the floor."""
+        lanes, base = self._made(), lane << LANE_SHIFT
+        window = lanes.window()
+        low = window.first[lane]
+        words = lanes.slab.words[lane]
+        return low, base + int(words[PUBLISHED]), base + int(words[FLOOR])
+
+    def positions(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Where the rows of some numbers lie, or lay; int64 of the same shape."""
+        return self._made().rows(numbers)
+
+    def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
+        """The number of the row at each position, -1 where none can be read."""
+        window = self.window()
+        found, each = as_array(positions), self.span_limit
+        lanes = found // each
+        low = np.array(window.first)
+        base = lanes << LANE_SHIFT
+        last = (low + np.array(window.counts) - 1).take(lanes) - base
+        numbers = base + last - (last - found % each) % each
+        return as_tensor(np.where(numbers >= low.take(lanes), numbers, -1), positions)
+
+    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which numbers still stand, bool of the same shape."""
+        found = self._look()
+        return (
+            torch.zeros_like(numbers, dtype=torch.bool) if found is None else found.accept(numbers)
+        )
+
+    def moment(self) -> bytes:
+        """What the words of all lanes say, for `unmoved`; nothing where there are no rows."""
+        found = self._look()
+        return b"" if found is None else found.moment()
+
+    def unmoved(self, moment: bytes) -> bool:
+        """Whether since a moment nobody reserved or published rows or wrote any in place.
+
+        Where writers take turns, rows are written in place by whoever has the turn; then nobody
+        must have had it, since one who had it already may have gone on without another beat.
+        Elsewhere links, and what they lead to, are never written in place.
+
+        Args:
+            moment: What `moment` returned.
+        """
+        found = self._look()
+        if found is None or (self.takes_turns and moment[:8] != _NOBODY):
+            return False
+        return found.unmoved(moment)
+
+    def empty(self) -> None:
+        """Drop every row that is published; where there is one lane, begin at its beginning."""
+        found = self._look()
+        if found is None:
+            return
+        if self.takes_turns:
+            self.claim().restart()
+        else:
+            found.empty()
+
+    def restore(self, published: int, floor: int) -> None:
+        """Stand as a ring with one lane did whose rows were loaded."""
+        self.restore_lanes([published], [floor])
+
+    def order(self) -> list[int]:
+        """The lanes, the one that was written longest ago first."""
+        found = self._look()
+        return list(range(self.lanes)) if found is None else found.order()
+
+    def restore_lanes(
+        self,
+        published: Sequence[int],
+        floor: Sequence[int],
+        order: Sequence[int] | None = None,
+    ) -> None:
+        """Stand as lanes did whose rows were loaded.
+
+        Args:
+            published: For each lane the number of its next row, counted in the lane.
+            floor: For each the first row that was not dropped.
+            order: The lanes by age; by number unless given.
+
+        Raises:
+            RuntimeError: Another thread or process holds a lane, or rows with other keys are
+                stored elsewhere since.
+        """
+        self.let_go()
+        lanes = self._made()
+        lanes.restore(published, floor, order=order)
+        lanes.slab.words[:, SIDE] = 0
+        fence()
+        if self.gate is not None:
+            self.gate.wait()
+
+    def begin_behind(self, former: SharedRing) -> None:
+        """Count on from another ring, so that no number is used again; nobody has this one yet.
+
+        Args:
+            former: The other one, of as many lanes.
+        """
+        lanes, each = self._made(), self.span_limit
+        words = former._made().slab.words
+        begin = -(-words[:, RESERVED] // each) * each  # the first row lies where its lane begins
+        lanes.restore(begin.tolist(), begin.tolist())
+        lanes.slab.words[:, SIDE] = begin - words[:, PUBLISHED] + words[:, SIDE]
+
+    def require_free(self) -> None:
+        """Nothing where no other thread or process holds a lane.
+
+        Raises:
+            RuntimeError: One does.
+        """
+        held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
+        if held:
+            raise RuntimeError(
+                f"{len(held)} of {self.lanes} lanes are held by writers, threads "
+                f"{[state.thread for state in held]}: let them end before rows are loaded."
+            )
+
+    def _claimed(self) -> Lane:
+        """The lane that this thread claimed last; it refuses by itself if that is over."""
+        lane = self._own.lane
+        return self.claim() if lane is None else lane
+
+    def _look(self) -> Lanes | None:
+        if self._found is None:
+            slab = self._rows.get()
+            if slab is not None:
+                self.stand_on(slab)
+        return self._found
+
+    def _made(self) -> Lanes:
+        found = self._look()
+        if found is None:
+            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        return found

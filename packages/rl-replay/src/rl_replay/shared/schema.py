@@ -1,0 +1,99 @@
+"""What the rows of a shared storage are, so that every process understands them alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import torch
+
+from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_replay.data.structure import Structure
+from rl_replay.lossless.layout import CompactLayout
+from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.rows import CompactRows
+from rl_replay.shared.session import Sharing
+from rl_replay.storages.row_store import PlainRows, RowStore
+from rl_slabs import RowSchema
+
+
+class SharedRows(NamedTuple):
+    """What rows are to their owner, and how they are kept; the maker writes it beside them.
+
+    Attributes:
+        structure: What one row is.
+        schema: The leaves of rows as they came.
+        columns: The dimensions of the storage behind the one along which it grows.
+        ids: Columns that cut beside those of the contract.
+        ends: Flags of last steps beside those of the contract.
+        layout: How observations are kept once; None where they are not.
+        dim_extend: The dimension of data along which the storage grows.
+    """
+
+    structure: Structure
+    schema: RowSchema
+    columns: torch.Size
+    ids: list[NestedKey]
+    ends: list[NestedKey]
+    layout: CompactLayout | None
+    dim_extend: int = 0
+
+    @classmethod
+    def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], CompactLayout] | None) -> Self:
+        """What somebody made.
+
+        Args:
+            sharing: What stands over the files; the rows are made.
+            layout_of: How observations are kept once; None where they are not.
+        """
+        slab = sharing.slab
+        assert slab is not None  # it was opened
+        about = json.loads(slab.about)
+        schema = slab.schema if layout_of is None else RowSchema.from_dict(about["schema"])
+        ids, ends = ([as_key(tuple(key)) for key in about[name]] for name in ("ids", "ends"))
+        layout = None if layout_of is None else layout_of(schema)
+        structure, columns = Structure.from_plain(about["structure"]), torch.Size(about["columns"])
+        return cls(structure, schema, columns, ids, ends, layout, about["dim_extend"])
+
+    def make(self, sharing: Sharing, capacity: int) -> RowStore:
+        """Make the rows, and take all of their memory.
+
+        Args:
+            sharing: What stands over the files.
+            capacity: How many rows.
+
+        Raises:
+            ValueError: Another process made other rows.
+            OSError: Too little memory or disk.
+        """
+        layout = self.layout
+        about = {
+            "structure": self.structure.to_plain(),
+            "columns": list(self.columns),
+            "schema": None if layout is None else self.schema.to_dict(),
+            "ids": [list(as_tuple(key)) for key in self.ids],
+            "ends": [list(as_tuple(key)) for key in self.ends],
+            "dim_extend": self.dim_extend,
+            "once": [] if layout is None else [list(pair.root) for pair in layout.pairs],
+        }
+        stored = self.schema if layout is None else layout.stored
+        spare = 0 if layout is None else capacity * layout.joins
+        sharing.make(stored, capacity, json.dumps(about), spare=spare)
+        return self.over(sharing)
+
+    def over(self, sharing: Sharing) -> RowStore:
+        """Stand over rows that are made.
+
+        Args:
+            sharing: What stands over the files.
+
+        Raises:
+            OSError: Too little memory or disk for the observations kept once.
+        """
+        slab = sharing.slab
+        assert slab is not None  # it was opened
+        if self.layout is None:
+            return PlainRows(slab.rows)
+        side = SideTable.beside(slab, self.layout.side, sharing.files.side)
+        return CompactRows(self.layout, slab.rows, side, back=sharing.back)

@@ -1,0 +1,203 @@
+"""Everything that the processes of a shared storage have in common, as one of them holds it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_layout.keys import as_key, as_tuple
+from rl_replay.linking.links import Links
+from rl_replay.lossless.layout import Key
+from rl_replay.shared.files import EMPTIED, SharedFiles
+from rl_replay.shared.lane_writer import LaneWriter
+from rl_replay.shared.ring import SharedRing
+from rl_replay.shared.update_lock import UpdateGate
+from rl_replay.storages.row_store import RowStore
+from rl_replay.trajectories.index import TrajectoryIndex
+from rl_replay.trajectories.tables import TrajectoryTables
+from rl_slabs import RowSchema, Slab
+
+
+class Sharing:
+    """The files of a shared storage, its ring and its index, and what this process writes.
+
+    Args:
+        files: What travels with a handle.
+        capacity: Rows of all lanes together.
+
+    Attributes:
+        files: What travels with a handle.
+        ring: The ring over the lanes.
+        board: A few words for all processes.
+        back: The links of all rows.
+        index: The trajectories, in tables that others write too.
+        gate: What holds writers back while rows are changed in place.
+
+    Example:
+        >>> sharing = Sharing(SharedFiles.in_memory(2), 6)
+        >>> sharing.opened()
+        False
+    """
+
+    board: NDArray[np.int64]
+    back: NDArray[np.int32]
+    index: TrajectoryIndex
+    gate: UpdateGate
+
+    def __init__(self, files: SharedFiles, capacity: int) -> None:
+        self.files = files
+        self.ring = SharedRing(files.rows, capacity)
+        self.slab: Slab | None = None
+        self._threads = threading.local()
+        self._writer: LaneWriter | None = None  # of all threads in turn, where there is one lane
+        self._own: TrajectoryIndex | None = None
+
+    def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
+        """Refuse rows with other keys, unless the buffer was emptied.
+
+        Args:
+            came: The leaves of the rows that may be stored; None where these are to go.
+            given: Those of the rows that are to be.
+
+        Raises:
+            ValueError: Other processes stored rows with the first ones since.
+        """
+        if came is not None and (rows := len(self.ring.window())):
+            first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
+            raise ValueError(
+                f"{rows} rows with the leaves {first} were written since this buffer was emptied: "
+                f"to store {other} instead, let their writers end and empty it again."
+            )
+
+    def begin_behind(self, former: Sharing) -> None:
+        """Go on where other files end; call it in their `gate.left()`.
+
+        Args:
+            former: What stands over the others. Its numbers are not used again, and its epoch is
+                over.
+        """
+        self.ring.begin_behind(former.ring)
+        self.epoch = former.epoch + 1
+
+    def forget(self) -> None:
+        """Know nothing of what the threads of another process wrote, of which this is a child."""
+        self._threads, self._writer, self._own = threading.local(), None, None
+
+    def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
+        """Make the rows, unless another process was first with the same.
+
+        Args:
+            schema: What is stored of each row.
+            capacity: How many rows.
+            about: What else the other processes need to know of them.
+            spare: How many spare rows lie behind them.
+
+        Raises:
+            ValueError: Another process made other rows.
+            OSError: Too little memory or disk.
+        """
+        self.files.rows.make(schema, capacity, about=about, spare=spare)
+        self.opened()
+
+    def opened(self) -> bool:
+        """Whether the rows are made; the tables beside them are there then as well."""
+        if self.slab is not None:
+            return True
+        slab = self.files.rows.get()
+        if slab is None:
+            return False
+        self.ring.stand_on(slab)
+        lanes, capacity = slab.lanes, slab.capacity // slab.lanes
+        arrays = self.files.arrays(capacity, lanes)
+        tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}
+        self.board, self.back = arrays["board"], arrays["back"]
+        made = TrajectoryTables.over(tables, capacity, lanes)
+        self.index = TrajectoryIndex(capacity, lanes=lanes, tables=made)
+        self.gate = self.ring.gate = UpdateGate(self.board, self.files.tables)
+        self.slab = slab
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """How often all rows were dropped or loaded, by whomever."""
+        return int(self.board[EMPTIED]) if self.slab is not None else 0
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self.board[EMPTIED] = value
+
+    def require_current(self) -> None:
+        """Nothing where the files are those that the others use.
+
+        Raises:
+            RuntimeError: Another process emptied the buffer and stores other keys elsewhere.
+        """
+        if self.slab is not None:
+            self.gate.require_current()
+
+    def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
+        """Hold a lane and know what stands in it.
+
+        Args:
+            store: The rows.
+            links: Those of the storage, which say what marks.
+            stride: How many rows lie between neighbours in time, of one call and the next.
+            count: Rows about to be written.
+
+        Raises:
+            RuntimeError: Every lane is held.
+            TimeoutError: The only lane is held and not let go of.
+        """
+        lane = self.ring.claim(count)
+        if self.ring.takes_turns:
+            writer = self._writer
+            if writer is None or writer.links is not links:
+                writer = self._writer = LaneWriter(0, links, self.index)
+        else:
+            found: LaneWriter | None = getattr(self._threads, "writer", None)
+            if found is None or found.lane != lane.number:
+                own = Links(self.ring.span_limit, links.keys, back=self.back)
+                found = self._threads.writer = LaneWriter(lane.number, own, self.index)
+            writer = found
+        if writer.epoch != self.epoch:
+            writer.forget()
+            writer.epoch = self.epoch
+        if not writer.knows(lane.published, lane.floor):
+            writer.catch_up(self.ring, store, stride)
+        return writer
+
+    def end(self) -> None:
+        """Let go of the lane, where there is only one."""
+        if self.ring.takes_turns:
+            self.ring.let_go()
+
+    def explain(self) -> list[str]:
+        """How capacity divides, and who writes, in words."""
+        ring = self.ring
+        each = f"{ring.lanes} lanes of {ring.span_limit} rows"
+        if ring.takes_turns:
+            return ["shared by processes that take turns to write it"]
+        held = sum(state.standing in ("held", "elsewhere") for state in ring.states())
+        return [
+            f"shared: {each}, {held} of them held by writers; who has filled one writes the free "
+            "one that was written longest ago"
+        ]
+
+    @contextmanager
+    def own_index(self) -> Iterator[TrajectoryIndex]:
+        """Trajectories made here and now from the links, where the shared tables are of no use."""
+        made = TrajectoryIndex(self.ring.span_limit, lanes=self.ring.lanes)
+        made.catch_up(self.back, self.ring.window())
+        self._own = made
+        try:
+            yield made
+        finally:
+            self._own = None
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The index to draw from: the shared one, or this process's own inside `own_index`."""
+        return self.index if self._own is None else self._own

@@ -1,0 +1,124 @@
+"""Rows changed in place while other processes write: nothing they change is given out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.shared.files import LEFT, UPDATING
+from rl_slabs import LazyFile
+from rl_slabs.lanes.claim_lock import claim_lock
+from rl_slabs.lanes.lane import fence
+
+# what the word says of files that are being left, and of those that were
+_PERHAPS, _FOR_GOOD = 1, 2
+
+
+class UpdateGate:
+    """Lets one process at a time change rows in place, and holds back whoever reserves meanwhile.
+
+    A writer reserves, then looks at one word; a process that changes rows sets the word, then looks
+    at what is reserved. One of the two sees the other: either the row is refused, because it is
+    about to be overwritten, or the writer waits until it is changed. So nobody writes into a row
+    that is another one by then. The lock behind it is the kernel's, which frees it when its
+    holder is killed; a writer takes it only where the word is set. Files that are left for others
+    keep it set, so that whoever reserves in them is refused.
+
+    Args:
+        board: The words of all processes.
+        file: What the lock is on.
+        timeout_s: How long to wait for a process that changes rows.
+
+    Example:
+        >>> gate = UpdateGate(np.zeros(8, np.int64), LazyFile.shared("an example"))
+        >>> with gate.closed():
+        ...     int(gate.board[UPDATING])
+        1
+        >>> gate.wait()
+    """
+
+    def __init__(self, board: NDArray[np.int64], file: LazyFile, timeout_s: float = 5.0) -> None:
+        self.board = board
+        self._words = board.data
+        self._file = file
+        self._timeout_s = timeout_s
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """No row that stood inside is given out before the end.
+
+        Raises:
+            TimeoutError: A process that was stopped in here blocks the others.
+        """
+        with claim_lock(self._file.fileno(), self._timeout_s):
+            self._words[UPDATING] = 1
+            fence()
+            try:
+                yield
+            finally:
+                fence()
+                self._words[UPDATING] = self._words[LEFT] == _FOR_GOOD
+
+    def wait(self) -> None:
+        """For a writer that has reserved: return when nobody changes rows that it may overwrite.
+
+        Raises:
+            TimeoutError: As in `closed`.
+            RuntimeError: The files were left for others.
+        """
+        if self._words[UPDATING]:
+            with claim_lock(self._file.fileno(), self._timeout_s):
+                self._settle()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave the files to nobody, unless what is done inside refuses.
+
+        Whoever publishes rows meanwhile is either seen from inside, or refused by `look_back`.
+
+        Raises:
+            TimeoutError: As in `closed`.
+            RuntimeError: They were left before.
+        """
+        with self.closed():
+            self.require_current()
+            self._words[LEFT] = _PERHAPS
+            fence()
+            try:
+                yield
+            except BaseException:
+                self._words[LEFT] = 0
+                raise
+            self._words[LEFT] = _FOR_GOOD
+
+    def look_back(self) -> None:
+        """For a writer that has published: return if its rows are in the files that are used.
+
+        Raises:
+            RuntimeError: The files were left while it wrote.
+            TimeoutError: As in `closed`.
+        """
+        fence()  # the rows are seen before the word is looked at
+        if self._words[LEFT]:
+            with claim_lock(self._file.fileno(), self._timeout_s):
+                self._settle()
+
+    def require_current(self) -> None:
+        """Nothing where the files are those that the others use.
+
+        Raises:
+            RuntimeError: They were left.
+        """
+        if self._words[LEFT] == _FOR_GOOD:
+            raise RuntimeError(
+                "another process emptied this buffer and stores rows with other keys since: hand "
+                "the buffer over again, from a process that has those, or make another one."
+            )
+
+    def _settle(self) -> None:
+        """Undo what somebody had begun who was killed in the middle of it; holds the lock."""
+        self.require_current()
+        self._words[LEFT] = self._words[UPDATING] = 0

@@ -1,0 +1,160 @@
+"""Where the bytes of rows lie, and how they are written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_slabs import Rows, RowSchema
+from rl_slabs.rows.selection import RowIndex
+from rl_slabs.rows.tensordict_leaves import Known
+from rl_slabs.schema import Key, Leaves, leaves_of
+
+Cells: TypeAlias = TensorDictBase | Leaves | Known
+
+
+class RowStore(Protocol):
+    """The rows of a storage: each leaf as it came, or observations once.
+
+    A writer calls `write`, publishes the span, and calls `settle` with its numbers.
+    """
+
+    schema: RowSchema
+
+    def __len__(self) -> int: ...
+
+    @property
+    def touches(self) -> int:
+        """How many writes have changed a byte or were about to."""
+        ...
+
+    def repair(self, numbers: range, *, published: bool) -> None:
+        """Go on after a write of these rows that was interrupted."""
+        ...
+
+    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
+        """Copy a batch into the rows of a span. All is checked before anything is written."""
+        ...
+
+    def settle(self, numbers: range) -> None:
+        """Do what may be done only after the rows are published."""
+        ...
+
+    def read(
+        self,
+        rows: RowIndex,
+        *,
+        keys: Sequence[Key] | None = None,
+        contiguous: bool = False,
+        device: torch.device | str | None = None,
+    ) -> TensorDict:
+        """A copy of some rows."""
+        ...
+
+    def gather(self, rows: torch.Tensor) -> TensorDict:
+        """A copy of rows `[n]` that are known to be there."""
+        ...
+
+    def update(
+        self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
+    ) -> None:
+        """Write some leaves of rows in place."""
+        ...
+
+    def clear(self) -> None:
+        """Let go of what belongs to dropped rows."""
+        ...
+
+    def explain(self, live: int) -> dict[str, float]:
+        """What the rows cost."""
+        ...
+
+
+class PlainRows:
+    """Rows that hold every leaf as it came.
+
+    Args:
+        rows: The memory.
+
+    Example:
+        >>> import numpy as np
+        >>> schema = RowSchema({"reward": (torch.float32, (1,))})
+        >>> store = PlainRows(Rows.zeros(schema, 5))
+        >>> row = TensorDict({"reward": torch.ones(1, 1)})
+        >>> store.write(slice(0, 1), range(1), row, np.zeros(1))
+        >>> store.read(torch.tensor([1, 0]))["reward"].flatten()
+        tensor([0., 1.])
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.schema = rows.schema
+        # the same calls, one frame less for each sample
+        self.read, self.gather = rows.read, rows.gather
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
+        """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`.
+
+        Args:
+            rows: Where the span lies.
+            numbers: Its row numbers; not needed here.
+            cells: Exactly the leaves of the schema, `[n, *shape]`.
+            back: What each row continues; not needed here.
+
+        Raises:
+            KeyError: A leaf that is missing or not known.
+            TypeError: A leaf of another dtype.
+            ValueError: A leaf of another shape.
+        """
+        del numbers, back
+        self.rows.write(rows, cells)
+
+    def settle(self, numbers: range) -> None:
+        """Nothing: no row depends on another."""
+
+    @property
+    def touches(self) -> int:
+        """How many writes have changed a byte or were about to."""
+        return self.rows.touches
+
+    def repair(self, numbers: range, *, published: bool) -> None:
+        """Nothing: no row depends on another."""
+
+    def update(
+        self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
+    ) -> None:
+        """Write some leaves of rows in place.
+
+        Args:
+            rows: Where they lie.
+            numbers: Their row numbers; not needed here.
+            cells: Some of the leaves, `[n, *shape]`.
+            back: What each row continues; not needed here.
+
+        Raises:
+            KeyError: A leaf that is not known.
+            TypeError: A leaf of another dtype.
+            ValueError: A leaf of another shape.
+        """
+        del numbers, back
+        self.rows.write(rows, cells, keys=list(leaves_of(cells)))
+
+    def clear(self) -> None:
+        """Nothing: rows are overwritten where they lie."""
+
+    def explain(self, live: int) -> dict[str, float]:
+        """What the rows cost.
+
+        Example:
+            >>> PlainRows(Rows.zeros(RowSchema({"done": (torch.bool, (1,))}), 5)).explain(0)
+            {'row_bytes': 8}
+        """
+        del live
+        return {"row_bytes": self.schema.nbytes}

@@ -1,0 +1,1 @@
+"""The index of trajectories, built from each row's offset to its predecessor."""

@@ -1,0 +1,337 @@
+"""Many rows taken into the trajectory tables, or dropped from them, by array operations alone.
+
+A run here is the part of a batch that lies in one piece: rows at a constant distance, each
+continuing the one before it. Its first row is its head.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.tables import (
+    BEGIN,
+    BORN,
+    END,
+    JUMP,
+    JUMP_START,
+    LIVE,
+    LONE,
+    NO_PIECE,
+    ORIGIN,
+    PIECES,
+    PLACE,
+    PREVIOUS,
+    SPAN,
+    START,
+    STEPS,
+    STOP,
+    STRIDE,
+    TAIL,
+    TRAJECTORY,
+)
+
+if TYPE_CHECKING:
+    from rl_replay.trajectories.writer import TrajectoryWriter
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Runs(NamedTuple):
+    """The runs of a batch.
+
+    Attributes:
+        heads: int64 `[runs]`, the first row of each, rising.
+        counts: int64 `[runs]`, rows of each.
+        strides: int64 `[runs]`, their distance; 0 for a run of one row.
+        run_of: int64 `[rows]`, the run of each row; -1 for one that is not real.
+        rank: int64 `[rows]`, the place of each row in its run.
+    """
+
+    heads: Ints
+    counts: Ints
+    strides: Ints
+    run_of: Ints
+    rank: Ints
+
+
+class Before(NamedTuple):
+    """The row that each row of a batch continues.
+
+    Attributes:
+        row: int64 `[rows]`, its place in the batch; the row itself where it is not in the batch.
+        inside: bool `[rows]`, it is in the batch.
+        piece: int64 `[rows]`, its piece where it is stored already; -1 elsewhere.
+    """
+
+    row: Ints
+    inside: Flags
+    piece: Ints
+
+
+def append(writer: TrajectoryWriter, first: int, back: Ints) -> None:
+    """Take in new rows, those that they overwrite being dropped.
+
+    Args:
+        writer: The tables and counters of a lane.
+        first: The number of the first row.
+        back: int64 `[rows]`.
+
+    Example:
+        >>> from rl_replay.trajectories.tables import TrajectoryTables
+        >>> from rl_replay.trajectories.writer import TrajectoryWriter
+        >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
+        >>> append(writer, 0, np.array([0, 0, 2, 2]))
+        >>> writer.tables.pieces[:2, [ORIGIN, STRIDE]].tolist()
+        [[0, 2], [1, 2]]
+    """
+    words = writer.words
+    before = _rows_before(writer, first, back)
+    runs = _runs(writer, back, before)
+    numbers = first + runs.heads
+    slots, starts, trajectories = _extend_pieces(writer, numbers, before, runs)
+    fresh = np.flatnonzero(slots == NO_PIECE)
+    if len(fresh):
+        slots[fresh] = writer.free_pieces.take(len(fresh))
+        _begin_pieces(writer, numbers, before, runs, (fresh, slots, starts, trajectories))
+        words[PIECES] += len(fresh)
+        words[LONE] += int((runs.counts[fresh] == 1).sum())
+    table = writer.tables.trajectories
+    # of several runs of one trajectory the last one stays: heads rise
+    table[trajectories, STOP] = starts + runs.counts
+    table[trajectories, TAIL] = slots
+    words[STEPS] += int(runs.counts.sum())
+    _write_piece_of(writer, first, np.append(slots, NO_PIECE)[runs.run_of])
+
+
+def drop(writer: TrajectoryWriter, first: int, end: int) -> None:
+    """Drop the oldest rows, numbers `first` to `end`.
+
+    Example:
+        >>> from rl_replay.trajectories.tables import TrajectoryTables
+        >>> from rl_replay.trajectories.writer import TrajectoryWriter
+        >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
+        >>> append(writer, 0, np.array([0, 0, 2, 2]))
+        >>> drop(writer, 0, 3)
+        >>> writer.tables.trajectories[:2, [BEGIN, STOP]].tolist()
+        [[2, 2], [1, 2]]
+    """
+    tables, words = writer.tables, writer.words
+    numbers = np.arange(first, end)
+    slots = _read_piece_of(writer, first, end - first)
+    real = slots >= 0
+    if not real.all():
+        numbers, slots = numbers[real], slots[real]
+    pieces = tables.pieces.take(slots, axis=0)
+    strides = pieces[:, STRIDE]
+    ends = np.where(strides, (numbers - pieces[:, ORIGIN]) // np.maximum(strides, 1), 0) + 1
+    ends += np.where(strides, 0, pieces[:, START])
+    trajectories = pieces[:, TRAJECTORY]
+    tables.trajectories[trajectories, BEGIN] = ends  # steps rise: the last one stays
+    words[STEPS] -= len(numbers)
+    over = np.flatnonzero(ends == pieces[:, END])
+    if not len(over):
+        return
+    words[PIECES] -= len(over)
+    words[LONE] -= int((pieces[over, END] - pieces[over, START] == 1).sum())
+    writer.free_pieces.give(slots[over])
+    trajectories, ends = trajectories[over], ends[over]
+    _end_trajectories(writer, trajectories[ends == tables.trajectories[trajectories, STOP]])
+
+
+def _rows_before(writer: TrajectoryWriter, first: int, back: Ints) -> Before:
+    rows = np.arange(len(back))
+    row = rows - back
+    linked = (back > 0) & (row >= writer.low - first)
+    inside = linked & (row >= 0)
+    row = np.where(inside, row, rows)
+    inside &= back[row] >= 0
+    piece = np.full(len(back), NO_PIECE)
+    outside = np.flatnonzero(linked & (rows < back))
+    stored = _positions(writer, first + outside - back[outside])
+    piece[outside] = writer.tables.piece_of.take(stored)
+    return Before(np.where(inside, row, rows), inside, piece)
+
+
+def _heads(writer: TrajectoryWriter, back: Ints, before: Before) -> Flags:
+    """Which rows begin a piece.
+
+    The first row of a piece sets no distance, so the second one always fits: behind the first row
+    of a piece none begins, and behind any other one begins where the distance changes. Where it
+    changes at several rows in a row, each of them does what the one before it does not.
+    """
+    begins = ~before.inside
+    no_one_before = begins & (before.piece < 0)
+    stored = np.flatnonzero(before.piece >= 0)
+    pieces = writer.tables.pieces.take(before.piece[stored], axis=0)
+    fits = pieces[:, STRIDE] == back[stored]
+    begins[stored] = ~(fits | (pieces[:, END] - pieces[:, START] == 1))
+    turns = before.inside & (back != back[before.row]) & ~no_one_before[before.row]
+    if not turns.any():
+        return begins
+    link = np.where(turns, before.row, np.arange(len(back)))
+    odd = turns.astype(np.int64)
+    while ((onward := link[link]) != link).any():
+        odd += odd[link]
+        link = onward
+    flags: Flags = begins[link] ^ (odd % 2 == 1)
+    return flags
+
+
+def _runs(writer: TrajectoryWriter, back: Ints, before: Before) -> Runs:
+    count, rows = len(back), np.arange(len(back))
+    glued = before.inside & ~_heads(writer, back, before)
+    distances = back[glued]
+    if len(distances) and (distances == distances[0]).all():
+        stride = int(distances[0])
+        padded = np.zeros(-(-count // stride) * stride, dtype=np.int64)
+        padded[:count] = np.where(glued, 0, rows)
+        grid = padded.reshape(-1, stride)  # time downwards, one column for each run of rows
+        root = np.maximum.accumulate(grid, axis=0).reshape(-1)[:count]
+        rank = (rows - root) // stride
+    else:
+        root, rank = np.where(glued, before.row, rows), glued.astype(np.int64)
+        while ((onward := root[root]) != root).any():
+            rank += rank[root]
+            root = onward
+    real = back >= 0
+    heads = np.flatnonzero(real & ~glued)
+    run_at = np.full(count, -1)
+    run_at[heads] = np.arange(len(heads))
+    run_of = run_at[root]
+    strides = np.zeros(len(heads), dtype=np.int64)
+    strides[run_of[glued]] = distances
+    return Runs(heads, np.bincount(run_of[real], minlength=len(heads)), strides, run_of, rank)
+
+
+def _extend_pieces(
+    writer: TrajectoryWriter, numbers: Ints, before: Before, runs: Runs
+) -> tuple[Ints, Ints, Ints]:
+    """Let the runs that go on a stored piece do so; piece, first step and trajectory of each run.
+
+    The others have no piece yet, and what they continue tells them the rest.
+    """
+    table, words = writer.tables.pieces, writer.words
+    stored = before.piece[runs.heads]
+    behind = np.flatnonzero(stored >= 0)
+    pieces = table.take(stored[behind], axis=0)
+    distance = numbers[behind] - (pieces[:, ORIGIN] + pieces[:, STRIDE] * (pieces[:, END] - 1))
+    lone = pieces[:, END] - pieces[:, START] == 1
+    goes_on = lone | (pieces[:, STRIDE] == distance)
+    slots, starts = np.full((2, len(numbers)), NO_PIECE)
+    trajectories = np.full(len(numbers), -1)
+    starts[behind], trajectories[behind] = pieces[:, END], pieces[:, TRAJECTORY]
+    behind, pieces, lone = behind[goes_on], pieces[goes_on], lone[goes_on]
+    slots[behind] = stored[behind]
+    table[stored[behind], END] += runs.counts[behind]
+    ones = stored[behind][lone]
+    table[ones, STRIDE] = distance[goes_on][lone]
+    table[ones, ORIGIN] -= distance[goes_on][lone] * pieces[lone, START]
+    words[LONE] -= len(ones)
+    return slots, starts, trajectories
+
+
+def _begin_pieces(
+    writer: TrajectoryWriter,
+    numbers: Ints,
+    before: Before,
+    runs: Runs,
+    found: tuple[Ints, Ints, Ints, Ints],
+) -> None:
+    """Fill the new pieces in, those first that continue what stands, then those behind them."""
+    fresh, slots, starts, trajectories = found
+    heads = runs.heads[fresh]
+    alone = fresh[~before.inside[heads] & (before.piece[heads] < 0)]
+    trajectories[alone] = _begin_trajectories(writer, numbers[alone])
+    starts[alone] = 0
+    previous = slots.copy()  # the first piece of a trajectory is its own previous one
+    behind = fresh[before.piece[heads] >= 0]
+    previous[behind] = before.piece[runs.heads[behind]]
+    ready = np.concatenate((alone, behind))
+    waiting = fresh[before.inside[heads]]
+    while True:
+        _fill_pieces(writer, numbers, runs, (ready, slots, starts, trajectories, previous))
+        if not len(waiting):
+            return
+        rows = before.row[runs.heads[waiting]]
+        earlier = runs.run_of[rows]
+        can = starts[earlier] >= 0
+        ready, rows, earlier, waiting = waiting[can], rows[can], earlier[can], waiting[~can]
+        starts[ready] = starts[earlier] + runs.rank[rows] + 1
+        trajectories[ready], previous[ready] = trajectories[earlier], slots[earlier]
+
+
+def _fill_pieces(
+    writer: TrajectoryWriter,
+    numbers: Ints,
+    runs: Runs,
+    found: tuple[Ints, Ints, Ints, Ints, Ints],
+) -> None:
+    ready = found[0]
+    slots, starts, trajectories, previous = (array[ready] for array in found[1:])
+    table = writer.tables.pieces
+    counts, strides = runs.counts[ready], runs.strides[ready]
+    new = np.empty((len(ready), SPAN + 1), dtype=np.int64)
+    new[:, ORIGIN] = numbers[ready] - strides * starts
+    new[:, STRIDE], new[:, START], new[:, END] = strides, starts, starts + counts
+    new[:, TRAJECTORY], new[:, PREVIOUS] = trajectories, previous
+    up = table.take(previous, axis=0)
+    far = table.take(up[:, JUMP], axis=0)
+    alive = up[:, JUMP_START] >= writer.tables.trajectories[trajectories, BEGIN]
+    long = alive & (up[:, SPAN] == far[:, SPAN])
+    new[:, JUMP] = np.where(long, far[:, JUMP], previous)
+    new[:, JUMP_START] = np.where(long, far[:, JUMP_START], up[:, START])
+    new[:, SPAN] = np.where(long, 2 * up[:, SPAN] + 1, 1)
+    roots = slots == previous
+    new[roots, JUMP], new[roots, JUMP_START], new[roots, SPAN] = slots[roots], 0, 0
+    table[slots] = new
+
+
+def _begin_trajectories(writer: TrajectoryWriter, numbers: Ints) -> Ints:
+    slots = writer.free_trajectories.take(len(numbers))
+    table, first = writer.tables.trajectories, writer.base + writer.words[LIVE]
+    table[slots, BEGIN] = 0
+    table[slots, PLACE] = np.arange(first, first + len(slots))
+    table[slots, BORN] = numbers
+    writer.tables.live[first : first + len(slots)] = slots
+    writer.words[LIVE] += len(slots)
+    return slots
+
+
+def _end_trajectories(writer: TrajectoryWriter, slots: Ints) -> None:
+    """Take trajectories out of the list; those at its end move to where they were."""
+    table, live = writer.tables.trajectories, writer.tables.live
+    left = writer.words[LIVE] - len(slots)
+    end = writer.base + left
+    places = table[slots, PLACE]
+    stays = np.ones(len(slots), dtype=np.bool_)
+    stays[places[places >= end] - end] = False
+    moved, holes = live[end : end + len(slots)][stays], places[places < end]
+    live[holes] = moved
+    table[moved, PLACE] = holes
+    writer.words[LIVE] = left
+    writer.free_trajectories.give(slots)
+
+
+def _positions(writer: TrajectoryWriter, numbers: Ints) -> Ints:
+    # numbers of one lane, so the bits that name it are the same in all of them
+    return (numbers - writer.first_number) % writer.capacity + writer.base
+
+
+def _read_piece_of(writer: TrajectoryWriter, first: int, count: int) -> Ints:
+    start = (first - writer.first_number) % writer.capacity
+    fitting, base, array = min(count, writer.capacity - start), writer.base, writer.tables.piece_of
+    found = array[base + start : base + start + fitting]
+    if fitting < count:
+        found = np.concatenate((found, array[base : base + count - fitting]))
+    return found.astype(np.int64)
+
+
+def _write_piece_of(writer: TrajectoryWriter, first: int, slots: Ints) -> None:
+    start = (first - writer.first_number) % writer.capacity
+    fitting, base = min(len(slots), writer.capacity - start), writer.base
+    writer.tables.piece_of[base + start : base + start + fitting] = slots[:fitting]
+    writer.tables.piece_of[base : base + len(slots) - fitting] = slots[fitting:]

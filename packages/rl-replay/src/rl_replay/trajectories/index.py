@@ -1,0 +1,219 @@
+"""Which rows follow which: the trajectories of a storage, maintained as rows come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.invariants import require_sound
+from rl_replay.trajectories.reader import TrajectoryReader
+from rl_replay.trajectories.snapshot import restore, state_of
+from rl_replay.trajectories.tables import TrajectoryTables
+from rl_replay.trajectories.writer import TrajectoryWriter
+from rl_slabs import Window
+from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+
+
+class TrajectoryIndex(TrajectoryReader):
+    """Trajectories, from nothing but how far before each row the one lies that it continues.
+
+    A *piece* is a run of rows at a constant distance, each continuing the one before; a
+    *trajectory* is a chain of pieces. Taking rows in costs what the rows cost, a query what its
+    own size costs; nothing depends on the capacity.
+
+    A trajectory is named by its slot, which stays the same while it grows and while its oldest
+    rows are overwritten, and is used again after its last one was. Rows are named by number, as
+    the ring gives them, the lane in the bits above 48.
+
+    Args:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: Arrays to live in, for instance in shared memory; private ones unless given. One
+            process at a time may change a lane; what others read meanwhile may be wrong, and is
+            proved afterwards by `proved`.
+
+    Attributes:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: The arrays.
+        shared: Whether they were given, so that another process may be changing them.
+
+    Example:
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))  # row 3 is another trajectory
+        >>> len(index), index.lengths()
+        (2, array([5, 1]))
+        >>> index.rows(np.array([0]), np.array([1]), np.array([3]))
+        array([1, 2, 4])
+    """
+
+    def __init__(
+        self, capacity: int, *, lanes: int = 1, tables: TrajectoryTables | None = None
+    ) -> None:
+        made = TrajectoryTables.zeros(capacity, lanes) if tables is None else tables
+        super().__init__(capacity, lanes, made, shared=tables is not None)
+        self._writers = [TrajectoryWriter(made, capacity, lane) for lane in range(lanes)]
+
+    def indexed(self, lane: int = 0) -> int:
+        """The number of the next row of a lane.
+
+        Example:
+            >>> TrajectoryIndex(5).indexed()
+            0
+        """
+        return self._writers[lane].indexed
+
+    def low(self, lane: int = 0) -> int:
+        """The oldest number of a lane that stands.
+
+        Example:
+            >>> TrajectoryIndex(5).low()
+            0
+        """
+        return self._writers[lane].low
+
+    def append(self, first_number: int, back: NDArray[np.integer]) -> None:
+        """Take in new rows of one lane; those that they overwrite are dropped before.
+
+        Args:
+            first_number: The number of the first, the one after the last that was taken in.
+            back: Integers `[rows]`: how many numbers before it the row lies that each continues.
+                0 where it continues none, -1 where it is not real and so in no trajectory. No two
+                rows may continue the same one.
+
+        Raises:
+            ValueError: Rows are missing in between, or there are more than the lane has.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.append(3, np.array([1, 1]))
+            >>> index.low(), index.lengths()
+            (2, array([3]))
+        """
+        self._writers[first_number >> LANE_SHIFT].append(first_number, back)
+
+    def drop_before(self, number: int) -> None:
+        """Drop the rows of a lane before a number, and go on there if it was not reached yet.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.drop_before(2), index.lengths()
+            (None, array([1]))
+        """
+        self._writers[number >> LANE_SHIFT].drop_before(number)
+
+    def catch_up(self, back: NDArray[np.integer], window: Window) -> None:
+        """Take in and drop what is needed for the rows to be those of a window.
+
+        Args:
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+            window: The rows that can be read.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.catch_up(np.array([1, 1, 1]), Window((2,), (3,))), index.lengths()
+            (None, array([3]))
+        """
+        for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
+            self.catch_up_lane(lane, back, low, low + count)
+
+    def catch_up_lane(self, lane: int, back: NDArray[np.integer], low: int, end: int) -> None:
+        """`catch_up` for one lane, by its writer.
+
+        Args:
+            lane: Which lane.
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+            low: The number of the oldest row that can be read.
+            end: The number of the next row.
+
+        Example:
+            >>> index = TrajectoryIndex(3, lanes=2)
+            >>> index.catch_up_lane(0, np.array([0, 1, 1, 0, 0, 0]), 0, 3), index.lengths()
+            (None, array([3]))
+        """
+        writer = self._writers[lane]
+        if writer.broken or writer.indexed > end:
+            writer.clear(low)
+        writer.drop_before(low)
+        if (first := writer.indexed) < end:
+            writer.append(first, self._ring_slice(back, writer.base, first, end - first))
+
+    def covers(self, window: Window) -> bool:
+        """Whether it holds the rows of a window and no others, and nobody is changing it.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.covers(Window((0,), (0,))), index.covers(Window((0,), (2,)))
+            (True, False)
+        """
+        return all(
+            not writer.broken and writer.low == low and writer.indexed == low + count
+            for writer, low, count in zip(self._writers, window.first, window.counts, strict=True)
+        )
+
+    def clear(self) -> None:
+        """Forget every row; `catch_up` takes them in again.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 1]))
+            >>> index.clear(), index.indexed()
+            (None, 0)
+        """
+        for lane, writer in enumerate(self._writers):
+            writer.clear(lane << LANE_SHIFT)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything it holds, as arrays to keep; no more than there are rows.
+
+        Example:
+            >>> TrajectoryIndex(3).state()["words"].shape
+            (1, 16)
+        """
+        return state_of(self.tables)
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Hold what another index of the same size held; the same draws follow.
+
+        Args:
+            state: What its `state` returned.
+
+        Raises:
+            ValueError: It was of another size, or its arrays do not fit each other.
+
+        Example:
+            >>> index, other = TrajectoryIndex(3), TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 0]))
+            >>> other.restore(index.state()), len(other)
+            (None, 2)
+        """
+        restore(self.tables, state)
+
+    def check(self, back: NDArray[np.integer]) -> None:
+        """Compare everything with a reading of all rows one by one. For tests: it is slow.
+
+        Args:
+            back: Integers `[lanes * capacity]`, as for `append`, by position.
+
+        Raises:
+            AssertionError: Something differs; the message says what.
+
+        Example:
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1]))
+            >>> index.check(np.array([0, 1, 0]))
+        """
+        require_sound(self, back)
+
+    def _ring_slice(
+        self, back: NDArray[np.integer], base: int, first: int, count: int
+    ) -> NDArray[np.integer]:
+        start = base + (first & LANE_MASK) % self.capacity
+        rest = start + count - (base + self.capacity)
+        if rest <= 0:
+            return back[start : start + count]
+        return np.concatenate((back[start : base + self.capacity], back[base : base + rest]))

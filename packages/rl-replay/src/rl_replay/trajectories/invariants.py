@@ -1,0 +1,85 @@
+"""A trajectory index compared with a reading of all rows one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.tables import END, LIVE, LONE, PIECES, PLACE, START, STEPS, positions_of
+from rl_slabs.lanes.lane import LANE_SHIFT
+
+if TYPE_CHECKING:
+    from rl_replay.trajectories.index import TrajectoryIndex
+
+
+def require_sound(index: TrajectoryIndex, back: NDArray[np.integer]) -> None:
+    """Nothing where an index says what the rows say.
+
+    Args:
+        index: The index.
+        back: Integers `[lanes * capacity]`; see `TrajectoryIndex.append`.
+
+    Raises:
+        AssertionError: Something differs.
+
+    Example:
+        >>> from rl_replay.trajectories.index import TrajectoryIndex
+        >>> require_sound(TrajectoryIndex(3), np.zeros(3, dtype=np.int32))
+    """
+    for lane in range(index.lanes):
+        wanted = chains(index, lane, back)
+        base = lane * index.capacity
+        words = index.tables.words[lane]
+        slots = index.tables.live[base : base + words[LIVE]].astype(np.int64)
+        lengths = index.lengths_of(slots)
+        numbers = index.rows(slots, np.zeros_like(slots), lengths)
+        found = np.split(numbers, lengths.cumsum()[:-1]) if len(slots) else []
+        _require(
+            "trajectories", sorted(map(tuple, wanted)), sorted(tuple(f.tolist()) for f in found)
+        )
+        _require("steps", sum(map(len, wanted)), int(words[STEPS]))
+        located, offsets = index.locate(numbers)
+        _require("slots", slots.repeat(lengths).tolist(), located.tolist())
+        _require("offsets", [i for n in lengths for i in range(n)], offsets.tolist())
+        # each on its own, which takes the jumps that a whole trajectory does not
+        singly = index.rows(located, offsets, np.ones_like(offsets))
+        _require("single rows", numbers.tolist(), singly.tolist())
+        _require(
+            "places",
+            list(range(base, base + len(slots))),
+            index.tables.trajectories[slots, PLACE].tolist(),
+        )
+        places = positions_of(numbers, index.capacity, index.lanes)
+        used = np.unique(index.tables.piece_of[places])
+        pieces = index.tables.pieces[used]
+        _require("pieces", len(used), int(words[PIECES]))
+        _require(
+            "one-row pieces", int((pieces[:, END] - pieces[:, START] == 1).sum()), int(words[LONE])
+        )
+
+
+def chains(index: TrajectoryIndex, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
+    """The numbers of every trajectory of a lane, read row by row.
+
+    Example:
+        >>> from rl_replay.trajectories.index import TrajectoryIndex
+        >>> index = TrajectoryIndex(3)
+        >>> index.append(0, np.array([0, 1, 0]))
+        >>> chains(index, 0, np.array([0, 1, 0]))
+        [[0, 1], [2]]
+    """
+    found: dict[int, list[int]] = {}  # by the last row
+    first = lane << LANE_SHIFT
+    for number in range(index.low(lane), index.indexed(lane)):
+        distance = int(back[lane * index.capacity + (number - first) % index.capacity])
+        if distance >= 0:
+            chain = found.pop(number - distance, []) if distance else []
+            found[number] = [*chain, number]
+    return list(found.values())
+
+
+def _require(what: str, wanted: object, found: object) -> None:
+    if wanted != found:
+        raise AssertionError(f"{what}: the rows say {wanted}, the index says {found}.")

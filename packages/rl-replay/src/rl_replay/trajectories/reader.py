@@ -1,0 +1,382 @@
+"""What a trajectory index says: lengths, draws, rows, and where a row lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.search import numbers_of, pieces_with
+from rl_replay.trajectories.tables import (
+    BEGIN,
+    BORN,
+    END,
+    INDEXED,
+    LIVE,
+    LONE,
+    LOW,
+    ORIGIN,
+    PIECES,
+    PLACE,
+    START,
+    STEPS,
+    STOP,
+    STRIDE,
+    TAIL,
+    TRAJECTORY,
+    TrajectoryTables,
+    positions_of,
+)
+from rl_slabs import Window
+from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class TrajectoryReader:
+    """Reads the tables of a trajectory index, its own process's or another's.
+
+    Args:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: The arrays.
+        shared: Whether another process may be changing them.
+
+    Attributes:
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+        tables: The arrays.
+        shared: Whether another process may be changing them.
+
+    Example:
+        >>> len(TrajectoryReader(5, 1, TrajectoryTables.zeros(5)))
+        0
+    """
+
+    def __init__(
+        self, capacity: int, lanes: int, tables: TrajectoryTables, *, shared: bool = False
+    ) -> None:
+        self.capacity = capacity
+        self.lanes = lanes
+        self.tables = tables
+        self.shared = shared
+        self._words = tables.words[0].data
+
+    def __len__(self) -> int:
+        """Trajectories of which at least one row stands."""
+        return self._total(LIVE)
+
+    @property
+    def steps(self) -> int:
+        """Real rows that stand."""
+        return self._total(STEPS)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that the trajectories lie in."""
+        return self._total(PIECES)
+
+    @property
+    def one_row_pieces(self) -> int:
+        """Pieces that never had more than one row; many of them make slices slow."""
+        return self._total(LONE)
+
+    def slots(self) -> Ints:
+        """Every trajectory, int64 `[len(index)]`, in no order.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> TrajectoryIndex(3).slots()
+            array([], dtype=int64)
+        """
+        counts = self.tables.words[:, LIVE].tolist()
+        parts = [
+            self.tables.live[lane * self.capacity : lane * self.capacity + count]
+            for lane, count in enumerate(counts)
+        ]
+        return np.concatenate(parts)
+
+    def lengths(self) -> Ints:
+        """Rows of every trajectory, int64 `[len(index)]`, in the order of `slots`.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> TrajectoryIndex(3).lengths()
+            array([], dtype=int64)
+        """
+        return self.lengths_of(self.slots())
+
+    def lengths_of(self, slots: Ints) -> Ints:
+        """Rows of some trajectories.
+
+        Args:
+            slots: int64 `[n]`.
+
+        Returns:
+            int64 `[n]`.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 1, 0]))
+            >>> index.lengths_of(np.array([1, 0]))
+            array([1, 2])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        lengths: Ints = found[:, STOP] - found[:, BEGIN]
+        # a trajectory may end between two looks at shared tables, and a slice has one row at least
+        return np.maximum(lengths, 1) if self.shared else lengths
+
+    def born(self, slots: Ints) -> Ints:
+        """The number of the first row that each of some trajectories ever had, int64 `[n]`.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, 0]))
+            >>> index.born(np.array([1, 0]))
+            array([1, 0])
+        """
+        found: Ints = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        return found[:, BORN]
+
+    def alive(self, slots: Ints, born: Ints) -> Flags:
+        """Which trajectories are still there.
+
+        Args:
+            slots: int64 `[n]`.
+            born: int64 `[n]`, what `born` said of them: slots are used again.
+
+        Returns:
+            bool `[n]`.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(2)
+            >>> index.append(0, np.array([0, 0]))
+            >>> index.append(2, np.array([0]))
+            >>> index.alive(np.array([0, 1]), np.array([0, 1]))
+            array([False,  True])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        places, lanes = found[:, PLACE], slots // self.capacity
+        counts = self.tables.words[:, LIVE].take(lanes, mode="clip")
+        listed = places - lanes * self.capacity < counts
+        listed &= self.tables.live.take(places, mode="clip") == slots
+        alive: Flags = listed & (found[:, BORN] == born)
+        return alive
+
+    def draw(self, count: int, minimum: int = 1, generator: torch.Generator | None = None) -> Ints:
+        """Draw trajectories uniformly, with replacement.
+
+        Args:
+            count: How many.
+            minimum: Only those of at least so many rows.
+            generator: Where the randomness comes from; torch's own unless given.
+
+        Returns:
+            Slots, int64 `[count]`.
+
+        Raises:
+            ValueError: There is no such trajectory; the longest one is named.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 1, 1, 0, 0]))
+            >>> index.draw(2, minimum=3)
+            array([0, 0])
+        """
+        return self.draw_by(_random(count, generator), minimum, generator)
+
+    def draw_by(
+        self, random: Ints, minimum: int = 1, generator: torch.Generator | None = None
+    ) -> Ints:
+        """`draw` by numbers that were drawn already, and more of them where they do not suffice.
+
+        Args:
+            random: int64 `[count]`, uniform over a range of at least 2^62 numbers from 0 on.
+            minimum: Only trajectories of at least so many rows.
+            generator: Where further numbers come from.
+
+        Raises:
+            ValueError: There is no such trajectory; the longest one is named.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 0]))
+            >>> index.draw_by(np.array([5, 7]))
+            array([2, 1])
+        """
+        slots = self._at(random)
+        if minimum <= 1:
+            return slots
+        count = tries = len(random)
+        slots = slots[self.lengths_of(slots) >= minimum]
+        while len(slots) < count:
+            if tries > len(self):
+                rest = self._draw_long(count - len(slots), minimum, generator)
+                return np.concatenate((slots, rest))
+            tries *= 2
+            more = self._at(_random(tries, generator))
+            more = more[self.lengths_of(more) >= minimum]
+            slots = np.concatenate((slots, more))[:count]
+        return slots
+
+    def window(self) -> Window:
+        """The rows that were taken in and stand, among them those that are not real.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(3)
+            >>> index.append(0, np.array([0, -1]))
+            >>> index.window()
+            Window(first=(0,), counts=(2,))
+        """
+        words = self.tables.words[:, [LOW, INDEXED]].tolist()
+        low = tuple((lane << LANE_SHIFT) + first for lane, (first, _) in enumerate(words))
+        return Window(low, tuple(max(end - first, 0) for first, end in words))
+
+    def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
+        """The numbers of rows that follow one another.
+
+        Args:
+            slots: int64 `[n]`, trajectories.
+            offsets: int64 `[n]`, the first row of each, counted from the oldest one that stands.
+            lengths: int64 `[n]`, how many rows from there on, at least 1 each.
+
+        Returns:
+            int64 `[sum(lengths)]`, one slice after the other; each the number of some position.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.rows(np.array([1, 0]), np.array([0, 1]), np.array([2, 2]))
+            array([1, 3, 2, 4])
+        """
+        found = self.tables.trajectories.take(slots, axis=0, mode="clip")
+        first = found[:, BEGIN] + offsets
+        numbers = numbers_of(self.tables.pieces, found[:, TAIL], first, lengths)
+        if self.shared:
+            # what was torn may name no lane, and is to be gathered before it is refused
+            lanes = numbers >> LANE_SHIFT
+            numbers[(lanes < 0) | (lanes >= self.lanes)] = 0
+        return numbers
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """The trajectory that each row lies in, and where.
+
+        Args:
+            numbers: int64 `[n]`, any.
+
+        Returns:
+            Slots and offsets, int64 `[n]` each; both -1 for a row that does not stand or is not
+            real.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.locate(np.array([4, 1, 5]))
+            (array([ 0,  1, -1]), array([ 2,  0, -1]))
+        """
+        pieces, steps, real = self._steps(numbers)
+        slots = pieces[:, TRAJECTORY]
+        # whole rows: taking from a single column would copy all of it before
+        begins = self.tables.trajectories.take(slots, axis=0, mode="clip")[:, BEGIN]
+        return np.where(real, slots, -1), np.where(real, steps - begins, -1)
+
+    def after(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
+        """The rows k steps later in their trajectories.
+
+        Args:
+            numbers: int64 `[n]`, any.
+            k: How many steps later; earlier where negative.
+
+        Returns:
+            Numbers, int64 `[n]`, and which of the rows are there, bool `[n]`. Where one is not,
+            the last row on the way to it.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.after(np.array([1, 3]), 1)
+            (array([3, 3]), array([ True, False]))
+        """
+        pieces, steps, real = self._steps(numbers)
+        found = self.tables.trajectories.take(pieces[:, TRAJECTORY], axis=0, mode="clip")
+        wanted = steps + k
+        steps = np.clip(wanted, found[:, BEGIN], np.maximum(found[:, STOP] - 1, found[:, BEGIN]))
+        elsewhere = real & ((steps < pieces[:, START]) | (steps >= pieces[:, END]))
+        if elsewhere.any():
+            pieces[elsewhere] = pieces_with(
+                self.tables.pieces, found[elsewhere, TAIL], steps[elsewhere]
+            )
+        reached = pieces[:, ORIGIN] + pieces[:, STRIDE] * steps
+        return np.where(real, reached, numbers), real & (steps == wanted)
+
+    def before(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
+        """The rows k steps earlier in their trajectories; see `after`.
+
+        Example:
+            >>> from rl_replay.trajectories.index import TrajectoryIndex
+            >>> index = TrajectoryIndex(5)
+            >>> index.append(0, np.array([0, 0, 2, 2, 2]))
+            >>> index.before(np.array([4, 3]), 2)
+            (array([0, 1]), array([ True, False]))
+        """
+        return self.after(numbers, -k)
+
+    def _total(self, column: int) -> int:
+        if self.lanes == 1:
+            return int(self._words[column])
+        return int(self.tables.words[:, column].sum())
+
+    def _at(self, random: Ints) -> Ints:
+        """The trajectories at places of the lists, end to end, that large numbers choose."""
+        total = len(self)
+        if total == 0:
+            raise ValueError("there is no trajectory yet: write rows before drawing.")
+        places = random % total
+        if self.lanes > 1:
+            counts = self.tables.words[:, LIVE]
+            ends = counts.cumsum()
+            shifts = np.arange(self.lanes) * self.capacity - ends + counts
+            places += shifts.take(ends.searchsorted(places, "right"), mode="clip")
+        return self.tables.live.take(places, mode="clip")
+
+    def _draw_long(self, count: int, minimum: int, generator: torch.Generator | None) -> Ints:
+        slots = self.slots()
+        lengths = self.lengths_of(slots)
+        slots = slots[lengths >= minimum]
+        if not len(slots):
+            raise ValueError(
+                f"no trajectory has {minimum} rows: the longest of {len(lengths)} has "
+                f"{lengths.max(initial=0)}. Ask for shorter ones, or wait for more rows."
+            )
+        drawn: Ints = slots[torch.randint(len(slots), (count,), generator=generator).numpy()]
+        return drawn
+
+    def _steps(self, numbers: Ints) -> tuple[Ints, Ints, Flags]:
+        """The piece of each row, its step, and whether the row stands and is real."""
+        lanes = numbers >> LANE_SHIFT
+        words = self.tables.words.take(lanes, axis=0, mode="clip")
+        within = numbers & LANE_MASK
+        real = (lanes >= 0) & (lanes < self.lanes)
+        real &= (within >= words[:, LOW]) & (within < words[:, INDEXED])
+        slots = self.tables.piece_of.take(positions_of(numbers, self.capacity, self.lanes))
+        real &= slots >= 0
+        pieces = self.tables.pieces.take(slots, axis=0, mode="clip")
+        strides = pieces[:, STRIDE]
+        steps = (numbers - pieces[:, ORIGIN]) // np.maximum(strides, 1)
+        return pieces, np.where(strides, steps, pieces[:, START]), real
+
+
+def _random(count: int, generator: torch.Generator | None) -> Ints:
+    # its remainder by any number of rows is as good as uniform
+    numbers: Ints = torch.randint(1 << 62, (count,), generator=generator).numpy()
+    return numbers

@@ -1,0 +1,117 @@
+"""Finding rows of trajectories in the tables, many at once.
+
+Tables in shared memory may be read while their writer changes them. Then what is found may be
+wrong, which the caller must prove, but every search ends and every slot lies in its table.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.trajectories.tables import JUMP, JUMP_START, ORIGIN, PREVIOUS, START, STRIDE
+
+Ints = NDArray[np.int64]
+
+# More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
+# and again for each time that its oldest piece went while it grew.
+_MOST_JUMPS = 500
+
+_MANY = 256
+
+
+def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
+    """The pieces that hold some steps, each searched from a newer piece of its trajectory.
+
+    Args:
+        pieces: The table, int64 `[slots, 9]`.
+        newest: int64 `[n]`, slots of pieces at the step or behind it.
+        steps: int64 `[n]`, steps that are there.
+
+    Returns:
+        A copy of the rows of the table, `[n, 9]`.
+
+    Example:
+        >>> from rl_replay.trajectories.index import TrajectoryIndex
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))  # 0 1 2 4 5 are one trajectory, 3 another
+        >>> pieces_with(index.tables.pieces, np.array([2, 2]), np.array([2, 3]))[:, START]
+        array([0, 3])
+    """
+    slots, found = newest, pieces.take(newest, axis=0, mode="clip")
+    for _ in range(_MOST_JUMPS):
+        early = found[:, START] > steps
+        if not np.count_nonzero(early):  # a third of the time of any()
+            break
+        onward = np.where(found[:, JUMP_START] >= steps, found[:, JUMP], found[:, PREVIOUS])
+        # all of them again: cheaper than to pick out those that are still on their way
+        slots = np.where(early, onward, slots)
+        found = pieces.take(slots, axis=0, mode="clip")
+    return found
+
+
+def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
+    """The numbers of rows that follow one another in their trajectories.
+
+    Args:
+        pieces: The table, int64 `[slots, 9]`.
+        newest: int64 `[n]`, slots of the newest pieces of n trajectories.
+        first: int64 `[n]`, a step of each.
+        counts: int64 `[n]`, how many rows from that step on, at least 1 each.
+
+    Returns:
+        int64 `[sum(counts)]`, one after the other.
+
+    Example:
+        >>> from rl_replay.trajectories.index import TrajectoryIndex
+        >>> index = TrajectoryIndex(9)
+        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))
+        >>> numbers_of(index.tables.pieces, np.array([2]), np.array([1]), np.array([4]))
+        array([1, 2, 4, 5])
+    """
+    found: Ints = pieces.take(newest, axis=0, mode="clip")
+    whole = not np.count_nonzero(found[:, START] > first)
+    if not whole:
+        found = pieces_with(pieces, newest, first + counts - 1)
+        whole = not np.count_nonzero(found[:, START] > first)
+    length = even_length(counts)
+    if whole and length is not None:
+        # as most slices are: all of one length, each inside one piece
+        steps = first[:, None] + _steps(length)
+        even: Ints = found[:, ORIGIN, None] + found[:, STRIDE, None] * steps
+        return even.reshape(-1)
+    which = np.arange(len(counts)).repeat(counts)
+    steps = np.arange(len(which)) + (first + counts - counts.cumsum()).take(which)
+    numbers: Ints = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
+    for _ in range(int(counts.max(initial=0))):
+        begins = found[:, START].copy()
+        short = begins > first
+        if not np.count_nonzero(short):
+            break
+        found[short] = pieces.take(found[short, PREVIOUS], axis=0, mode="clip")
+        earlier = found[:, ORIGIN].take(which) + found[:, STRIDE].take(which) * steps
+        numbers = np.where(steps < begins.take(which), earlier, numbers)
+    return numbers
+
+
+def even_length(counts: Ints) -> int | None:
+    """The one number that all counts are; None where they differ, or there are many or none.
+
+    Args:
+        counts: int64 `[n]`.
+
+    Example:
+        >>> even_length(np.array([3, 3])), even_length(np.array([3, 4]))
+        (3, None)
+    """
+    if not 0 < len(counts) <= _MANY:
+        return None
+    plain = counts.tolist()  # quicker than numpy on the few slices of a sample
+    return plain[0] if plain.count(plain[0]) == len(plain) else None
+
+
+@cache
+def _steps(length: int) -> Ints:
+    return np.arange(length)

@@ -1,0 +1,152 @@
+"""The arrays that a trajectory index consists of, and what their columns mean.
+
+Slots of pieces and of trajectories are counted through all lanes, like positions of rows: those of
+lane l are `[l * capacity, (l + 1) * capacity)`. So a reader gathers from the tables of all lanes at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+
+# Columns of `pieces`. The row at step s of its trajectory, START <= s < END, has the number
+# ORIGIN + STRIDE * s. STRIDE is 0 while there is only one row. Steps count from the first row that
+# a trajectory ever had, so eviction changes no piece. JUMP leads far back in the trajectory, over
+# SPAN pieces, to the one that starts at step JUMP_START.
+ORIGIN, STRIDE, START, END, TRAJECTORY, PREVIOUS, JUMP, JUMP_START, SPAN = range(9)
+
+# Columns of `trajectories`: steps [BEGIN, STOP) are there, TAIL is the newest piece, PLACE is where
+# `live` lists the trajectory, BORN is the number of its first row.
+BEGIN, STOP, TAIL, PLACE, BORN = range(5)
+
+# Columns of `words`, one row for each lane. The slots of a table that were given back, and the
+# first one that was never used, are in neighbouring words.
+INDEXED, LOW, STEPS, LIVE, PIECES, LONE, FREE_PIECES, FRESH_PIECE = range(8)
+FREE_TRAJECTORIES, FRESH_TRAJECTORY, BROKEN = range(8, 11)
+WORDS = 16
+
+NO_PIECE = -1
+"""What `piece_of` says of a row that is not real."""
+
+
+@dataclass(frozen=True)
+class TrajectoryTables:
+    """The arrays of a trajectory index.
+
+    Only as much of them is touched as there are rows, pieces and trajectories at the same time, so
+    memory that was never written costs nothing where the system gives it out page by page.
+
+    Attributes:
+        piece_of: int32 `[lanes * capacity]`, the piece of the row at each position.
+        pieces: int64 `[lanes * capacity, 9]`.
+        trajectories: int64 `[lanes * capacity, 5]`.
+        live: int64 `[lanes * capacity]`, for each lane the slots of its trajectories, end to end.
+        free_pieces: int32 `[lanes * capacity]`, slots to be used again.
+        free_trajectories: int32 `[lanes * capacity]`, the same.
+        words: int64 `[lanes, 16]`, counters.
+
+    Example:
+        >>> TrajectoryTables.zeros(5, lanes=2).pieces.shape
+        (10, 9)
+    """
+
+    piece_of: NDArray[np.int32]
+    pieces: NDArray[np.int64]
+    trajectories: NDArray[np.int64]
+    live: NDArray[np.int64]
+    free_pieces: NDArray[np.int32]
+    free_trajectories: NDArray[np.int32]
+    words: NDArray[np.int64]
+
+    @classmethod
+    def shapes(cls, capacity: int, lanes: int = 1) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and shape of each array, as `rl_slabs.Arrays` takes them.
+
+        Args:
+            capacity: Rows of each lane.
+            lanes: How many lanes.
+
+        Raises:
+            ValueError: More rows than int32 can count.
+
+        Example:
+            >>> TrajectoryTables.shapes(5)["live"]
+            ('int64', (5,))
+        """
+        rows = capacity * lanes
+        if rows >= 1 << 31:
+            raise ValueError(
+                f"an index covers less than 2^31 rows, got {capacity} in each of {lanes} lanes. "
+                "Use several buffers."
+            )
+        return {
+            "piece_of": ("int32", (rows,)),
+            "pieces": ("int64", (rows, SPAN + 1)),
+            "trajectories": ("int64", (rows, BORN + 1)),
+            "live": ("int64", (rows,)),
+            "free_pieces": ("int32", (rows,)),
+            "free_trajectories": ("int32", (rows,)),
+            "words": ("int64", (lanes, WORDS)),
+        }
+
+    @classmethod
+    def zeros(cls, capacity: int, lanes: int = 1) -> Self:
+        """Tables of this process, with nothing in them.
+
+        Example:
+            >>> TrajectoryTables.zeros(5).words.any()
+            np.False_
+        """
+        shapes = cls.shapes(capacity, lanes)
+        return cls(**{name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()})
+
+    @classmethod
+    def over(cls, arrays: Mapping[str, NDArray[np.generic]], capacity: int, lanes: int = 1) -> Self:
+        """Tables in memory that was made elsewhere, with whatever is in them.
+
+        Args:
+            arrays: Name to array, as `shapes` describes them.
+            capacity: Rows of each lane.
+            lanes: How many lanes.
+
+        Raises:
+            ValueError: An array of another dtype or shape, or one is missing.
+
+        Example:
+            >>> shapes = TrajectoryTables.shapes(5)
+            >>> made = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
+            >>> TrajectoryTables.over(made, 5).live.shape
+            (5,)
+        """
+        wanted = cls.shapes(capacity, lanes)
+        found = {name: (str(a.dtype), a.shape) for name, a in arrays.items()}
+        if found != wanted:
+            raise ValueError(f"expected the arrays {wanted}, got {found}.")
+        return cls(**{field.name: arrays[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+
+
+def positions_of(numbers: NDArray[np.int64], capacity: int, lanes: int) -> NDArray[np.int64]:
+    """Where the rows of some numbers lie.
+
+    Args:
+        numbers: int64, any shape.
+        capacity: Rows of each lane.
+        lanes: How many lanes.
+
+    Returns:
+        Positions in `[0, lanes * capacity)`, also for a number of no row.
+
+    Example:
+        >>> positions_of(np.array([3, 7, (1 << 48) + 4]), capacity=5, lanes=2)
+        array([3, 2, 9])
+    """
+    if lanes == 1:
+        return numbers % capacity
+    return (numbers & LANE_MASK) % capacity + (numbers >> LANE_SHIFT) % lanes * capacity

@@ -1,0 +1,376 @@
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_layout.testing import trajectories
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
+from rl_replay.checkpoint import dump
+from rl_replay.checkpoint.buffer import dump_buffer, load_buffer
+
+MARKED = [("next", "done"), ("next", "truncated"), "is_init", "collector"]
+STORAGES = {
+    "memory": lambda: LazyTensorStorage(23),
+    "file": lambda: LazyMemmapStorage(23),
+    "lossless": lambda: LazyTensorStorage(23, lossless=True),
+    "lossless file": lambda: LazyMemmapStorage(23, lossless=True),
+    "columns": lambda: LazyTensorStorage(24, ndim=2),
+    "lossless columns": lambda: LazyTensorStorage(24, ndim=2, lossless=True),
+}
+SAMPLERS = {
+    "random": RandomSampler,
+    "once each": SamplerWithoutReplacement,
+    "slices": lambda: SliceSampler(num_slices=2),
+    "slices once each": lambda: SliceSamplerWithoutReplacement(num_slices=2, strict_length=False),
+}
+
+
+def batch(lengths, start=0, frame=False):
+    rows = trajectories(lengths, first_id=start)
+    count = len(rows)
+    observation = torch.randn(count + 1, 3)
+    rows["observation"], rows["next", "observation"] = observation[:-1], observation[1:]
+    if frame:
+        frames = torch.randint(255, (count + 1, 5, 67), dtype=torch.uint8)
+        rows["frame"], rows["next", "frame"] = frames[:-1], frames[1:]
+    return rows
+
+
+def buffer(storage, sampler, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return TensorDictReplayBuffer(
+        storage=storage, sampler=sampler, batch_size=6, generator=generator
+    )
+
+
+def write(found, start, frame=True):
+    rows = batch([4, 3, 5], start, frame)
+    rows = rows.reshape(4, 3) if found.storage.ndim == 2 else rows
+    found.extend(rows)
+    return rows
+
+
+def in_order(found):
+    """All rows, the oldest first; of columns, one column after another."""
+    storage, window = found.storage, found.storage.ring.window()
+    positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
+    return storage.read(positions.view(-1, *storage.columns).transpose(0, -1).reshape(-1))
+
+
+def assert_same(one, two):
+    keys = set(one.keys(True, True))
+    assert set(two.keys(True, True)) == keys
+    for key in keys:
+        left, right = one[key].contiguous(), two[key].contiguous()
+        assert left.dtype is right.dtype
+        assert left.numpy().tobytes() == right.numpy().tobytes(), key
+
+
+@pytest.mark.parametrize("extends", [1, 2, 5])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_a_loaded_buffer_goes_on_as_the_dumped_one(tmp_path, storage, sampler, extends):
+    one, two = (buffer(STORAGES[storage](), SAMPLERS[sampler](), seed) for seed in (3, 4))
+    for turn in range(extends):
+        write(one, 10 * turn)
+        one.sample()
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert len(one) == len(two)
+    assert_same(one[:], two[:])
+    assert_same(one.sample(), two.sample())
+    for turn in range(2):
+        torch.manual_seed(turn)
+        write(one, 100 + 10 * turn)
+        torch.manual_seed(turn)
+        write(two, 100 + 10 * turn)
+        assert_same(one[:], two[:])
+        assert_same(one.sample(), two.sample())
+
+
+@pytest.mark.parametrize("storage", ["memory", "lossless"])
+def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
+    rows = batch([7])
+    one, two = (buffer(STORAGES[storage](), SliceSampler(num_slices=1)) for _ in range(2))
+    one.extend(rows[:4])
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    two.extend(rows[4:])
+    assert two.storage.trajectories().lengths().tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("marked", "how"),
+    [(True, "dump"), (True, "state"), (True, "in place"), (False, "dump"), (False, "state")],
+)
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked, how):
+    """By their observations, as they would have gone on in the buffer itself."""
+    one, two = (buffer(STORAGES[storage](), RandomSampler()) for _ in range(2))
+    batches = [batch([12]) for _ in range(1 + (one.storage.ndim == 2))]
+    rows = torch.stack(batches) if one.storage.ndim == 2 else batches[0]
+    done = ("next", "done")
+    rows = rows.select("observation", ("next", "observation"), *([done] if marked else []))
+    early, late = rows[..., :8], rows[..., 8:]
+    one.extend(early)
+    if how == "dump":
+        dump_buffer(one, tmp_path)
+        load_buffer(two, tmp_path)
+    elif how == "state":
+        two.load_state_dict(one.state_dict())
+    else:
+        two = one
+        two[done] = two[done]
+    two.extend(late)
+    assert two.storage.trajectories().lengths().tolist() == [12] * len(batches)
+
+
+def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    before = two[:]["next", "observation"]
+    rows = torch.tensor([1, 5, 6])
+    two.update_rows(rows, TensorDict({"observation": torch.ones(3, 3)}, [3]))
+    assert torch.equal(two[:]["next", "observation"], before)
+
+
+def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    for turn in range(4):
+        write(one, 10 * turn)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    slots = one.storage.store.explain(23)["side_slots"]
+    assert 0 < slots < 8
+    assert two.storage.store.explain(23)["side_slots"] == slots
+
+
+def test_a_dump_replaces_what_a_buffer_held(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    write(two, 50)
+    write(two, 60)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert_same(one[:], two[:])
+
+
+def test_an_empty_buffer_comes_back_empty(tmp_path):
+    one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
+    write(two, 0)
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert len(two) == 0
+
+
+def test_rows_keep_their_numbers(tmp_path):
+    one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
+    for turn in range(3):
+        write(one, 10 * turn)
+    rows = one.sample()["collector", "row"]
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    written = two.update_rows(rows, TensorDict({"observation": torch.ones(6, 3)}, [6]))
+    assert written.all()
+
+
+@pytest.mark.parametrize("storage", ["memory", "lossless"])
+def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
+    sizes = []
+    for capacity in (50, 5000):
+        lossless = storage == "lossless"
+        one = buffer(LazyTensorStorage(capacity, lossless=lossless), RandomSampler())
+        one.extend(batch([9, 8], frame=True))
+        folder = tmp_path / str(capacity)
+        dump_buffer(one, folder)
+        sizes.append(sum(file.stat().st_size for file in folder.glob("data-*")))
+    assert sizes[0] == sizes[1]
+
+
+def test_a_lossless_dump_holds_each_observation_once(tmp_path):
+    one = buffer(LazyTensorStorage(200, lossless=True), RandomSampler())
+    one.extend(batch([100, 50], frame=True))
+    dump_buffer(one, tmp_path)
+    size = sum(file.stat().st_size for file in tmp_path.glob("data-*"))
+    assert size < 152 * 335 + 150 * 100
+
+
+def test_plain_tensors_are_dumped_too(tmp_path):
+    one, two = (ReplayBuffer(storage=TensorStorage(torch.zeros(9, 2))) for _ in range(2))
+    one.extend(torch.rand(7, 2))
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert (one[:] == two[:]).all()
+
+
+def test_trees_keep_their_form(tmp_path):
+    one, two = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
+    one.extend(({"a": torch.rand(5, 2)}, torch.arange(5)))
+    dump_buffer(one, tmp_path)
+    load_buffer(two, tmp_path)
+    assert isinstance(two[:], tuple)
+    assert (two[:][0]["a"] == one[:][0]["a"]).all()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: buffer(LazyTensorStorage(22), RandomSampler()), "of 23 rows and this one has 22"),
+        (lambda: buffer(LazyTensorStorage(23, lossless=True), RandomSampler()), "lossless=False"),
+        (lambda: buffer(LazyTensorStorage(23), SliceSampler(num_slices=2)), "with a RandomSampler"),
+        (lambda: buffer(LazyTensorStorage(23, ndim=2), RandomSampler()), "dimensions"),
+    ],
+)
+def test_a_dump_of_another_buffer_is_refused_and_nothing_is_lost(tmp_path, other, words):
+    one, two = buffer(LazyTensorStorage(23), RandomSampler()), other()
+    write(one, 0)
+    write(two, 50)
+    before = two[:]
+    dump_buffer(one, tmp_path)
+    with pytest.raises(ValueError, match=words):
+        load_buffer(two, tmp_path)
+    assert_same(two[:], before)
+
+
+def test_an_altered_dump_is_refused_and_nothing_is_lost(tmp_path):
+    one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
+    write(one, 0)
+    write(two, 50)
+    before = two[:]
+    dump_buffer(one, tmp_path)
+    name = next(tmp_path.glob("data-*"))
+    raw = bytearray(name.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    name.write_bytes(raw)
+    with pytest.raises(ValueError, match=f"{name.name} was altered"):
+        load_buffer(two, tmp_path)
+    assert_same(two[:], before)
+
+
+def test_a_list_of_objects_says_why_it_cannot_be_dumped(tmp_path):
+    found = ReplayBuffer(storage=ListStorage(5))
+    found.extend(["a"])
+    with pytest.raises(NotImplementedError, match="only pickles could keep"):
+        dump_buffer(found, tmp_path)
+
+
+def test_a_dump_of_something_else_is_refused(tmp_path):
+    dump(tmp_path, {"weights": np.zeros(3)})
+    with pytest.raises(ValueError, match="has no"):
+        load_buffer(buffer(STORAGES["memory"](), RandomSampler()), tmp_path)
+
+
+LARGER = {
+    "memory": lambda: LazyTensorStorage(40),
+    "file": lambda: LazyMemmapStorage(40),
+    "lossless": lambda: LazyTensorStorage(40, lossless=True),
+    "lossless file": lambda: LazyMemmapStorage(40, lossless=True),
+    "columns": lambda: LazyTensorStorage(42, ndim=2),
+    "lossless columns": lambda: LazyTensorStorage(42, ndim=2, lossless=True),
+}
+
+
+@pytest.mark.parametrize("how", ["dump", "state"])
+@pytest.mark.parametrize("extends", [1, 5])
+@pytest.mark.parametrize("sampler", ["random", "slices"])
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_a_larger_storage_goes_on_in_order(tmp_path, storage, sampler, extends, how):
+    """The oldest row comes first, and the next ones behind the newest, until it is full."""
+    one = buffer(STORAGES[storage](), SAMPLERS[sampler]())
+    two = buffer(LARGER[storage](), SAMPLERS[sampler](), 4)
+    batches = [write(one, 10 * turn, frame=False) for turn in range(extends)]
+    one.sample()
+    if how == "dump":
+        one.dumps(tmp_path)
+        two.loads(tmp_path)
+    else:
+        two.load_state_dict(one.state_dict())
+    time = one.storage.ndim - 1  # the last dimension
+    rows = torch.cat(batches, time)
+    kept = len(one) // one.storage.columns.numel()
+    rows = rows[..., rows.shape[-1] - kept :]
+    assert_same(two[:].exclude("index"), rows)
+    assert two.storage.ring.window().first[0] % two.storage.max_size == 0
+    two.storage.trajectories().check(two.storage.back)
+    sample = two.sample()
+    index = sample["index"] if time == 0 else tuple(sample["index"].unbind(-1))
+    assert_same(sample.exclude("index", *MARKED), two[index].exclude("index", *MARKED))
+    for turn in range(3):
+        rows = torch.cat([rows, write(two, 100 + 10 * turn, frame=False)], time)
+        kept = min(rows.shape[-1], two.storage.max_size // two.storage.columns.numel())
+        assert_same(in_order(two), rows[..., rows.shape[-1] - kept :].reshape(-1))
+        two.sample()
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_lanes_are_loaded_into_larger_ones(tmp_path, lossless):
+    def made(size):
+        storage = LazyTensorStorage(size, lossless=lossless, lanes=2)
+        return TensorDictReplayBuffer(storage=storage, shared=True)
+
+    one, two = made(20), made(40)
+    for start in (0, 20):
+        one.extend(batch([3, 5], start))
+    one.dumps(tmp_path)
+    if lossless:
+        with pytest.raises(ValueError, match="in 2 lanes, and this storage has room for 40"):
+            two.loads(tmp_path)
+        return
+    two.loads(tmp_path)
+    assert two[:]["collector", "traj_ids"].unique().tolist() == sorted(
+        one[:]["collector", "traj_ids"].unique().tolist()
+    )
+    two.extend(batch([4], 40))
+    assert len(two) == len(one) + 4
+    assert sum(two.storage.trajectories().lengths()) == len(two)
+
+
+def test_an_epoch_of_slices_begins_anew_in_a_larger_storage(tmp_path):
+    one, two = (
+        buffer(LazyTensorStorage(size), SliceSamplerWithoutReplacement(num_slices=1))
+        for size in (12, 40)
+    )
+    one.extend(batch([3, 3, 3, 3]))
+    one.extend(batch([3], 20))  # in place of the oldest one
+    one.sample()
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert sum(1 for _ in two) == 4
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_lossless_rows_are_loaded_wherever_they_lay(tmp_path, frame):
+    """Whether or not rows hold their links themselves, which those without frames do not."""
+    rows = batch([4, 9, 5, 3], frame=frame)
+    makes = [
+        lambda: TensorDictReplayBuffer(storage=LazyTensorStorage(16, lossless=True)),
+        lambda: TensorDictReplayBuffer(storage=LazyMemmapStorage(16, lossless=True)),
+        lambda: TensorDictReplayBuffer(
+            storage=LazyTensorStorage(16, lossless=True, lanes=1), shared=True
+        ),
+    ]
+    for number, one in enumerate(make() for make in makes):
+        for start in range(0, len(rows), 7):  # round the ring, through trajectories
+            one.extend(rows[start : start + 7])
+        assert one.storage.store.layout.apart is not frame
+        one.dumps(tmp_path / str(number))
+        before = one[:]
+        one.extend(rows[:5])
+        for two in (make() for make in makes):
+            two.loads(tmp_path / str(number))
+            assert_same(two[:], before)
+            two.extend(rows[:5])
+            assert_same(two[:], one[:])

@@ -1,0 +1,191 @@
+"""States and dumps that do not fit: nothing changes; those that do: the same samples follow."""
+
+import copy
+
+import pytest
+import torch
+
+from rl_layout.testing import trajectories
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    RandomSampler,
+    ReplayBuffer,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+)
+from rl_replay.checkpoint.state_dict import load_state, state_of
+from rl_transforms import RewardScaling
+
+
+class Broken(RandomSampler):
+    """Cannot go on from any state."""
+
+    fails = False
+
+    def load_state_dict(self, state):
+        if Broken.fails:
+            raise KeyError("place")
+
+
+def made(rows=(5, 7, 6), *, size=30, sampler=None, ndim=1, kind=LazyTensorStorage, **parts):
+    buffer = TensorDictReplayBuffer(
+        storage=kind(size, ndim=ndim),
+        sampler=sampler,
+        batch_size=4,
+        generator=torch.Generator().manual_seed(len(rows)),
+        **parts,
+    )
+    batch = trajectories(list(rows))
+    buffer.extend(batch.reshape(2, -1) if ndim == 2 else batch)
+    buffer.sample()
+    return buffer
+
+
+OTHERS = {
+    "size": (lambda: made((9, 9), size=40), "of 40 rows and this one has 30"),
+    "sampler": (lambda: made((9, 9), sampler=SamplerWithoutReplacement()), "make it with the same"),
+    "transforms": (lambda: made((9, 9), transform=RewardScaling(0.0, 2.0)), "other transforms"),
+    "dimensions": (lambda: made((9, 9), ndim=2), "make one of the same shape"),
+}
+
+
+def take_over(buffer, other, how, folder):
+    if how == "state":
+        buffer.load_state_dict(other.state_dict())
+    else:
+        other.dumps(folder)
+        buffer.loads(folder)
+
+
+def assert_stands(buffer, rows, state):
+    assert (buffer[:] == rows).all()
+    assert sorted(buffer.storage.trajectories().lengths().tolist()) == [5, 6, 7]
+    assert torch.equal(buffer._generator.get_state(), state["rng"])
+    assert buffer.batch_size == 4
+
+
+@pytest.mark.parametrize("how", ["state", "dump"])
+@pytest.mark.parametrize("which", OTHERS)
+def test_what_is_of_another_buffer_changes_nothing(which, how, tmp_path):
+    make, message = OTHERS[which]
+    buffer = made()
+    rows, state = buffer[:], state_of(buffer)
+    with pytest.raises(ValueError, match=message):
+        take_over(buffer, make(), how, tmp_path)
+    assert_stands(buffer, rows, state)
+
+
+@pytest.mark.parametrize("how", ["state", "dump"])
+def test_transforms_with_other_numbers_stand_as_they_stood(how, tmp_path):
+    """The first of two transforms fits, the second one does not."""
+    buffer = made(transform=RewardScaling(1.0, 3.0))
+    buffer.append_transform(lambda batch: batch)
+    other = made((9, 9), transform=RewardScaling(0.0, 2.0))
+    other.append_transform(RewardScaling(0.0, 2.0))
+    before = copy.deepcopy(buffer.transform.state_dict())
+    with pytest.raises(ValueError, match="other transforms"):
+        take_over(buffer, other, how, tmp_path)
+    after = buffer.transform.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    take_over(other, other, how, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["state", "dump"])
+def test_a_sampler_that_cannot_go_on_changes_nothing(how, tmp_path, monkeypatch):
+    buffer, other = made(sampler=Broken()), made((9, 9), sampler=Broken())
+    rows, state = buffer[:], state_of(buffer)
+    monkeypatch.setattr(Broken, "fails", True)
+    with pytest.raises(KeyError):
+        take_over(buffer, other, how, tmp_path)
+    assert (buffer[:] == rows).all()
+    assert torch.equal(buffer._generator.get_state(), state["rng"])
+
+
+def test_a_buffer_without_a_generator_stays_without_one():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=RandomSampler())
+    buffer.extend(torch.arange(5))
+    other = ReplayBuffer(storage=LazyTensorStorage(20), generator=torch.Generator())
+    other.extend(torch.arange(15))
+    with pytest.raises(ValueError, match="of 20 rows and this one has 9"):
+        load_state(buffer, state_of(other))
+    assert buffer._generator is None
+    assert buffer.sampler.generator is None
+
+
+def test_a_state_of_lists_is_no_state_of_tensors():
+    lists, tensors = ReplayBuffer(), ReplayBuffer(storage=LazyTensorStorage(9))
+    lists.extend([1, 2])
+    tensors.extend(torch.arange(5))
+    with pytest.raises(ValueError, match="the state is not of a TensorStorage"):
+        load_state(tensors, state_of(lists))
+    with pytest.raises(ValueError, match="the state is not of a ListStorage"):
+        load_state(lists, state_of(tensors))
+    with pytest.raises(ValueError, match="no state of a buffer: it lacks"):
+        load_state(tensors, {"storage": {}})
+    assert (tensors[:] == torch.arange(5)).all()
+    assert lists[:].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("prefetch", [None, 3])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler,
+        SamplerWithoutReplacement,
+        lambda: SliceSampler(slice_len=2),
+        lambda: SliceSamplerWithoutReplacement(slice_len=2),
+    ],
+    ids=["rows", "rows once each", "slices", "slices once each"],
+)
+def test_the_same_samples_follow_in_a_storage_of_another_kind(sampler, prefetch):
+    one = made(sampler=sampler(), prefetch=prefetch)
+    other = made((9, 9), sampler=sampler(), prefetch=prefetch, kind=LazyMemmapStorage)
+    other.load_state_dict(one.state_dict())
+    for _ in range(5):
+        first, second = one.sample(), other.sample()
+        assert (first == second).all()
+
+
+def test_a_sampler_of_ones_own_is_asked_for_its_state():
+    class Newest(Sampler):
+        def sample(self, storage, batch_size):
+            return storage.ring.window().numbers(torch.arange(batch_size)), {}
+
+    one, other = made(sampler=Newest()), made((9, 9), sampler=Newest())
+    load_state(other, state_of(one))
+    assert (one[:] == other[:]).all()
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SliceSampler, SliceSamplerWithoutReplacement])
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_state_that_was_saved_is_loaded_without_running_code(tmp_path, sampler, lossless):
+    def buffer():
+        return TensorDictReplayBuffer(
+            storage=LazyTensorStorage(20, lossless=lossless),
+            sampler=sampler() if sampler is RandomSampler else sampler(num_slices=2),
+            batch_size=4,
+            generator=torch.Generator().manual_seed(3),
+        )
+
+    one, two = buffer(), buffer()
+    one.extend(trajectories([5, 3, 6]))
+    one.sample()
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    two.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert (one[:] == two[:]).all()
+    assert (one.sample() == two.sample()).all()
+
+
+def test_rows_that_hooks_made_too_many_leave_the_former_ones(tmp_path):
+    other, buffer = made((20, 20), size=50), made()
+    other.register_save_hook(lambda rows: rows)
+    other.dumps(tmp_path)
+    buffer.register_load_hook(lambda rows: rows)
+    rows = buffer[:]
+    with pytest.raises(ValueError, match="holds 40 rows and this buffer takes 1 to 30"):
+        buffer.loads(tmp_path)
+    assert (buffer[:] == rows).all()

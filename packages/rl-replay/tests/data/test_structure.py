@@ -1,0 +1,160 @@
+"""The caller's data as rows, and rows as the caller's data."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorClass, TensorDict
+
+from rl_replay.data.pytree import Branch, take_apart
+from rl_replay.data.structure import Arrangement, Structure
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Step(TensorClass):
+    """A row with named fields."""
+
+    seen: torch.Tensor
+    gain: torch.Tensor
+
+
+def there_and_back(data, arrangement=Arrangement()):  # noqa: B008 - immutable
+    structure = Structure.of(data)
+    plain = json.loads(json.dumps(structure.to_plain()))
+    assert Structure.from_plain(plain) == structure
+    batch = structure.take_apart(data, arrangement)
+    return batch, Structure.from_plain(plain).put_together(batch.cells)
+
+
+def test_a_tree_of_dicts_lists_and_tuples_comes_back() -> None:
+    data = {"a": {"b": torch.randn(3), "c": [torch.zeros(3, 2), (torch.ones(3, 10),)]}}
+    batch, found = there_and_back(data)
+    assert batch.shape == (3,)
+    assert isinstance(found["a"]["c"], list)
+    assert isinstance(found["a"]["c"][1], tuple)
+    assert found["a"]["c"][1][0].shape == (3, 10)
+    assert torch.equal(found["a"]["b"], data["a"]["b"])
+
+
+def test_dicts_may_name_their_leaves_in_any_order() -> None:
+    structure = Structure.of({"a": torch.zeros(2), "b": (torch.zeros(2), {"c": torch.zeros(2)})})
+    other = {"b": (torch.ones(2) + 1, {"c": torch.ones(2) + 2}), "a": torch.ones(2)}
+    batch = structure.take_apart(other, Arrangement())
+    found = structure.put_together(batch.cells)
+    assert [found["a"][0], found["b"][0][0], found["b"][1]["c"][0]] == [1, 2, 3]
+    assert list(found) == ["a", "b"]
+    for wrong in (
+        {"a": torch.zeros(2), "b": (torch.zeros(2), torch.zeros(2))},
+        {"a": torch.zeros(2), "b": [torch.zeros(2), {"c": torch.zeros(2)}]},
+        {"a": torch.zeros(2), "b": (torch.zeros(2),)},
+        {"a": {"b": torch.zeros(2)}, "b": (torch.zeros(2), {"c": torch.zeros(2)})},
+        {"a": torch.zeros(2)},
+        torch.zeros(2),
+    ):
+        with pytest.raises(
+            TypeError, match=r"stored, \{'a': \.\.\., 'b': \(\.\.\., \{'c': \.\.\.\}\)\}"
+        ):
+            structure.take_apart(wrong, Arrangement())
+
+
+def test_a_form_is_written_as_its_tree() -> None:
+    tree = {"a": [1], "b": (2, Pair(3, (4,)))}
+    assert str(take_apart(tree)[0]) == "{'a': [...], 'b': (..., Pair(..., (...)))}"
+
+
+def test_arrays_are_tensors() -> None:
+    batch, found = there_and_back(np.arange(3))
+    assert found.tolist() == [0, 1, 2]
+    assert batch.shape == (3,)
+
+
+def test_a_named_tuple_comes_back_as_one() -> None:
+    _, found = there_and_back(Pair(torch.arange(2), torch.arange(2, 4)))
+    assert isinstance(found, Pair)
+    assert found.right.tolist() == [2, 3]
+
+
+def test_tensorclasses_come_back_as_themselves() -> None:
+    data = Step(seen=torch.randn(3, 2), gain=torch.ones(3), batch_size=[3])
+    _, found = there_and_back(data)
+    assert isinstance(found, Step)
+    assert torch.equal(found.seen, data.seen)
+
+
+def test_nested_tensorclasses_and_batch_sizes_come_back() -> None:
+    inner = Step(seen=torch.randn(3, 2), gain=torch.ones(3), batch_size=[3])
+    agents = TensorDict({"speed": torch.randn(3, 4, 5)}, [3, 4])
+    _, found = there_and_back(TensorDict({"step": inner, "agents": agents}, [3]))
+    assert isinstance(found["step"], Step)
+    assert found["agents"].batch_size == (3, 4)
+
+
+@pytest.mark.parametrize("dim_extend", [0, 1, 2])
+def test_rows_of_three_dimensions_lie_along_the_one_that_grows(dim_extend: int) -> None:
+    data = TensorDict({"a": torch.arange(2 * 3 * 5).view(2, 3, 5)}, [2, 3, 5])
+    batch = Structure.of(data).take_apart(data, Arrangement(3, dim_extend))
+    expected = data["a"].transpose(0, dim_extend).reshape(-1)
+    assert batch.cells["a"].tolist() == expected.tolist()
+
+
+def test_a_batch_of_environments_goes_row_by_row_into_one_dimension() -> None:
+    data = TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3])
+    batch = Structure.of(data).take_apart(data, Arrangement())
+    assert batch.cells["a"].tolist() == list(range(6))
+    assert batch.extent.length == 3
+
+
+def test_more_dimensions_than_the_storage_has_become_columns() -> None:
+    data = TensorDict({"a": torch.arange(12).view(2, 3, 2)}, [2, 3, 2])
+    batch = Structure.of(data).take_apart(data, Arrangement(2, 1))
+    assert batch.shape == (6, 2)
+    assert batch.cells["a"].tolist() == data["a"].view(6, 2).T.reshape(-1).tolist()
+
+
+def test_nothing_is_copied_where_rows_lie_flat() -> None:
+    data = TensorDict({"a": torch.arange(6)}, [6])
+    assert Structure.of(data).take_apart(data, Arrangement()).cells["a"] is data["a"]
+
+
+def test_what_only_samples_have_is_left_out_and_the_sample_stays() -> None:
+    data = TensorDict({"a": torch.arange(2), "index": torch.arange(2)}, [2])
+    data["collector", "row"] = data["collector", "slice_ids"] = torch.arange(2)
+    data["priority_weight"] = torch.ones(2)
+    batch = Structure.of(data).take_apart(data, Arrangement())
+    assert list(batch.cells.keys(True, True)) == ["a"]
+    assert "index" in data
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (torch.empty(0, 3), ValueError, "nothing to store"),
+        (TensorDict({"a": torch.empty(0)}, [0]), ValueError, "nothing to store"),
+        (TensorDict({"a": torch.ones(())}, []), ValueError, "at least 1 batch dimension"),
+        ({"a": torch.ones(2), "b": torch.ones(3)}, ValueError, r"equal, got shapes \{'a'"),
+        ({"a": "text"}, TypeError, r"got str at \('a',\): use ListStorage"),
+        ({3: torch.ones(2)}, TypeError, "expected strings as keys, got 3"),
+    ],
+)
+def test_what_cannot_be_rows_is_refused(data, error, message) -> None:
+    with pytest.raises(error, match=message):
+        Structure.of(data).take_apart(data, Arrangement())
+
+
+def test_data_of_another_structure_are_refused() -> None:
+    with pytest.raises(TypeError, match="holds tensordict rows, got Tensor"):
+        Structure.of(TensorDict({"a": torch.ones(2)}, [2])).take_apart(torch.ones(2), Arrangement())
+    with pytest.raises(TypeError, match="like the first that were stored"):
+        Structure.of((torch.ones(2),)).take_apart([torch.ones(2)], Arrangement())
+    with pytest.raises(TypeError, match="like the first that were stored"):
+        Structure.of(torch.ones(2)).take_apart({"a": torch.ones(2)}, Arrangement())
+
+
+def test_branches_are_plain_lists() -> None:
+    branch, _ = take_apart((1, [2, {"a": 3}]))
+    assert Branch.from_plain(json.loads(json.dumps(branch.to_plain()))) == branch

@@ -1,0 +1,313 @@
+"""Who continues whom: literal cases, and any order of writes against every pair of live rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tensordict import TensorDict
+
+from rl_layout import keys
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_replay.data.extent import Extent
+from rl_replay.linking.links import Links
+from rl_replay.linking.marker_keys import MarkerKeys
+from rl_replay.linking.markers import Marks
+from rl_replay.linking.reference import linked, rows_of
+from rl_replay.storages.ring import PrivateRing
+from rl_slabs import RowSchema
+
+
+class LinkedRing:
+    """A ring and its links, and the rows that were written as a plain list."""
+
+    def __init__(self, capacity: int, example: TensorDict) -> None:
+        self.ring = PrivateRing(capacity)
+        self.links = Links(capacity, MarkerKeys.of(RowSchema.from_tensordict(example)))
+        self.history: list[TensorDict] = []
+
+    def extend(self, batch: TensorDict, dim_extend: int = 0) -> list[int]:
+        extent = Extent.of(tuple(batch.batch_size), dim_extend)
+        if dim_extend:
+            batch = batch.transpose(0, dim_extend)
+        cells = batch.reshape(-1)
+        span = self.ring.reserve(len(cells))
+        found = self.links.find(cells, extent, span.numbers)
+        self.links.write(span, found)
+        self.ring.publish(len(cells))
+        self.history += list(cells.unbind(0))
+        return found.back.tolist()
+
+    def live_links(self) -> dict[int, int]:
+        """Number of the row before, by the number of the row, where both are live."""
+        numbers = range(self.ring.first, self.ring.published)
+        back = {n: int(self.links.back[n % self.ring.capacity]) for n in numbers}
+        return {n: n - b for n, b in back.items() if b > 0 and n - b >= self.ring.first}
+
+    def expected(self) -> dict[int, int]:
+        live = range(self.ring.first, self.ring.published)
+        return linked([(n, rows_of(self.history[n].unsqueeze(0))[0]) for n in live])
+
+
+def test_neighbours_in_one_call_are_linked_up_to_their_boundary() -> None:
+    ring = LinkedRing(10, trajectories([1]))
+    assert ring.extend(trajectories([3, 2])) == [0, 1, 1, 0, 1]
+
+
+def test_a_trajectory_goes_on_in_a_later_call_past_rows_of_others() -> None:
+    rows = trajectories([5], EndKind.CUT)
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    ring.extend(trajectories([3], first_id=40))
+    assert ring.extend(rows[2:4]) == [4, 1]
+
+
+def test_a_piece_that_comes_late_is_found_by_nobody_but_finds_its_own_past() -> None:
+    rows = trajectories([6], EndKind.CUT)
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    ring.extend(rows[4:])
+    assert ring.extend(rows[2:4]) == [3, 1]
+    assert ring.live_links() == ring.expected()
+
+
+def test_rows_of_interleaved_environments_are_linked_by_their_steps() -> None:
+    batch = environments(3, 4, [9], [EndKind.CUT])
+    flat = batch.transpose(0, 1).reshape(-1)
+    ring = LinkedRing(24, flat)
+    assert ring.extend(flat) == [0, 0, 0, *[3] * 9]
+
+
+def test_many_interleaved_environments_are_linked_by_one_sort() -> None:
+    batch = environments(60, 5, [3, 4], [EndKind.TERMINATED, EndKind.CUT])
+    flat = batch.transpose(0, 1).reshape(-1)
+    ring = LinkedRing(600, flat)
+    ring.extend(flat[:130])
+    ring.extend(flat[130:])
+    assert ring.live_links() == ring.expected()
+
+
+def test_a_time_first_batch_is_linked_along_its_columns() -> None:
+    batch = environments(3, 4, [9], [EndKind.CUT])
+    plain = batch.exclude(keys.COLLECTOR)
+    ring = LinkedRing(24, plain)
+    assert ring.extend(plain, dim_extend=1) == [0, 0, 0, *[3] * 9]
+
+
+def test_the_rows_of_a_batch_are_apart_where_nothing_else_says_so() -> None:
+    batch = environments(3, 4, [9], [EndKind.CUT]).exclude(keys.COLLECTOR, "is_init")
+    ring = LinkedRing(24, batch)
+    assert ring.extend(batch) == [0, 1, 1, 1] * 3
+
+
+def test_an_overwritten_row_is_continued_by_nobody() -> None:
+    rows = trajectories([9], EndKind.CUT)
+    ring = LinkedRing(5, rows)
+    ring.extend(rows[:2])
+    ring.extend(trajectories([3], first_id=40))
+    assert ring.extend(rows[2:3]) == [4]  # row 1 is overwritten only by the next write
+    ring.extend(trajectories([4], first_id=50))
+    assert ring.extend(rows[3:4]) == [0]  # at the place of row 2
+    assert ring.live_links() == ring.expected()
+
+
+@pytest.mark.parametrize("gone", [keys.TRAJ_IDS, keys.TRAJ_STEP, keys.COLLECTOR])
+def test_without_ids_or_steps_equal_bits_join_two_calls(gone: str) -> None:
+    rows = trajectories([5], EndKind.CUT).exclude(gone)
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    assert ring.extend(rows[2:4]) == [1, 1]
+    assert ring.extend(rows[:2]) == [0, 1]
+
+
+def test_without_ids_other_bits_do_not_join_two_calls() -> None:
+    rows = trajectories([5], EndKind.CUT).exclude(keys.COLLECTOR)
+    rows["observation"][2, 0] = -0.0
+    rows["next", "observation"][1, 0] = 0.0
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    assert ring.extend(rows[2:4]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "back"),
+    [("episode", (4, 4), 1), ("episode", (4, 5), 0), ("step", (2, 3), 1), ("step", (2, 4), 0)],
+)
+def test_equal_bits_do_not_join_two_calls_whose_markers_cut(
+    name: str, values: tuple[int, int], back: int
+) -> None:
+    marked = MarkerKeys(ids=("episode",)) if name == "episode" else MarkerKeys(step="step")
+    links = Links(5, replace(marked, observations=(("a", ("next", "a")),)))
+    found = []
+    for number, value in enumerate(values):
+        leaves = {name: torch.tensor([value]), "a": torch.ones(1), "next": {"a": torch.ones(1)}}
+        rows = TensorDict(leaves, [1])
+        found.append(links.find(rows, Extent.of((1,), 0), range(number, number + 1)))
+        links.write(PrivateRing(5).reserve(1), found[-1])
+    assert found[1].back.tolist() == [back]
+
+
+def test_nan_equals_itself_bit_for_bit() -> None:
+    rows = trajectories([5], EndKind.CUT).exclude(keys.COLLECTOR)
+    rows["observation"][2] = rows["next", "observation"][1] = torch.full((2,), float("nan"))
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    assert ring.extend(rows[2:4]) == [1, 1]
+
+
+def test_without_ids_columns_of_a_time_first_storage_go_on() -> None:
+    batch = environments(3, 4, [9], [EndKind.CUT]).exclude(keys.COLLECTOR)
+    ring = LinkedRing(24, batch)
+    ring.extend(batch[:, :1], dim_extend=1)
+    assert ring.extend(batch[:, 1:3], dim_extend=1) == [3] * 6
+
+
+def test_without_ids_and_observations_nothing_is_joined_across_calls() -> None:
+    rows = trajectories([5], EndKind.CUT).select("is_init", ("next", "done"))
+    ring = LinkedRing(10, rows)
+    ring.extend(rows[:2])
+    assert ring.extend(rows[2:4]) == [0, 1]
+
+
+def test_masked_rows_continue_nobody() -> None:
+    rows = trajectories([5], EndKind.CUT)
+    rows[keys.MASK] = torch.tensor([True, True, False, True, True])
+    assert LinkedRing(10, rows).extend(rows) == [0, 1, -1, 0, 1]
+
+
+def test_done_cuts_n_step_rows_only_one_step_away() -> None:
+    rows = trajectories([3, 2])
+    rows[keys.NEXT_DONE][1] = rows[keys.NEXT_TERMINATED][1] = True
+    rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor([2, 2, 1, 2, 1]).unsqueeze(-1)
+    assert LinkedRing(10, rows).extend(rows) == [0, 1, 1, 0, 1]
+
+
+def test_rows_that_wait_are_forgotten_once_overwritten() -> None:
+    ring = LinkedRing(20, trajectories([1]))
+    for traj_id in range(600):
+        ring.extend(trajectories([2], EndKind.CUT, first_id=traj_id))
+    assert len(ring.links.pending) <= 129
+
+
+@pytest.mark.parametrize("gone", [None, keys.TRAJ_IDS, keys.TRAJ_STEP, keys.COLLECTOR])
+@pytest.mark.parametrize("far", [False, True])
+def test_one_row_is_linked_as_a_batch_of_one_is(gone: str | None, far: bool) -> None:
+    rows = trajectories([3, 2, 4], [EndKind.TRUNCATED, EndKind.CUT, EndKind.TERMINATED])
+    rows[keys.MASK] = torch.tensor([1, 1, 1, 1, 1, 1, 0, 1, 1]).bool()
+    if far:
+        rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor([1, 1, 2, 1, 1, 1, 1, 1, 1]).unsqueeze(-1)
+    rows = rows if gone is None else rows.exclude(gone)
+    ring = LinkedRing(10, rows)
+    for number, row in enumerate(rows.unbind(0)):
+        one = ring.links.find_one(lambda key, row=row: row[key].numpy(), number)
+        many = ring.links.find(row.unsqueeze(0), Extent(1, 1, 1), range(number, number + 1))
+        assert (one.back == many.back).all()
+        assert (one.opened, list(one.taken)) == (many.opened, list(many.taken))
+        assert list(one.lasts) == list(many.lasts) or not row.get(keys.MASK)
+        ring.extend(row.unsqueeze(0))
+    if gone is None:
+        assert ring.live_links() == ring.expected()
+
+
+def test_revising_keeps_what_the_markers_allow_and_finds_what_they_name() -> None:
+    rows = trajectories([4, 3], EndKind.CUT)
+    ring = LinkedRing(10, rows)
+    ring.extend(rows)
+    changed = rows.clone()
+    changed[keys.NEXT_DONE][1] = True
+    ring.links.revise(Marks.of(changed, ring.links.keys), 0)
+    assert ring.links.back[:7].tolist() == [0, 1, 0, 1, 0, 1, 1]
+    ring.links.revise(Marks.of(rows, ring.links.keys), 0)
+    assert ring.links.back[:7].tolist() == [0, 1, 1, 1, 0, 1, 1]
+    assert set(ring.links.pending.values()) == {3, 6}
+
+
+def test_further_ids_cut_as_well() -> None:
+    rows = trajectories([4], EndKind.CUT)
+    rows["game"] = torch.tensor([1, 1, 2, 2])
+    found = MarkerKeys.of(RowSchema.from_tensordict(rows)).with_explicit(["game"], [])
+    links = Links(10, found)
+    assert links.find(rows, Extent.of((4,), 0), range(4)).back.tolist() == [0, 1, 0, 1]
+
+
+class Ring(RuleBasedStateMachine):
+    """Any order of writes by several producers; every pair of live rows is looked at."""
+
+    @initialize(capacity=st.integers(1, 40), lengths=st.lists(st.integers(1, 9), min_size=1))
+    def make(self, capacity: int, lengths: list[int]) -> None:
+        kinds = [EndKind(i % 3) for i in range(len(lengths))]
+        self.tapes = [
+            trajectories(lengths * 4, kinds * 4, first_id=100 * producer) for producer in range(3)
+        ]
+        self.ring = LinkedRing(capacity, self.tapes[0])
+        self.places = [0, 0, 0]
+
+    def _next(self, producer: int, count: int) -> TensorDict:
+        tape, place = self.tapes[producer], self.places[producer]
+        rows = tape[place : place + min(count, self.ring.ring.capacity)]
+        self.places[producer] += len(rows)
+        return rows
+
+    @rule(producer=st.integers(0, 2), count=st.integers(1, 12))
+    def extend(self, producer: int, count: int) -> None:
+        rows = self._next(producer, count)
+        if len(rows):
+            self.ring.extend(rows)
+
+    @rule(producer=st.integers(0, 2), count=st.integers(1, 7))
+    def lose(self, producer: int, count: int) -> None:
+        self._next(producer, count)
+
+    @rule(count=st.integers(1, 30), data=st.data())
+    def shuffled(self, count: int, data: st.DataObject) -> None:
+        rows = [row for producer in range(3) for row in self._next(producer, count).unbind(0)]
+        rows = rows[: self.ring.ring.capacity]
+        if rows:
+            order = data.draw(st.permutations(range(len(rows))))
+            self.ring.extend(TensorDict.stack([rows[i] for i in order]))
+
+    @rule()
+    def empty(self) -> None:
+        self.ring.ring.empty()
+        self.ring.links.forget()
+        self.ring.history += [None] * (self.ring.ring.published - len(self.ring.history))
+
+    @invariant()
+    def links_are_what_the_markers_say(self) -> None:
+        if hasattr(self, "ring"):
+            assert self.ring.live_links() == self.ring.expected()
+
+
+Ring.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestRing = Ring.TestCase
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_copies_of_steps_never_branch_and_never_break_a_rule(data: st.DataObject) -> None:
+    tape = trajectories([7, 5, 6], EndKind.CUT)
+    capacity = data.draw(st.integers(5, 60))
+    ring = LinkedRing(capacity, tape)
+    for _ in range(data.draw(st.integers(1, 6))):
+        rows = data.draw(st.lists(st.integers(0, 17), min_size=1, max_size=min(50, capacity)))
+        ring.extend(tape[torch.tensor(rows)])
+    links = ring.live_links()
+    assert len(set(links.values())) == len(links)
+    for later, earlier in links.items():
+        two = torch.stack([ring.history[earlier], ring.history[later]])
+        assert linked(list(enumerate(rows_of(two)))) == {1: 0}
+    waiting = set(range(ring.ring.first, ring.ring.published)) - set(links.values())
+    assert {n for n in ring.links.pending.values() if n >= ring.ring.first} <= waiting
+
+
+def test_the_distances_may_live_in_memory_made_elsewhere() -> None:
+    memory = np.zeros(6, dtype=np.int32)
+    ring = LinkedRing(6, trajectories([1]))
+    ring.links.back = memory
+    ring.extend(trajectories([2]))
+    assert memory.tolist() == [0, 1, 0, 0, 0, 0]

@@ -1,0 +1,984 @@
+"""A ring of compact rows beside a list that keeps both observations of every row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tensordict import TensorDict
+
+from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.rows import CompactRows
+from rl_slabs import Rows, RowSchema
+from rl_slabs.dtypes import carrier
+
+ID, STEP = ("collector", "traj_ids"), ("collector", "traj_step")
+STEPS = ("next", "steps_to_next_obs")
+OBSERVATIONS = {
+    "single": (torch.float32, (3,)),
+    "half": (torch.float16, (2,)),
+    "brain": (torch.bfloat16, (1,)),
+    "whole": (torch.int64, ()),
+    "flag": (torch.bool, (1,)),
+    "pixels": (torch.uint8, (5,)),
+    "frame": (torch.uint8, (3, 97)),
+    "field": (torch.float32, (7, 11)),
+    ("agents", "view"): (torch.float64, (2, 2)),
+}
+SMALL = ["single", "half", "brain", "whole", "flag", "pixels", ("agents", "view")]
+KINDS = st.sampled_from(
+    [
+        {},
+        {"by_tensors": True},
+        {"small": True},
+        {"small": True, "full": True},
+        {"small": True, "full": True, "beside": True},
+        {"small": True, "full": True, "beside": True, "by_tensors": True},
+    ]
+)
+
+
+def under_next(key):
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
+def observe(count, generator, values=3):
+    """Observations out of few, so that many are equal; NaN, -0.0 and 0.0 among the floats."""
+    leaves = {}
+    for key, (dtype, shape) in OBSERVATIONS.items():
+        chosen = torch.from_numpy(generator.integers(values, size=count))
+        menu = torch.tensor([0.0, -0.0, torch.nan] if dtype.is_floating_point else [0, 1, 0])
+        leaf = menu.to(dtype)[chosen].view(count, *[1] * len(shape)).expand(count, *shape).clone()
+        if shape and dtype.itemsize == 1 and shape[-1] > 1:
+            leaf[..., -1] = torch.from_numpy(generator.integers(2, size=count)).view(
+                count, *[1] * (len(shape) - 1)
+            )
+        leaves[key] = leaf
+    found = TensorDict({}, batch_size=[count])
+    for key, leaf in leaves.items():
+        found[key] = leaf
+    return found
+
+
+def bits(tensordict, keys):
+    """The bytes of each row, `[n]` of them."""
+    columns = []
+    for key in keys:
+        leaf = tensordict[key].contiguous()
+        flat = leaf.view(carrier(leaf.dtype)).numpy().reshape(len(leaf), -1)
+        columns.append(np.ascontiguousarray(flat).view(np.uint8))
+    whole = np.concatenate(columns, 1)
+    return [row.tobytes() for row in whole]
+
+
+class Ring:
+    """Rows of many producers in one ring, their model, and who continues whom."""
+
+    def __init__(
+        self, capacity, seed, *, n_step=1, by_tensors=False, small=False, full=False, beside=False
+    ):
+        self.capacity, self.n_step, self.full = capacity, n_step, full
+        names = SMALL if small else OBSERVATIONS
+        self.observations = {key: OBSERVATIONS[key] for key in names}
+        self.generator = np.random.default_rng(seed)
+        self.back = np.zeros(capacity, dtype=np.int32)
+        self.published, self.pending = 0, {}
+        schema = RowSchema.from_tensordict(self.cells([], [], [], []))
+        self.keys = list(schema)
+        self.rows = CompactRows.zeros(schema, capacity, back=self.back)
+        assert (self.rows.joined, self.rows.layout.apart) == (small, full)
+        if beside:
+            layout = self.rows.layout
+            rows, slots = Rows.zeros(layout.stored, capacity), SideTable(layout.side, capacity)
+            self.rows = CompactRows(layout, rows, slots, back=self.back)
+        if by_tensors:
+            go_by_tensors(self.rows)
+        self.model, self.missing = {}, set()
+
+    def cells(self, roots, nexts, names, steps):
+        count = len(names)
+        found = TensorDict({}, batch_size=[count])
+        root = torch.cat(roots) if roots else observe(0, self.generator)
+        following = torch.cat(nexts) if nexts else observe(0, self.generator)
+        for key in self.observations:
+            found[key], found[under_next(key)] = root[key], following[key]
+        found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64)
+        found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64)
+        found["next", "done"] = torch.zeros(count, 1, dtype=torch.bool)
+        if self.full:
+            found["padding"] = torch.zeros(count, 7, dtype=torch.uint8)
+        if self.n_step > 1:
+            found[STEPS] = torch.tensor(steps, dtype=torch.int64).view(count, 1)
+        return found
+
+    def extend(self, cells, *, drop_next=False):
+        """Write a batch; rows are continued by id and step, as markers say."""
+        count = len(cells)
+        numbers = range(self.published, self.published + count)
+        back = np.zeros(count, dtype=np.int32)
+        for row, number in enumerate(numbers):
+            name = int(cells[ID][row]), int(cells[STEP][row])
+            before = self.pending.pop((name[0], name[1] - 1), None)
+            if before is not None and before >= numbers.stop - self.capacity:
+                back[row] = number - before
+            self.pending[name] = number
+        positions = torch.arange(numbers.start, numbers.stop) % self.capacity
+        dropped = [under_next(key) for key in self.observations] if drop_next else []
+        given = cells.exclude(*dropped)
+        self.rows.write(positions, numbers, given, back)
+        self.back[positions.numpy()] = back
+        self.published = numbers.stop
+        self.rows.settle(numbers)
+        for row, number in enumerate(numbers):
+            self.model[number] = cells[row : row + 1].clone()
+            if drop_next:
+                self.missing.add(number)
+            before = number - int(back[row])
+            if back[row] and before in self.missing:
+                self.missing.discard(before)
+                for key in self.observations:
+                    self.model[before][under_next(key)] = cells[key][row : row + 1].clone()
+        for number in [n for n in self.model if n < self.published - self.capacity]:
+            del self.model[number]
+            self.missing.discard(number)
+
+    def update(self, numbers, cells):
+        """Write leaves of rows in place."""
+        chosen = torch.tensor(numbers)
+        positions = chosen % self.capacity
+        self.rows.update(positions, chosen, cells, self.back[positions.numpy()])
+        for row, number in enumerate(numbers):
+            for key in cells.keys(True, True):
+                self.model[number][key] = cells[key][row : row + 1].clone()
+            if under_next("single") in cells.keys(True, True):
+                self.missing.discard(number)
+
+    def clear(self):
+        """Drop every row; the next one lies at the start again."""
+        self.rows.clear()
+        self.model.clear()
+        self.missing.clear()
+        self.pending.clear()
+        self.published = -(-self.published // self.capacity) * self.capacity
+
+    def numbers(self):
+        return torch.tensor(sorted(self.model), dtype=torch.int64)
+
+    def expected(self, numbers):
+        rows = torch.cat([self.model[int(number)] for number in numbers])
+        for row, number in enumerate(numbers.tolist()):
+            if number in self.missing:
+                for key, (dtype, _) in self.observations.items():
+                    void = torch.nan if dtype.is_floating_point else 0
+                    rows[under_next(key)][row] = void
+        return rows
+
+    def check(self):
+        """Every row comes back bit for bit, whole and in part, by either path."""
+        numbers = self.numbers()
+        if not len(numbers):
+            return
+        numbers = numbers[torch.from_numpy(self.generator.permutation(len(numbers)))]
+        expected = self.expected(numbers)
+        positions = numbers % self.capacity
+        found = self.rows.read(positions)
+        assert bits(found, self.keys) == bits(expected, self.keys)
+        if self.rows.misses:
+            marks = [number in self.missing for number in numbers.tolist()]
+            assert found["collector", "next_missing"].tolist() == marks
+        assert bits(self.rows.gather(positions), self.keys) == bits(expected, self.keys)
+        if not self.rows.joined:
+            plan = self.rows._plan(None)
+            packed, arrays, _ = self.rows._gather.on_device(plan, positions)
+            by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
+            assert bits(by_tensors, self.keys) == bits(expected, self.keys)
+        some = [("next", list(self.observations)[-2]), "single", ("next", "half")]
+        assert bits(self.rows.read(positions, keys=some), some) == bits(expected, some)
+        self.check_slots(numbers)
+
+    def check_slots(self, numbers):
+        """Each slot has one owner, and nobody else's is in use."""
+        named = self.rows.successor[(numbers % self.capacity).numpy()]
+        slots = ~named[named < 0].astype(np.int64)
+        assert len(set(slots.tolist())) == len(slots) == self.rows.side.in_use()
+        assert (self.rows.side.owners[slots] == numbers.numpy()[named < 0]).all()
+
+
+def go_by_tensors(rows):
+    """Let compact rows on the CPU do everything as they do it on other devices."""
+    rows._on_cpu = rows._writer._on_cpu = rows.side._on_cpu = False
+    rows._writer.named = np.zeros(len(rows), dtype=np.int32)
+    rows.side.rows = Rows.zeros(rows.side.schema, 1)
+
+
+class Producer:
+    """One environment: a trajectory of observations, of which each is the next one before."""
+
+    def __init__(self, ring, values=3, length=9):
+        self.ring, self.values, self.length = ring, values, length
+        self.identity = 0
+        self.begin()
+
+    def begin(self):
+        count = int(self.ring.generator.integers(1, self.length + 1))
+        self.seen = observe(count + 1, self.ring.generator, self.values)
+        self.identity = int(self.ring.generator.integers(1 << 60))
+        self.step, self.count = 0, count
+
+    def rows(self, count):
+        """The next `count` rows, through the ends of trajectories."""
+        found = []
+        for _ in range(count):
+            if self.step == self.count:
+                self.begin()
+            ahead = min(self.ring.n_step, self.count - self.step)
+            root = self.seen[self.step : self.step + 1]
+            following = self.seen[self.step + ahead : self.step + ahead + 1]
+            if self.ring.generator.random() < 0.1:
+                following = observe(1, self.ring.generator)  # as behind a running normaliser
+            found.append((root, following, (self.identity, self.step), ahead))
+            self.step += 1
+        return found
+
+
+def joined(ring, rows):
+    roots, nexts, names, steps = zip(*rows, strict=True)
+    return ring.cells(list(roots), list(nexts), list(names), list(steps))
+
+
+class CompactMachine(RuleBasedStateMachine):
+    """Any order of what can be done to a ring, beside a list that keeps both observations."""
+
+    @initialize(
+        seed=st.integers(0, 1 << 30),
+        capacity=st.integers(1, 23),
+        producers=st.integers(1, 4),
+        kind=KINDS,
+    )
+    def begin(self, seed, capacity, producers, kind):
+        self.ring = Ring(capacity, seed, **kind)
+        self.producers = [Producer(self.ring) for _ in range(producers)]
+
+    @rule(each=st.integers(1, 9), interleaved=st.booleans(), missing=st.booleans())
+    def extend(self, each, interleaved, missing):
+        pieces = [one.rows(each) for one in self.producers]
+        if interleaved:
+            rows = [row for together in zip(*pieces, strict=True) for row in together]
+        else:
+            rows = [row for piece in pieces for row in piece]
+        # what does not fit is lost, as with a producer that nobody listened to
+        cells = joined(self.ring, rows[: self.ring.capacity])
+        self.ring.extend(cells, drop_next=missing and each % 3 == 0)
+
+    @rule(count=st.integers(1, 5), which=st.sampled_from(["roots", "nexts", "both", "one root"]))
+    def update(self, count, which):
+        alive = sorted(self.ring.model)
+        if not alive:
+            return
+        count = min(count, len(alive))
+        numbers = self.ring.generator.choice(alive, count, replace=False).tolist()
+        new, cells = observe(count, self.ring.generator), TensorDict({}, batch_size=[count])
+        one = list(self.ring.observations)[-2]
+        for key in self.ring.observations:
+            if which in ("roots", "both") or (which == "one root" and key == one):
+                cells[key] = new[key]
+            if which in ("nexts", "both"):
+                cells[under_next(key)] = new[key]
+        self.ring.update(numbers, cells)
+
+    @rule()
+    def write_back(self):
+        numbers = self.ring.numbers()
+        if len(numbers) and not self.ring.missing:
+            cells = self.ring.rows.read(numbers % self.ring.capacity)
+            self.ring.update(numbers.tolist(), cells.select(*self.ring.observations, "next"))
+
+    @rule()
+    def clear(self):
+        self.ring.clear()
+
+    @invariant()
+    def every_row_comes_back(self):
+        if hasattr(self, "ring"):
+            self.ring.check()
+
+
+TestCompactMachine = CompactMachine.TestCase
+TestCompactMachine.settings = settings(max_examples=25, stateful_step_count=15)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 1 << 30), st.integers(1, 23), st.integers(1, 4), st.integers(2, 5), KINDS)
+def test_next_observations_of_nstep_rows_come_back(seed, capacity, producers, n_step, kind):
+    ring = Ring(capacity, seed, n_step=n_step, **kind)
+    environments = [Producer(ring) for _ in range(producers)]
+    for each in (1, 3, 1, 7, 2):
+        pieces = [environment.rows(each) for environment in environments]
+        rows = [row for together in zip(*pieces, strict=True) for row in together]
+        ring.extend(joined(ring, rows[:capacity]))
+        ring.check()
+
+
+def rows_of(ring, count, **options):
+    return joined(ring, Producer(ring, **options).rows(count))
+
+
+def plain_batch(observation, following, ids, steps, extra=()):
+    count = len(observation)
+    found = TensorDict({"observation": observation, "next": {}}, batch_size=[count])
+    if following is not None:
+        found["next", "observation"] = following
+    found["next", "reward"] = torch.zeros(count, 1)
+    found[ID], found[STEP] = torch.tensor(ids), torch.tensor(steps)
+    for key, value in extra:
+        found[key] = value
+    return found
+
+
+def store(batch, capacity, keys=None, **options):
+    return CompactRows.zeros(RowSchema.from_tensordict(batch), capacity, keys=keys, **options)
+
+
+def put(rows, start, cells, back):
+    numbers = range(start, start + len(cells))
+    positions = torch.arange(start, start + len(cells)) % len(rows)
+    rows.write(positions, numbers, cells, np.array(back))
+    rows.settle(numbers)
+
+
+def test_rows_of_one_trajectory_take_one_slot():
+    ring = Ring(20, 0)
+    seen = observe(9, ring.generator)
+    rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(8)]
+    ring.extend(joined(ring, rows))
+    assert ring.rows.side.in_use() == 1
+    assert ring.rows.successor[:8].tolist() == [1] * 7 + [-1]
+
+
+@pytest.mark.parametrize("environments", [1, 3, 8])
+def test_environments_that_extend_one_step_at_a_time_take_one_slot_each(environments):
+    ring = Ring(40, 0)
+    seen = [observe(41, ring.generator) for _ in range(environments)]
+    for step in range(40 // environments):
+        rows = [
+            (one[step : step + 1], one[step + 1 : step + 2], (number, step), 1)
+            for number, one in enumerate(seen)
+        ]
+        ring.extend(joined(ring, rows))
+    assert ring.rows.side.in_use() == environments
+    ring.check()
+
+
+def test_a_successor_that_comes_any_number_of_extends_later_is_named():
+    ring = Ring(50, 0)
+    seen = observe(3, ring.generator)
+    ring.extend(joined(ring, [(seen[0:1], seen[1:2], (5, 0), 1)]))
+    for _ in range(4):
+        ring.extend(rows_of(ring, 7, length=1))
+    before = ring.rows.side.in_use()
+    ring.extend(joined(ring, [(seen[1:2], seen[2:3], (5, 1), 1)]))
+    assert ring.rows.successor[0] == 29
+    assert ring.rows.side.in_use() == before
+    ring.check()
+
+
+def test_negative_zero_is_not_zero_and_nan_is_nan():
+    root = torch.tensor([1.0, torch.nan, -0.0, 3.0])
+    following = torch.tensor([torch.nan, 0.0, 3.0, 4.0])
+    batch = plain_batch(root, following, [5] * 4, [0, 1, 2, 3])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1, 1, 1])
+    assert rows.successor[:4].tolist() == [1, -1, 1, -2]
+    found = rows.read(slice(0, 4))["next", "observation"]
+    assert found.view(torch.int32).tolist() == following.view(torch.int32).tolist()
+
+
+def test_a_nan_with_other_bits_is_another_observation():
+    payload = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+    root = torch.cat([torch.tensor([1.0]), payload])
+    batch = plain_batch(root, torch.tensor([torch.nan, 2.0]), [5, 5], [0, 1])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1])
+    assert rows.successor[0] < 0
+    assert rows.read(0)["next", "observation"].view(torch.int32).item() == 0x7FC00000
+
+
+def test_the_last_row_of_the_ring_names_the_first():
+    batch = plain_batch(torch.arange(5.0), torch.arange(1.0, 6), [5] * 5, list(range(5)))
+    rows = store(batch, 5)
+    put(rows, 0, batch, [0, 1, 1, 1, 1])
+    after = plain_batch(torch.tensor([5.0]), torch.tensor([9.0]), [5], [5])
+    put(rows, 5, after, [1])
+    assert rows.successor[4] == 1
+    index = torch.tensor([4, 0, 3])
+    assert rows.read(index)["next", "observation"].tolist() == [5.0, 9.0, 4.0]
+    assert rows.read(4)["next", "observation"] == 5.0
+
+
+def test_rows_that_lie_further_apart_than_most_are_found_round_the_end_of_the_ring():
+    root = torch.arange(6.0)
+    batch = plain_batch(root, root + 2, [0] * 6, [0] * 6)
+    rows = store(batch, 7)
+    put(rows, 0, batch, [0, 0, 2, 2, 2, 2])
+    after = plain_batch(torch.tensor([6.0, 7.0]), torch.tensor([8.0, 9.0]), [0, 0], [1, 1])
+    put(rows, 6, after, [2, 2])
+    assert rows.successor[5] == 2  # row 0, round the end
+    assert rows.read(torch.tensor([5, 4]))["next", "observation"].tolist() == [7.0, 6.0]
+
+
+def test_a_trajectory_as_long_as_the_ring_may_be_overwritten_whole():
+    ring = Ring(7, 0)
+    seen = observe(40, ring.generator)
+    for start in range(0, 35, 7):
+        rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(start, start + 7)]
+        ring.extend(joined(ring, rows))
+        ring.check()
+    assert ring.rows.side.in_use() == 1
+
+
+def test_rows_that_a_batch_itself_overwrites_are_not_named():
+    batch = plain_batch(torch.zeros(5), torch.zeros(5), [5] * 5, list(range(5)))
+    rows = store(batch, 5)
+    put(rows, 0, batch, [0, 1, 1, 1, 1])
+    put(rows, 5, batch, [1, 1, 1, 1, 1])
+    assert rows.successor.tolist() == [1, 1, 1, 1, -1]
+    assert rows.side.in_use() == 1
+
+
+def test_slots_of_overwritten_rows_are_used_again():
+    ring = Ring(12, 0)
+    for _ in range(30):
+        ring.extend(rows_of(ring, 4, length=1))  # no row ever follows another
+        ring.check()
+    assert ring.rows.side._words[0][0] == 12  # the slots that were ever touched
+
+
+def test_the_touched_slots_are_the_most_that_were_in_use_at_once():
+    ring = Ring(200, 0)
+    environments = [Producer(ring, length=20) for _ in range(4)]
+    most = 0
+    for _ in range(150):
+        ring.extend(joined(ring, [row for one in environments for row in one.rows(1)]))
+        most = max(most, ring.rows.side.in_use())
+    # a step is written before the slots of the step before are free
+    assert ring.rows.side._words[0][0] <= most + 4
+
+
+def test_what_a_refused_batch_would_have_changed_is_unchanged():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    put(rows, 0, batch, [0, 1, 1])
+    before = rows.read(slice(0, 3))
+    wrong = [
+        (batch.exclude(("next", "reward")), KeyError),
+        (batch.clone().set("more", torch.zeros(3)), KeyError),
+        (batch.clone().set("observation", torch.zeros(3).double()), TypeError),
+        (batch.clone().set("observation", torch.zeros(3, 2)), ValueError),
+    ]
+    for cells, error in wrong:
+        with pytest.raises(error):
+            rows.write(slice(0, 3), range(6, 9), cells, np.zeros(3))
+    assert (rows.read(slice(0, 3)) == before).all()
+    assert rows.side.in_use() == 1
+
+
+def test_a_row_out_of_range_is_refused():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    for index in (torch.tensor([2, 6]), torch.tensor([-1]), torch.tensor([0, 99])):
+        with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
+            rows.read(index)
+
+
+@pytest.mark.parametrize("place", [3, slice(1, 5), torch.tensor([[4, 0, 2], [1, 1, 3]])], ids=str)
+def test_rows_are_read_in_any_shape(place):
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    found = rows.read(place)
+    assert (found["next", "observation"] == batch["observation"][place] + 1).all()
+    assert found.batch_size == batch[place].batch_size
+    whole = rows.read(place, contiguous=True)
+    assert (whole == found).all()
+    assert whole["next", "observation"].is_contiguous()
+
+
+def test_no_rows_are_none():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    assert rows.read(torch.empty(0, dtype=torch.int64)).batch_size == (0,)
+
+
+def test_writing_a_leaf_of_a_sample_leaves_the_rows_and_other_leaves_alone():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    found = rows.read(torch.arange(6))
+    saved = found["observation"].sum() * torch.ones((), requires_grad=True)
+    found["next", "observation"].mul_(2)
+    saved.backward()  # the observation has a version of its own
+    assert (rows.read(slice(0, 6))["next", "observation"] == torch.arange(1.0, 7)).all()
+
+
+def test_markers_alone_are_read_without_the_side_table():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    assert rows._plan([ID, ("next", "reward")]).plain is not None
+    assert set(rows.read(slice(0, 2), keys=["collector"]).keys(True, True)) == {ID, STEP}
+
+
+@pytest.mark.parametrize("environments", [1, 4])
+def test_rows_of_interleaved_environments_find_their_own_next_observations(environments):
+    count = 40 * environments
+    root = torch.arange(count).float()
+    batch = plain_batch(root, root + environments, [0] * count, [0] * count)
+    rows = store(batch, count + environments)
+    put(rows, 0, batch, [0] * environments + [environments] * (count - environments))
+    for _ in range(3):
+        index = torch.randint(count, (32,))
+        assert (rows.read(index)["next", "observation"] == index + environments).all()
+    assert rows.side.in_use() == environments
+
+
+def test_nstep_rows_name_the_row_so_many_steps_further_on():
+    ring = Ring(40, 0, n_step=3)
+    seen = observe(31, ring.generator)
+    rows = [
+        (seen[t : t + 1], seen[min(t + 3, 30) : min(t + 3, 30) + 1], (5, t), min(3, 30 - t))
+        for t in range(30)
+    ]
+    for start in range(0, 30, 2):  # two rows an extend: every successor comes later
+        ring.extend(joined(ring, rows[start : start + 2]))
+    ring.check()
+    # the last three rows look at the observation behind the trajectory, which no row holds
+    assert ring.rows.successor[:27].tolist() == [3] * 27
+    assert ring.rows.side.in_use() == 3
+
+
+def test_nstep_rows_of_one_extend_are_linked_as_well():
+    ring = Ring(40, 0, n_step=4)
+    seen = observe(21, ring.generator)
+    rows = [
+        (seen[t : t + 1], seen[min(t + 4, 20) : min(t + 4, 20) + 1], (5, t), min(4, 20 - t))
+        for t in range(20)
+    ]
+    ring.extend(joined(ring, rows))
+    ring.check()
+    assert ring.rows.successor[:16].tolist() == [4] * 16
+
+
+def missing(rows, count):
+    found = rows.read(slice(0, count))
+    return found["collector", "next_missing"].tolist(), found["next", "observation"]
+
+
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 29, 70])
+def test_next_observations_that_no_row_holds_are_read_however_many_they_are(count):
+    batch = plain_batch(torch.arange(35.0), torch.arange(100.0, 135), [5] * 35, list(range(35)))
+    rows = store(plain_batch(batch["observation"], None, [5] * 35, [0] * 35), 70, ["observation"])
+    put(rows, 0, batch, [0] * 35)
+    index = torch.arange(35).repeat(2)[:count].flip(0)
+    assert rows.gather(index)["next", "observation"].tolist() == (100 + index).tolist()
+    put(rows, 35, batch.exclude(("next", "observation")), [0] * 35)
+    index = torch.arange(70).flip(0)[:count]  # those that came last have none at all
+    for found in (rows.gather(index), rows.read(index)):
+        following = found["next", "observation"]
+        assert torch.equal(found["collector", "next_missing"], index >= 35)
+        assert following[index >= 35].isnan().all()
+        assert following[index < 35].tolist() == (100 + index[index < 35]).tolist()
+
+
+def test_rows_without_next_observations_get_those_of_the_rows_that_follow():
+    batch = plain_batch(torch.arange(5.0), None, [5] * 5, list(range(5)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch[:3], [0, 1, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [False, False, True]
+    assert following[:2].tolist() == [1.0, 2.0]
+    assert following[2].isnan()
+    put(rows, 3, batch[3:], [1, 1])
+    marks, following = missing(rows, 5)
+    assert marks == [False] * 4 + [True]
+    assert following[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rows.side.in_use() == 0
+
+
+def test_a_missing_row_does_not_name_what_overwrote_its_predecessor():
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
+    rows = store(batch, 4, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1, 1])
+    put(rows, 4, batch, [1, 1, 1, 1])
+    marks, following = missing(rows, 4)
+    assert marks == [False, False, False, True]
+    assert following[:3].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_missing_row_that_looks_further_than_a_step_takes_no_neighbour(together):
+    extra = [(STEPS, torch.tensor([[1], [3], [1], [1]]))]
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)), extra)
+    rows = store(batch, 6, keys=["observation"])
+    if together:
+        put(rows, 0, batch, [0, 1, 1, 1])
+    else:
+        for row in range(4):
+            put(rows, row, batch[row : row + 1], [min(row, 1)])
+    marks, following = missing(rows, 4)
+    assert marks == [False, True, False, True]
+    assert following[::2].tolist() == [1.0, 3.0]
+
+
+def test_integers_that_are_missing_are_zero():
+    batch = plain_batch(torch.arange(1, 4, dtype=torch.uint8), None, [5] * 3, list(range(3)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 0, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [True, False, True]
+    assert following.tolist() == [0, 3, 0]
+
+
+def test_frames_that_are_missing_are_zero():
+    frames = torch.randint(1, 255, (3, 17, 19), dtype=torch.uint8)
+    batch = plain_batch(frames, None, [5] * 3, list(range(3)))
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 0, 1])
+    marks, following = missing(rows, 3)
+    assert marks == [True, False, True]
+    assert not following[0].any()
+    assert (following[1] == frames[2]).all()
+    plan = rows._plan(None)
+    index = torch.arange(3)
+    packed, arrays, _ = rows._gather.on_device(plan, index)
+    assert (
+        plan.unpack[False, False](packed, arrays, index.shape)["next", "observation"] == following
+    ).all()
+
+
+def test_batches_with_and_without_next_observations_may_follow_each_other():
+    whole = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(whole, 9)
+    put(rows, 0, whole, [0, 1, 1])
+    assert ("collector", "next_missing") not in rows.read(slice(0, 3)).keys(True)
+    put(rows, 3, plain_batch(torch.arange(3.0, 5), None, [5] * 2, [3, 4]), [1, 1])
+    put(rows, 5, plain_batch(torch.tensor([5.0]), torch.tensor([9.0]), [5], [5]), [1])
+    marks, following = missing(rows, 6)
+    assert marks == [False] * 6
+    assert following.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
+
+
+def test_a_sample_with_missing_rows_is_stored_again_as_such():
+    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
+    one, two = (store(batch, 8, keys=["observation"]) for _ in range(2))
+    put(one, 0, batch, [0, 1, 0, 1])
+    sample = one.read(slice(0, 4))
+    put(two, 0, sample, [0, 1, 0, 1])
+    assert missing(two, 4)[0] == [False, True, False, True]
+    assert torch.equal(missing(two, 4)[1], missing(one, 4)[1]) is False  # NaN is there
+    assert missing(two, 4)[1][::2].tolist() == [1.0, 3.0]
+
+
+def test_a_mark_that_rows_bring_along_is_kept():
+    mark = torch.tensor([True, False, False])
+    extra = [(("collector", "next_missing"), mark)]
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2], extra)
+    rows = store(batch, 8)
+    put(rows, 0, batch, [0, 1, 1])
+    assert missing(rows, 3)[0] == [True, False, False]
+    put(rows, 3, batch.exclude(("next", "observation")), [0, 0, 0])
+    assert rows.read(slice(3, 6))["collector", "next_missing"].tolist() == [True, True, True]
+
+
+def test_some_next_observations_without_the_others_are_refused():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    batch["more"], batch["next", "more"] = torch.zeros(3), torch.zeros(3)
+    rows = store(batch, 8)
+    with pytest.raises(KeyError, match="are missing while others are there"):
+        put(rows, 0, batch.exclude(("next", "more")), [0, 1, 1])
+
+
+def update(rows, positions, cells, back=None):
+    index = torch.tensor(positions)
+    back = np.zeros(len(index)) if back is None else back
+    rows.update(index, index, TensorDict(cells, batch_size=[len(index)]), np.array(back))
+
+
+def filled(capacity=9):
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, capacity)
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    return rows
+
+
+def observations(rows, count=6):
+    found = rows.read(slice(0, count))
+    return found["observation"].tolist(), found["next", "observation"].tolist()
+
+
+def test_an_observation_written_in_place_is_not_the_next_one_of_the_row_before():
+    rows = filled()
+    update(rows, [2], {"observation": torch.tensor([70.0])})
+    assert observations(rows) == ([0, 1, 70, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    assert rows.side.in_use() == 2
+
+
+def test_that_holds_whatever_the_links_of_the_markers_say_by_then():
+    rows = filled()
+    update(rows, [2], {"observation": torch.tensor([70.0])}, [0])
+    assert observations(rows)[1] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_next_observation_written_in_place_is_nobodys_observation():
+    rows = filled()
+    update(rows, [2], {("next", "observation"): torch.tensor([70.0])})
+    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 70, 4, 5, 6])
+
+
+def test_what_is_written_back_as_it_was_takes_no_more_room():
+    rows = filled()
+    found = rows.read(slice(0, 6)).select("observation", ("next", "observation"))
+    update(rows, list(range(6)), found.to_dict(), [0, 1, 1, 1, 1, 1])
+    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    assert rows.side.in_use() == 1
+
+
+def test_other_leaves_written_in_place_change_no_link():
+    rows = filled()
+    update(rows, [2, 3], {("next", "reward"): torch.ones(2, 1)})
+    assert rows.side.in_use() == 1
+    assert rows.read(slice(0, 6))["next", "reward"].flatten().tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_a_row_gets_a_next_observation_in_place_that_it_did_not_have():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1])
+    update(rows, [2], {("next", "observation"): torch.tensor([3.0])})
+    marks, following = missing(rows, 3)
+    assert (marks, following.tolist()) == ([False] * 3, [1.0, 2.0, 3.0])
+
+
+def test_a_sample_written_back_leaves_missing_rows_missing():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    rows = store(batch, 8, keys=["observation"])
+    put(rows, 0, batch, [0, 1, 1])
+    update(rows, [0, 1, 2], rows.read(slice(0, 3)).to_dict())
+    assert missing(rows, 3)[0] == [False, False, True]
+    mark = {("collector", "next_missing"): torch.tensor([True])}
+    with pytest.raises(ValueError, match="cannot be taken from them"):
+        update(rows, [0], {**mark, ("next", "observation"): torch.tensor([3.0])})
+
+
+def test_many_distances_are_as_right_as_few():
+    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    rows = store(batch, 9)
+    rows._writer._distances = None
+    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    update(rows, [3, 1], {"observation": torch.tensor([70.0, 80.0])})
+    assert observations(rows) == ([0, 80, 2, 70, 4, 5], [1, 2, 3, 4, 5, 6])
+
+
+def test_cleared_rows_give_every_slot_back():
+    rows = filled()
+    rows.clear()
+    assert rows.side.in_use() == 0
+    put(rows, 9, plain_batch(torch.arange(2.0), torch.arange(1.0, 3), [6, 6], [0, 1]), [0, 1])
+    assert observations(rows, 2) == ([0, 1], [1, 2])
+
+
+def test_slots_lost_by_a_killed_writer_are_found_when_they_are_needed():
+    batch = plain_batch(torch.arange(4.0), torch.arange(10.0, 14), [5] * 4, list(range(4)))
+    rows = store(batch, 4)
+    put(rows, 0, batch[:2], [0, 0])
+    rows.side.take(0, 2)  # taken by a writer that ended before any row named them
+    put(rows, 2, batch[2:], [0, 0])
+    assert rows.side.in_use() == 4
+    assert observations(rows, 4)[1] == [10, 11, 12, 13]
+
+
+def test_what_is_written_but_not_published_is_named_by_no_older_row():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 6)
+    put(rows, 0, batch[:1], [0])
+    rows.write(slice(1, 2), range(1, 2), batch[1:2], np.array([1]))  # and the writer ends here
+    assert rows.successor[0] < 0
+    other = plain_batch(torch.tensor([70.0]), torch.tensor([71.0]), [6], [0])
+    put(rows, 1, other, [0])
+    assert observations(rows, 2) == ([0, 70], [1, 71])
+
+
+def in_memory(kind):
+    """What `filled` returns, its slots behind its rows or apart from them."""
+    rows = filled()
+    if kind == "apart":
+        layout = rows.layout
+        rows = CompactRows(layout, Rows.zeros(layout.stored, 9), SideTable(layout.side, 9))
+        batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+        put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
+    assert rows.joined == (kind == "joined")
+    return rows
+
+
+def while_read(rows, act):
+    """Let something happen when what rows name was looked at and it was not read yet."""
+    name = "_named" if rows.joined else "on_cpu"
+    found = getattr(rows._gather, name)
+
+    def beside(*args):
+        if rows.joined:
+            named = found(*args).copy()
+            act()
+            return named
+        act()
+        return found(*args)
+
+    setattr(rows._gather, name, beside)
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_slot_that_is_somebody_elses_by_now_is_not_steady(kind):
+    rows = in_memory(kind)
+    index = torch.arange(6)
+    good, steady = rows.read_beside_writers(index, index)
+    assert steady.all()
+    assert (good == rows.read(index)).all()
+    rows.side.owners[~rows.successor[5]] = 70
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True] * 5 + [False]
+
+
+def go_on(rows):
+    put(rows, 6, plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6]), [1])
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_row_that_was_linked_while_it_was_read_is_not_steady(kind):
+    rows = in_memory(kind)
+    index = torch.arange(6)
+    while_read(rows, lambda: go_on(rows))
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_linking_alone_takes_no_bits_from_who_reads_meanwhile(kind):
+    rows = in_memory(kind)
+    index = torch.arange(6)
+    number = range(6, 7)
+    row = plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6])
+    rows.write(slice(6, 7), number, row, np.array([1]))
+    slot = ~rows.successor[5]
+    while_read(rows, lambda: rows.settle(number))
+    found, steady = rows.read_beside_writers(index, index, unmoved=lambda: True)
+    assert steady.all()
+    assert found["next", "observation"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert rows.successor[5] == 1
+    assert rows.side.owners[slot] < 0  # given back, but not filled again
+
+
+@pytest.mark.parametrize("kind", ["joined", "apart"])
+def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_steady(kind):
+    rows = in_memory(kind)
+    index = torch.arange(6)
+    while_read(rows, lambda: update(rows, [2], {"observation": torch.tensor([70.0])}))
+    _, steady = rows.read_beside_writers(index, index)
+    assert steady.tolist() == [True, False, True, True, True, True]
+
+
+def test_some_leaves_and_rows_of_any_shape_are_read_beside_writers():
+    rows = filled()
+    index = torch.tensor([[5, 0], [3, 3]])
+    key = ("next", "observation")
+    for unmoved in (None, lambda: True):
+        found, steady = rows.read_beside_writers(
+            index, index.flatten(), keys=[key], unmoved=unmoved
+        )
+        assert found[key].tolist() == [[6, 1], [4, 4]]
+        assert steady.all()
+    found, steady = rows.read_beside_writers(index, index.flatten(), keys=["observation"])
+    assert found["observation"].tolist() == [[5, 0], [3, 3]]
+    assert steady.all()
+
+
+def test_observations_that_only_stand_at_the_root_are_not_compacted():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    batch["done"] = batch["next", "done"] = torch.zeros(3, 1, dtype=torch.bool)
+    batch["reward"] = torch.zeros(3, 1)
+    batch["wide"], batch["next", "wide"] = torch.zeros(3, 1), torch.zeros(3, 2)
+    rows = store(batch, 5)
+    assert [pair.root for pair in rows.layout.pairs] == [("observation",)]
+
+
+def test_nothing_to_store_once_is_refused():
+    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
+    with pytest.raises(ValueError, match="nothing to store once"):
+        store(batch, 5)
+    with pytest.raises(KeyError):
+        store(batch, 5, keys=["nowhere"])
+
+
+def test_memory_is_four_bytes_a_row_and_one_frame_for_each_end():
+    frames = torch.zeros(401, 84, 84, 4, dtype=torch.uint8)
+    frames[:, 0, 0, 0] = torch.arange(401) % 251
+    batch = plain_batch(frames[:400], frames[1:], [0] * 200 + [1] * 200, [0] * 400)
+    rows = store(batch, 400)
+    back = [0] + [1] * 199
+    put(rows, 0, batch, back + back)
+    told = rows.explain(400)
+    once = rows.schema.nbytes - rows.layout.side.nbytes
+    assert told["row_bytes"] - once <= 8  # four bytes, on a row of whole words
+    assert told["side_slots"] == 2
+    assert told["linked_share"] == 398 / 400
+    assert (400 * told["row_bytes"] + 2 * rows.layout.side.nbytes) / (400 * once) <= 1.02
+
+
+def test_many_packed_rows_are_read_as_few_are():
+    count = 5000
+    steps = torch.arange(count + 1.0)
+    batch = plain_batch(steps[:-1], steps[1:], [5] * count, list(range(count)))
+    rows = store(batch, count)
+    put(rows, 0, batch, [0] + [1] * (count - 1))
+    index = torch.randint(count, (40_000,))
+    assert rows.joined
+    for found in (rows.gather(index), rows.gather(index[:7]), rows.read(index)):
+        assert (found["next", "observation"] == index[: len(found)] + 1).all()
+
+
+def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
+    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
+    rows = store(batch, 3)
+    put(rows, 0, batch, [0, 1, 0])
+    assert rows.successor.tolist() == [1, -1, -2]
+    assert rows._writer.named.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 behind 3 rows
+    assert rows.side.space.shape == (7, rows.layout.stored.row_bytes // 8)
+
+
+def test_more_rows_than_can_be_named_are_refused():
+    schema = RowSchema({"observation": (torch.float32, (1,))})
+    with pytest.raises(ValueError, match="at most 1073741823 rows, got 1073741824"):
+        CompactRows.zeros(schema, 1 << 30, keys=["observation"])
+
+
+DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float64, torch.complex128]
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), max_size=5))
+@settings(max_examples=60)
+def test_the_name_of_the_successor_takes_no_more_than_its_own_bytes(leaves):
+    """Beside the bytes of the same rows without it, whatever their padding."""
+    observation = (torch.float32, (3,))
+    others = {str(place): (dtype, (size,)) for place, (dtype, size) in enumerate(leaves)}
+    once = RowSchema({"observation": observation, **others})
+    rows = CompactRows.zeros(
+        RowSchema(
+            {
+                ("next", "observation"): observation,
+                **{key: (once[key].dtype, once[key].shape) for key in once},
+            }
+        ),
+        5,
+    )
+    assert once.nbytes <= rows.explain(0)["row_bytes"] <= once.nbytes + 4

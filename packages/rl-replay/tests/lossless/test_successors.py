@@ -1,0 +1,91 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_replay.lossless.bitwise import same_bits, same_bits_on_device, same_rows
+from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
+
+
+@st.composite
+def chains(draw):
+    """How far back each row of a batch goes on, no two rows going on from one; and its steps."""
+    count = draw(st.integers(0, 12))
+    back, followed = [], set()
+    for row in range(count):
+        distance = draw(st.sampled_from([0, 1, 1, 1, 2, 3, 20]))
+        if row - distance in followed:
+            distance = 0
+        if distance:
+            followed.add(row - distance)
+        back.append(distance)
+    steps = [draw(st.integers(1, 4)) for _ in range(count)]
+    return np.array(back, dtype=np.int64), np.array(steps, dtype=np.int64)
+
+
+def by_hand(back, steps):
+    following = {
+        row - distance: row for row, distance in enumerate(back.tolist()) if 0 < distance <= row
+    }
+    found = []
+    for row, count in enumerate(steps.tolist()):
+        place = row
+        for _ in range(count):
+            place = following.get(place, -1)
+        found.append(place)
+    return found
+
+
+@given(chains())
+def test_the_row_so_many_steps_further_on_is_found(drawn):
+    back, steps = drawn
+    assert successors(back, steps).tolist() == by_hand(back, steps)
+    assert successors(back).tolist() == by_hand(back, np.ones_like(steps))
+
+
+def test_padding_follows_nothing():
+    assert successors(np.array([0, -1, -1])).tolist() == [-1, -1, -1]
+
+
+@given(chains(), st.integers(0, 1 << 20))
+def test_equal_rows_are_those_with_equal_bytes(drawn, seed):
+    back, steps = drawn
+    target, count = successors(back, steps), len(back)
+    generator = np.random.default_rng(seed)
+    menu = np.array([0.0, -0.0, np.nan])
+    roots = [menu[generator.integers(3, size=(count, 1))], generator.integers(2, size=(count, 2))]
+    nexts = [menu[generator.integers(3, size=(count, 1))], generator.integers(2, size=(count, 2))]
+    expected = [
+        place >= 0
+        and all(o[place].tobytes() == x[row].tobytes() for o, x in zip(roots, nexts, strict=True))
+        for row, place in enumerate(target.tolist())
+    ]
+    assert equal_within(roots, nexts, target).tolist() == expected
+    tensors = ([torch.from_numpy(leaf) for leaf in side] for side in (roots, nexts))
+    assert equal_within_on_device(*tensors, target).tolist() == expected
+
+
+def test_rows_of_every_size_are_compared_to_the_last_byte():
+    for nbytes in (0, 1, 2, 3, 4, 6, 8, 12, 24, 129, 1024, 4104):
+        one = np.zeros((5, nbytes), dtype=np.uint8)
+        two = one.copy()
+        if nbytes:
+            two[1, 0] = two[3, -1] = 1
+        expected = [True, not nbytes, True, not nbytes, True]
+        assert same_bits(one, two).tolist() == expected
+        assert same_bits(one[:, ::-1], two[:, ::-1]).tolist() == expected
+        tensors = torch.from_numpy(one), torch.from_numpy(two)
+        assert same_bits_on_device(*tensors).tolist() == expected
+
+
+def test_rows_without_dimensions_are_compared():
+    one, two = np.array([1, 2, 3]), np.array([1, 0, 3])
+    assert same_bits(one, two).tolist() == [True, False, True]
+
+
+def test_rows_gathered_in_pieces_are_all_compared():
+    frames = np.zeros((9, 1 << 18), dtype=np.uint8)  # four to a piece
+    others = frames.copy()
+    others[7, -1] = 1
+    rows = np.arange(9)
+    assert same_rows(frames, rows, others, rows).tolist() == [True] * 7 + [False, True]

@@ -1,0 +1,1 @@
+"""Private, shared and mapped memory."""

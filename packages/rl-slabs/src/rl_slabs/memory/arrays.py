@@ -1,0 +1,308 @@
+"""Several named arrays in one private, shared or mapped block of memory."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_slabs.memory.allocation import require_memory, take_space
+from rl_slabs.memory.lazy_file import LazyFile
+from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
+
+Layout = Mapping[str, tuple[str, Sequence[int]]]
+"""Name to dtype, as numpy spells it, and shape."""
+
+ALIGNMENT = 64
+"""Every array begins at a multiple of this many bytes: a cache line."""
+
+_MAGIC = b"RL-ARRAY"
+_VERSION = 1
+_PAGE = 4096
+_HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of the JSON
+
+
+class Arrays(Mapping[str, NDArray[Any]]):
+    """A mapping from names to arrays, which begin as zeros and lie in one block.
+
+    Make one with `Arrays.private` (this process), `Arrays.shared` (any process that is given it)
+    or `Arrays.mapped` (a file); open a file again with `Arrays.open`. Shared and mapped ones are
+    handed to another process by passing them, as a slab is. Nothing in them locks.
+
+    The memory is let go of when the last array into it is gone.
+
+    Attributes:
+        kind: "private", "shared" or "mapped".
+
+    Example:
+        >>> import pickle
+        >>> counters = Arrays.shared({"words": ("int64", (2, 3)), "free": ("int32", (5,))})
+        >>> pickle.loads(pickle.dumps(counters))["words"][1, 2] = 7
+        >>> counters["words"].sum()
+        np.int64(7)
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        block: NDArray[np.uint8],
+        *,
+        kind: Literal["private", "shared", "mapped"] = "private",
+        file: LazyFile | None = None,
+    ) -> None:
+        self.kind = kind
+        self._layout = _checked(layout)
+        self._file = file
+        self._arrays: dict[str, NDArray[Any]] = {}
+        for name, place in _places(self._layout).items():
+            dtype, shape = self._layout[name]
+            flat = block[place : place + _nbytes(dtype, shape)].view(dtype)
+            self._arrays[name] = flat.reshape(shape)
+
+    @classmethod
+    def private(cls, layout: Layout) -> Self:
+        """Arrays for the threads of this process; memory is taken when it is touched.
+
+        Raises:
+            TypeError: A dtype that is no plain number.
+            ValueError: A negative length, or no array at all.
+            OSError: Too little memory.
+
+        Example:
+            >>> Arrays.private({"free": ("int32", (5,))})["free"]
+            array([0, 0, 0, 0, 0], dtype=int32)
+        """
+        layout = _checked(layout)
+        require_memory(_total(layout), _wanted(layout))
+        room = np.zeros(_total(layout) + ALIGNMENT, dtype=np.uint8)
+        skip = -room.ctypes.data % ALIGNMENT
+        return cls(layout, room[skip:])
+
+    @classmethod
+    def shared(cls, layout: Layout, *, sparse: bool = False) -> Self:
+        """Arrays for every process that is given them.
+
+        Args:
+            layout: Name to dtype and shape.
+            sparse: Take memory when it is touched, for arrays of which little is used. Should
+                there be too little then, the system ends a process; otherwise this call fails.
+
+        Raises:
+            TypeError: A dtype that is no plain number.
+            ValueError: A negative length, or no array at all.
+            OSError: Too little memory.
+
+        Example:
+            >>> Arrays.shared({"free": ("int32", (5,))}).kind
+            'shared'
+        """
+        return cls.in_file(layout, LazyFile.shared("rl-arrays"), sparse=sparse)
+
+    @classmethod
+    def mapped(cls, layout: Layout, path: str | os.PathLike[str]) -> Self:
+        """Arrays in a new file.
+
+        Raises:
+            TypeError: A dtype that is no plain number.
+            ValueError: A negative length, or no array at all.
+            OSError: Too little space, or a file that is there already.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Arrays.mapped({"free": ("int32", (5,))}, f"{folder}/a").kind
+            'mapped'
+        """
+        layout = _checked(layout)
+        file = LazyFile.mapped(path)
+        try:
+            return cls.in_file(layout, file)
+        except BaseException:
+            os.unlink(path)
+            raise
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """The arrays that a file holds.
+
+        Raises:
+            ValueError: No arrays, of another version or byte order, altered, or cut short.
+            OSError: No such file, no permission, or holes in it that the disk cannot fill.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = Arrays.mapped({"free": ("int32", (5,))}, f"{folder}/a")
+            ...     list(Arrays.open(f"{folder}/a"))
+            ['free']
+        """
+        return cls._over(LazyFile.open(path), fill_holes=True)
+
+    @classmethod
+    def in_file(cls, layout: Layout, file: LazyFile, *, sparse: bool = False) -> Self:
+        """Arrays in a file that whoever comes first fills; the others get the same ones.
+
+        Args:
+            layout: Name to dtype and shape.
+            file: Filled already, or to be filled now.
+            sparse: As for `shared`.
+
+        Raises:
+            TypeError: A dtype that is no plain number.
+            ValueError: A negative length, no array at all, or the file has other arrays.
+            OSError: Too little memory or disk.
+            TimeoutError: A process that was stopped while it filled the file blocks the others.
+
+        Example:
+            >>> file = LazyFile.shared("an example")
+            >>> Arrays.in_file({"free": ("int32", (5,))}, file)["free"][3] = 7
+            >>> Arrays.in_file({"free": ("int32", (5,))}, file)["free"][3]
+            np.int32(7)
+        """
+        layout = _checked(layout)
+        file.fill(_head(layout), _total(layout), _wanted(layout), sparse=sparse)
+        made = cls._over(file)
+        if made._layout != layout:
+            raise ValueError(
+                f"the arrays were made as {made._layout}, not as {layout}: ask for the same."
+            )
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return _total(self._layout)
+
+    def close(self) -> None:
+        """Let go of the block; once more is nothing. Arrays that are still held stay.
+
+        Example:
+            >>> Arrays.private({"free": ("int32", (5,))}).close()
+        """
+        self._arrays = {}
+        if self._file is not None:
+            self._file.close()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._file is None:
+            raise TypeError(
+                "private arrays stay in their process: make them with Arrays.shared or "
+                "Arrays.mapped to hand them to another one."
+            )
+        return type(self)._over, (self._file,)
+
+    def __repr__(self) -> str:
+        return f"Arrays({self.kind}, {', '.join(self)})"
+
+    @classmethod
+    def _over(cls, file: LazyFile, *, fill_holes: bool = False) -> Self:
+        layout = _read_layout(file)
+        if fill_holes:
+            # a copied file may have holes where the arrays were zero
+            take_space(file.fileno(), _total(layout), _wanted(layout))
+        memory = mmap.mmap(file.fileno(), _total(layout))
+        if file.kind == "mapped":
+            memory.madvise(mmap.MADV_RANDOM)
+        block = np.frombuffer(memory, dtype=np.uint8)
+        return cls(layout, block, kind=file.kind, file=file)
+
+
+def _checked(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if not layout:
+        raise ValueError("expected at least one array, got none: name it, its dtype and its shape.")
+    plain = {}
+    for name, (dtype, shape) in layout.items():
+        found = np.dtype(dtype)
+        if found.kind not in "biufc" or not found.isnative:
+            raise TypeError(f"array {name!r}: expected a dtype of plain numbers, got {dtype!r}.")
+        if any(length < 0 for length in shape):
+            raise ValueError(f"array {name!r}: expected lengths of 0 and more, got {tuple(shape)}.")
+        plain[name] = (found.name, tuple(map(int, shape)))
+    return plain
+
+
+def _nbytes(dtype: str, shape: Sequence[int]) -> int:
+    return np.dtype(dtype).itemsize * prod(shape)
+
+
+def _places(layout: Layout) -> dict[str, int]:
+    """Where each array begins."""
+    place = -(-(_HEAD.size + len(_text(layout))) // _PAGE) * _PAGE
+    places = {}
+    for name, (dtype, shape) in layout.items():
+        places[name] = place
+        place += -(-_nbytes(dtype, shape) // ALIGNMENT) * ALIGNMENT
+    return places
+
+
+def _total(layout: Layout) -> int:
+    name, place = list(_places(layout).items())[-1]
+    return place + -(-_nbytes(*layout[name]) // ALIGNMENT) * ALIGNMENT
+
+
+def _wanted(layout: Layout) -> str:
+    return f"a block of the arrays {', '.join(layout)}"
+
+
+def _text(layout: Layout) -> bytes:
+    plain = {"byteorder": sys.byteorder, "arrays": {n: [d, [*s]] for n, (d, s) in layout.items()}}
+    return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def _head(layout: Layout) -> bytes:
+    text = _text(layout)
+    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(text), len(text)) + text
+
+
+def _read_layout(file: LazyFile) -> dict[str, tuple[str, tuple[int, ...]]]:
+    descriptor, name = file.fileno(), file.path or "the memory"
+    size = os.fstat(descriptor).st_size
+    start = os.pread(descriptor, _HEAD.size, 0)
+    if start[: len(_MAGIC)] != _MAGIC or len(start) < _HEAD.size:
+        raise ValueError(
+            f"{name} holds no arrays: expected it to begin with {_MAGIC!r}, got {start[:8]!r}. "
+            "Its creation was cut off, or it is another file."
+        )
+    _, version, checksum, length = _HEAD.unpack(start)
+    if version != _VERSION:
+        raise ValueError(
+            f"{name} has format {version} of arrays, this version reads {_VERSION}. Read it with "
+            "the rl-slabs that wrote it."
+        )
+    text = os.pread(descriptor, min(length, HEAD_LIMIT), _HEAD.size)
+    if len(text) != length or zlib.crc32(text) != checksum:
+        raise ValueError(f"the head of {name} was altered: its checksum differs. Restore it.")
+    plain = parsed_head(text, name)
+    if plain.get("byteorder") != sys.byteorder:
+        raise ValueError(
+            f"{name} was written {plain.get('byteorder')}-endian, this machine is "
+            f"{sys.byteorder}-endian. Read it on such a machine."
+        )
+    try:
+        layout = _checked({key: (dtype, tuple(s)) for key, (dtype, s) in plain["arrays"].items()})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"the head of {name} names no arrays: {error}") from error
+    if size != _total(layout):
+        raise ValueError(
+            f"{name} was cut short or appended to: expected {_total(layout)} bytes, got {size}. "
+            "Restore it from a copy."
+        )
+    return layout

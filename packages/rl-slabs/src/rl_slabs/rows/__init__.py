@@ -1,0 +1,1 @@
+"""Rows: packed leaves, written and gathered."""

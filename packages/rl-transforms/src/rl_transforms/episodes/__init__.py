@@ -1,0 +1,1 @@
+"""Trackers, primers, resets and ends of episodes."""

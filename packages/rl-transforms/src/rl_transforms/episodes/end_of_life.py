@@ -1,0 +1,188 @@
+"""Lives that are lost inside an episode."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, next_key, sibling
+from rl_specs import Binary, Composite
+from rl_transforms.entries import missing, with_entries
+from rl_transforms.episodes.groups import group_mask
+from rl_transforms.transform import Transform, with_specs
+
+
+class EndOfLife(Transform):
+    """Marks the steps that cost a life, without ending the episode.
+
+        end_of_life[t] = lives[t + 1] < lives[t], or done
+
+    In an environment it writes ``("next", eol_key)`` and resets nothing: the flag is an
+    observation, not a done flag. On sampled rows it writes the same from the lives in them, where
+    it is not there yet. With `mark_done`, in a buffer only, they also end there: ``terminated`` and
+    ``done`` are set, so that a learner takes a life for an episode, while the stored rows stay as
+    the environment made them. A step that was truncated stays so.
+
+    Args:
+        eol_key: the flag, bool in the shape of the done flag.
+        lives_key: how many lives are left, a number ``[*B]`` or ``[*B, 1]`` that the environment
+            shows.
+        done_key: the done flag of the group that has these lives.
+        mark_done: end rows on the way out of a buffer.
+
+    Raises:
+        TypeError: a key is none.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> root = TensorDict({"lives": torch.tensor([3, 3])}, [2])
+        >>> no = torch.zeros(2, 1, dtype=torch.bool)
+        >>> after = TensorDict({"lives": torch.tensor([3, 2]), "done": no}, [2])
+        >>> after = EndOfLife().step(root, after)
+        >>> after["end-of-life"].flatten().tolist(), after["done"].flatten().tolist()
+        ([False, True], [False, False])
+    """
+
+    def __init__(
+        self,
+        eol_key: NestedKey = "end-of-life",
+        lives_key: NestedKey = "lives",
+        done_key: NestedKey = keys.DONE,
+        mark_done: bool = False,
+    ) -> None:
+        super().__init__([lives_key], [eol_key])
+        keys.as_tuple(done_key)
+        self.eol_key, self.lives_key, self.done_key = eol_key, lives_key, done_key
+        self.mark_done = mark_done
+        if mark_done:  # an environment that says done is reset
+            self.places = frozenset({"buffer"})
+        self._shape: torch.Size | None = None
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Mark the steps of sampled rows, and end them there where that was asked for.
+
+        Args:
+            batch: TED rows ``[*B]`` or ``[*B, T]``.
+
+        Returns:
+            The rows with bool ``("next", eol_key)``.
+
+        Raises:
+            KeyError: lives or done flags are missing.
+        """
+        marked = self._marked(batch)
+        if not self.mark_done:
+            return marked
+        lost: Tensor = marked[next_key(self.eol_key)]
+        changes: dict[NestedKey, Tensor] = {}
+        for name in (keys.TERMINATED, keys.DONE):
+            key = next_key(sibling(self.done_key, name))
+            flag = batch.get(key, None)
+            if flag is None:
+                raise missing(self, key, batch)
+            ended = lost
+            if name == keys.TERMINATED:  # what was truncated there was not a life lost
+                truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
+                ended = lost if truncated is None else lost & ~truncated
+            changes[key] = flag | ended
+        return with_entries(marked, changes)
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Write the flag of rows that have lost no life yet.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root with the flag; rows outside the mask keep theirs.
+
+        Raises:
+            KeyError: the lives are missing.
+        """
+        lives, kept = self._lives(root, self.lives_key), root.get(self.eol_key, None)
+        if mask is not None and kept is not None:
+            gone = group_mask(mask, kept.shape, kept.device)
+            return with_entries(root, {self.eol_key: kept.masked_fill(gone, value=False)})
+        done = root.get(self.done_key, None)
+        shape = self._shape if done is None else done.shape
+        fresh = torch.zeros(shape or (*root.batch_size, 1), dtype=torch.bool, device=lives.device)
+        return with_entries(root, {self.eol_key: fresh})
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Mark a step that cost a life.
+
+        Args:
+            root: ``[*B]`` with the lives before it.
+            after: ``[*B]`` with those behind it, and the done flag.
+
+        Returns:
+            The new ``after``.
+
+        Raises:
+            KeyError: lives or the done flag are missing.
+        """
+        before, behind = (self._lives(one, self.lives_key) for one in (root, after))
+        lost = self._lost(before, behind, after, self.done_key)
+        return with_entries(after, {self.eol_key: lost})
+
+    def transform_done_spec(self, spec: Composite) -> Composite:
+        """Learn the shape of the flag; the spec itself stays as it is.
+
+        Raises:
+            KeyError: there is no such done flag.
+        """
+        if self.done_key not in spec:
+            names = list(spec.keys(include_nested=True, leaves_only=True))
+            msg = f"EndOfLife: there is no done flag {self.done_key!r}: there are {names}."
+            raise KeyError(msg)
+        self._shape = spec[self.done_key].shape
+        return spec
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Add the flag.
+
+        Raises:
+            KeyError: the environment shows no lives.
+            ValueError: there is not one number of lives for each done flag.
+        """
+        if self.lives_key not in spec:
+            names = list(spec.keys(include_nested=True, leaves_only=True))
+            msg = (
+                f"EndOfLife: the environment shows no {self.lives_key!r}: it shows {names}. Let it "
+                "show its lives, as an entry of its info."
+            )
+            raise KeyError(msg)
+        lives = spec[self.lives_key].shape
+        shape = torch.Size((*spec.shape, 1)) if self._shape is None else self._shape
+        if lives not in (shape, shape[:-1]):
+            msg = (
+                f"EndOfLife: expected one number for each done flag {list(shape)}: "
+                f"{self.lives_key!r} has {list(lives)}."
+            )
+            raise ValueError(msg)
+        return with_specs(spec, {self.eol_key: Binary(shape=shape, dtype=torch.bool)})
+
+    def _marked(self, batch: TensorDictBase) -> TensorDictBase:
+        if batch.get(next_key(self.eol_key), None) is not None:
+            return batch
+        before = self._lives(batch, self.lives_key)
+        behind = self._lives(batch, next_key(self.lives_key))
+        lost = self._lost(before, behind, batch, next_key(self.done_key))
+        return with_entries(batch, {next_key(self.eol_key): lost})
+
+    def _lost(
+        self, before: Tensor, behind: Tensor, batch: TensorDictBase, done_key: NestedKey
+    ) -> Tensor:
+        done: Tensor | None = batch.get(done_key, None)
+        if done is None:
+            raise missing(self, done_key, batch)
+        return (behind < before).reshape(done.shape) | done
+
+    def _lives(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
+        lives: Tensor | None = batch.get(key, None)
+        if lives is None:
+            raise missing(self, key, batch)
+        return lives

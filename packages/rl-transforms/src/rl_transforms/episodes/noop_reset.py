@@ -1,0 +1,180 @@
+"""Episodes that begin after some steps without an action."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout.keys import NestedKey, as_key, as_tuple
+from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+from rl_transforms.arguments import check_whole
+from rl_transforms.entries import with_entries
+from rl_transforms.episodes.env_driver import Driven, Driver
+
+
+class NoopReset(Driver):
+    """Takes a random number of steps that do nothing, from 1 to `noops`, after every reset.
+
+    So that episodes begin in different states. The steps are taken in the environment itself,
+    beneath all transforms wherever this one stands among them: what they give is in no rollout, and
+    trackers begin behind them. An episode that ends on the way is reset, and what is left of the
+    steps follows. In a partial reset the other rows stand still.
+
+    Each row draws a number of its own from a generator that `env.set_seed` seeds, or that is seeded
+    by torch's global one when it is first used. The generator is part of `state_dict`.
+
+    Args:
+        noops: most steps to take, at least 1.
+        random: take a random number; otherwise always `noops`.
+        noop_action: what does nothing: a tensor in the form of an environment's action, without or
+            with batch dimensions; the first choice of a discrete action where None. By key where
+            there are several actions.
+
+    Raises:
+        ValueError: `noops` is less than 1.
+
+    Example:
+        >>> NoopReset(noops=30).noops
+        30
+    """
+
+    drives = "reset"
+
+    def __init__(
+        self,
+        noops: int = 30,
+        random: bool = True,
+        *,
+        noop_action: Tensor | dict[NestedKey, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        check_whole("noops", noops, 1, " Leave the transform out.")
+        self.noops, self.random, self.noop_action = noops, random, noop_action
+        self._state: Tensor | None = None  # of the generator, once it was used
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Leave rows as they are: the steps are taken while they are played."""
+        return batch
+
+    def drive_reset(
+        self, env: Driven, root: TensorDictBase, mask: Tensor | None = None
+    ) -> TensorDictBase:
+        """Take steps that do nothing, in the rows that were reset.
+
+        Args:
+            env: the environment.
+            root: ``[*B]``, after its reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root behind these steps.
+        """
+        actions = self.actions(env.full_action_spec)
+        left = self._drawn(env.batch_size)
+        if mask is not None:
+            left = left.masked_fill(~mask.cpu(), 0)
+        while bool((rows := left > 0).any()):
+            acted = with_entries(root, actions)
+            after = env.step_rows(acted, rows)
+            further = env.following(acted, after)
+            over = env.over(after) & rows.to(root.device or "cpu")
+            if bool(over.any()):
+                further = env.reset_rows(further, over)
+            root = env.merge(root, further, rows.to(root.device or "cpu"))
+            left = left - 1
+        return root
+
+    def actions(self, spec: Composite) -> dict[NestedKey, Tensor]:
+        """Make the actions that do nothing.
+
+        Args:
+            spec: of all actions ``[*B]``.
+
+        Returns:
+            An action for each key.
+
+        Raises:
+            ValueError: one is no discrete choice and none was given; or what was given lies
+                outside its spec, or is for no action.
+        """
+        names = list(spec.keys(include_nested=True, leaves_only=True))
+        given = self.noop_action
+        if not isinstance(given, dict):
+            given = {} if given is None else {names[0]: given}
+        known = {as_tuple(key): value for key, value in given.items()}
+        for key in known.keys() - {as_tuple(name) for name in names}:
+            msg = f"NoopReset: there is no action {as_key(key)!r}: there are {names}."
+            raise ValueError(msg)
+        made: dict[NestedKey, Tensor] = {}
+        for name in names:
+            made[name] = _action(name, spec[name], known.get(as_tuple(name)))
+        return made
+
+    def seed(self, seed: int) -> None:
+        """Start the random numbers anew."""
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    def transform_action_spec(self, spec: Composite) -> Composite:
+        """Refuse actions of which none is known to do nothing, ahead of the first reset.
+
+        Raises:
+            ValueError: as for `actions`.
+        """
+        self.actions(spec)
+        return spec
+
+    def extra_repr(self) -> str:
+        """Say how many steps."""
+        return f"noops={self.noops}, random={self.random}"
+
+    def _drawn(self, shape: torch.Size) -> Tensor:
+        """How many steps each row takes."""
+        if not self.random:
+            return torch.full(shape, self.noops)
+        if self._state is None:
+            self.seed(int(torch.randint(2**62, ())))
+        assert self._state is not None
+        generator = torch.Generator()
+        generator.set_state(self._state)
+        drawn = torch.randint(1, self.noops + 1, shape, generator=generator)
+        self._state = generator.get_state()
+        return drawn
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """The state of the generator, where it was used."""
+        return {} if self._state is None else {"generator": self._state.clone()}
+
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        """Go on with what `get_extra_state` returned."""
+        self._state = state["generator"].clone() if state else None
+
+
+def _action(name: NestedKey, spec: TensorSpec, given: Tensor | None) -> Tensor:
+    """One action that does nothing, of the shape of its spec."""
+    if given is None:
+        if isinstance(spec, MultiCategorical | MultiOneHot) or not isinstance(
+            spec, Categorical | OneHot
+        ):
+            msg = (
+                f"NoopReset: nothing says which {as_key(as_tuple(name))!r} does nothing, as the "
+                f"first choice of a Categorical or OneHot would: it is a {type(spec).__name__}. "
+                "Pass noop_action=."
+            )
+            raise ValueError(msg)
+        first = torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
+        if isinstance(spec, OneHot):
+            first[..., 0] = 1
+        return first
+    action = given.to(spec.device or "cpu")
+    if action.dtype != spec.dtype or action.shape != spec.shape[spec.ndim - action.ndim :]:
+        msg = (
+            f"NoopReset: noop_action for {name!r}: expected {list(spec.shape)} or the last of "
+            f"these, {spec.dtype}: got {list(action.shape)}, {action.dtype}."
+        )
+        raise ValueError(msg)
+    whole = action.expand(spec.shape).clone()
+    if not spec.is_in(whole):
+        msg = f"NoopReset: noop_action {given.tolist()} for {name!r} lies outside {spec}."
+        raise ValueError(msg)
+    return whole

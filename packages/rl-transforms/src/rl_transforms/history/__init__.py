@@ -1,0 +1,1 @@
+"""Transforms that read earlier rows."""

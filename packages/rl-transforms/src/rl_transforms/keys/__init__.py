@@ -1,0 +1,1 @@
+"""Transforms of the keys of a tensordict."""

@@ -1,0 +1,160 @@
+"""Rows as a dictionary of flat leaves, for work that touches every leaf on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import as_tuple
+from rl_layout.segments.markers import FIELDS, flat_marker
+from rl_layout.tensordict_fast import build, nest, tensors
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """The leaves of a batch, rows first.
+
+    A leaf of one number a row lies as ``[N]``, whatever it is in the batch: taking rows of
+    ``[N, 1]`` is several times slower.
+
+    Attributes:
+        leaves: by key, ``[N]`` or ``[N, ...]``.
+        tails: what follows the batch size in the shape of each leaf.
+        shape: the batch size, N in all, time last.
+        device: that of the batch, None where it has none.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = FlatRows.of(trajectories([2, 3]))
+        >>> len(rows), rows.leaves["next", "reward"].shape, rows.batch()["next", "reward"].shape
+        (5, torch.Size([5]), torch.Size([5, 1]))
+    """
+
+    leaves: dict[Path, Tensor]
+    tails: dict[Path, torch.Size]
+    shape: torch.Size
+    device: torch.device | None
+
+    @classmethod
+    def of(cls, batch: TensorDictBase) -> FlatRows:
+        """Take a batch apart.
+
+        Args:
+            batch: rows ``[*B]``.
+
+        Returns:
+            Its leaves; views where they are contiguous.
+
+        Raises:
+            TypeError: a leaf is no plain tensor.
+        """
+        shape, ndim = batch.batch_size, batch.ndim
+        count = shape.numel()
+        flat, tails = {}, {}
+        for key, leaf in tensors(batch).items():
+            tails[key] = tail = leaf.shape[ndim:]
+            flat[key] = leaf.reshape(count) if tail.numel() == 1 else leaf.reshape(count, *tail)
+        return cls(flat, tails, shape, batch.device)
+
+    def __len__(self) -> int:
+        return self.shape.numel()
+
+    def check_markers(self) -> None:
+        """Refuse markers of a wrong dtype or shape.
+
+        Raises:
+            TypeError: the dtype is wrong.
+            ValueError: the shape is.
+        """
+        for key, dtype, singleton in FIELDS.values():
+            path = as_tuple(key)
+            leaf = self.leaves.get(path)
+            if leaf is not None and (leaf.dtype != dtype or len(self.tails[path]) != singleton):
+                as_given = leaf.reshape(*self.shape, *self.tails[path])
+                flat_marker(as_given, self.shape, key, dtype, singleton)
+
+    def real(self) -> FlatRows:
+        """The real rows, without the mask that tells them: ``[K]`` where there is padding."""
+        mask, rows = self.leaves.get(keys.MASK), self
+        is_real = self.leaves[keys.TRAJ_IDS] != keys.PADDING_ID
+        if mask is not None:
+            is_real = is_real & mask
+            there = {key: leaf for key, leaf in self.leaves.items() if key != keys.MASK}
+            tails = {key: tail for key, tail in self.tails.items() if key != keys.MASK}
+            rows = replace(self, leaves=there, tails=tails)
+        return rows if bool(is_real.all()) else rows.take(is_real.nonzero()[:, 0])
+
+    def flat(self) -> FlatRows:
+        """The same rows as a batch ``[N]``."""
+        return replace(self, shape=torch.Size([len(self)]))
+
+    def index(self, numbers: np.ndarray[Any, Any]) -> Tensor:
+        """Bring numbers of the host to where the leaves lie."""
+        made, here = torch.from_numpy(numbers), self.leaves[keys.TRAJ_IDS]
+        return made.to(here.device) if here.is_cuda else made
+
+    def take(self, rows: Tensor, shape: torch.Size | None = None) -> FlatRows:
+        """Copy some rows, int64 ``[K]``, as a batch ``[K]`` or of another shape."""
+        taken = {key: leaf.index_select(0, rows) for key, leaf in self.leaves.items()}
+        return replace(self, leaves=taken, shape=rows.shape if shape is None else shape)
+
+    def followed_by(self, others: FlatRows) -> FlatRows:
+        """Lay other rows of the same keys, shapes and dtypes behind these, along time.
+
+        Raises:
+            ValueError: they differ.
+        """
+        self._check_alike(others)
+        shape = torch.Size((*self.shape[:-1], self.shape[-1] + others.shape[-1]))
+        joined = {}
+        for key, leaf in self.leaves.items():
+            if len(shape) == 1:
+                joined[key] = torch.cat([leaf, others.leaves[key]])
+            else:
+                tail = leaf.shape[1:]
+                pair = [r.leaves[key].reshape(-1, r.shape[-1], *tail) for r in (self, others)]
+                joined[key] = torch.cat(pair, 1).reshape(-1, *tail)
+        return replace(others, leaves=joined, shape=shape)
+
+    def batch(self) -> TensorDictBase:
+        """Put the leaves together again, as a batch."""
+        shaped = {}
+        for key, leaf in self.leaves.items():
+            shape = (*self.shape, *self.tails[key])
+            shaped[key] = leaf if leaf.shape == shape else leaf.reshape(shape)
+        return build(nest(shaped), self.shape, device=self.device)
+
+    def check_environments(self, others: FlatRows) -> None:
+        """Refuse rows of another number of environments.
+
+        Raises:
+            ValueError: there are more or fewer.
+        """
+        if self.shape[:-1] != others.shape[:-1]:
+            held, came = list(self.shape[:-1]), list(others.shape[:-1])
+            msg = f"expected {held} environments, as in the rows held back: got {came}. "
+            msg += "Every environment must give the same number of rows. Call flush first."
+            raise ValueError(msg)
+
+    def _check_alike(self, others: FlatRows) -> None:
+        self.check_environments(others)
+        if self.tails == others.tails and all(
+            leaf.dtype is others.leaves[key].dtype for key, leaf in self.leaves.items()
+        ):
+            return
+        was, came_as = (
+            {key: (list(rows.tails[key]), leaf.dtype) for key, leaf in rows.leaves.items()}
+            for rows in (self, others)
+        )
+        odd = {key: (was.get(key), came_as.get(key)) for key in {**was, **came_as}}
+        named = {key: pair for key, pair in odd.items() if pair[0] != pair[1]}
+        msg = f"the rows differ from those held back in keys, shapes or dtypes: {named} "
+        raise ValueError(msg + "(held back, came). Call flush first.")

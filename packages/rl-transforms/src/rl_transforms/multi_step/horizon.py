@@ -1,0 +1,96 @@
+"""n-step rows written from flat ones, given where these stand in their trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout import keys
+from rl_transforms.multi_step.flat_leaves import FlatRows, Path
+from rl_transforms.multi_step.on_sample import sums_ahead
+from rl_transforms.multi_step.trajectory_order import Array, Arrivals
+
+FEW = 16  # steps up to which rewards are looked up one by one
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far rows reach, and what is added up on the way.
+
+    Attributes:
+        n_steps: n, at least 1.
+        gamma: discount of a step.
+        rewards: keys of the rewards, ``"next"`` included.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = FlatRows.of(trajectories([3]))
+        >>> far = Horizon(2, 0.5, {("next", "reward")}).of(
+        ...     rows, Arrivals.of(rows.leaves), np.arange(3)
+        ... )
+        >>> far.leaves["next", "reward"], far.leaves["next", "steps_to_next_obs"]
+        (tensor([2.0000, 3.5000, 3.0000]), tensor([2, 2, 1]))
+    """
+
+    n_steps: int
+    gamma: float
+    rewards: Collection[Path]
+
+    def of(
+        self, rows: FlatRows, stand: Arrivals, kept: Array, steps_kept: int | None = None
+    ) -> FlatRows:
+        """Write n-step rows.
+
+        Args:
+            rows: one-step rows ``[N]``.
+            stand: where they stand.
+            kept: int64 ``[K]``, which of them to write.
+            steps_kept: that these are the first steps of every row of ``[*B, T]``, and how many:
+                what such rows keep is then a view.
+
+        Returns:
+            The n-step rows ``[K]``, as `rl_transforms.multi_step` makes them.
+        """
+        place, left = stand.place[kept], stand.left[kept]
+        steps = np.minimum(left, self.n_steps)
+        own, target = rows.index(kept), rows.index(stand.order[place + steps - 1])
+        made: dict[Path, Tensor] = {keys.STEPS_TO_NEXT_OBS: rows.index(steps)}
+        tails = dict(rows.tails)
+        tails[keys.STEPS_TO_NEXT_OBS] = torch.Size([1])
+        for key, leaf in rows.leaves.items():
+            if key in self.rewards:
+                made[key] = self._sums(rows, stand, leaf, kept)
+                name = (*key[:-1], f"original_{key[-1]}")
+                made[name], tails[name] = self._own(rows, leaf, own, steps_kept), rows.tails[key]
+            elif key[0] == keys.NEXT or key == keys.NEXT_MISSING:
+                made[key] = leaf.index_select(0, target)
+            else:
+                made[key] = self._own(rows, leaf, own, steps_kept)
+        shape = (len(kept),) if steps_kept is None else (*rows.shape[:-1], steps_kept)
+        return replace(rows, leaves=made, tails=tails, shape=torch.Size(shape))
+
+    def _own(self, rows: FlatRows, leaf: Tensor, own: Tensor, steps_kept: int | None) -> Tensor:
+        if steps_kept is None:
+            return leaf.index_select(0, own)
+        return leaf.reshape(*rows.shape, *leaf.shape[1:]).narrow(len(rows.shape) - 1, 0, steps_kept)
+
+    def _sums(self, rows: FlatRows, stand: Arrivals, reward: Tensor, kept: Array) -> Tensor:
+        """Sums of the rewards ``[N, ...]`` ahead of some rows: ``[K, ...]``."""
+        if self.n_steps > FEW:
+            order, inside = rows.index(stand.order), rows.index(stand.left[stand.order] - 1)
+            sums = sums_ahead(reward.index_select(0, order), inside, self.gamma, self.n_steps)
+            return sums.index_select(0, rows.index(stand.place[kept]))
+        # for a short reach fewer and smaller operations: every reward is looked up
+        ahead = np.arange(self.n_steps)
+        there = ahead < stand.left[kept][:, None]  # [K, n]
+        looked_up = stand.order[np.where(there, stand.place[kept][:, None] + ahead, 0)]
+        found = reward.index_select(0, rows.index(looked_up.reshape(-1)))
+        # a choice and not a product: behind the end there may lie an infinite reward
+        is_there = rows.index(there).reshape(-1, *[1] * (reward.ndim - 1))
+        real = found.where(is_there, 0).reshape(*there.shape, -1)  # [K, n, F]
+        discounts = rows.index(self.gamma**ahead).to(reward.dtype)
+        return torch.matmul(discounts, real).reshape(-1, *reward.shape[1:])

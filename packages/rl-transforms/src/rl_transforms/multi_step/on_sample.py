@@ -1,0 +1,294 @@
+"""Rows that reach n steps ahead: discounted rewards, and the observation and flags found there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, sibling
+from rl_layout.tensordict_fast import tensors
+from rl_transforms.arguments import check_number, check_whole, key_list, shown
+from rl_transforms.entries import with_entries
+from rl_transforms.multi_step.checks import check_groups, check_horizon, check_rows
+from rl_transforms.short_rows import warn_of_single_rows
+from rl_transforms.transform import Transform
+
+MANY = 64  # steps from which it pays to ask for the longest segment
+
+
+class MultiStep(Transform):
+    """Makes rows reach n steps ahead.
+
+    A row whose trajectory goes on for m more rows, itself included, reaches min(n, m) ahead; a cut
+    ends it like a done step does. So samples must be slices: rows drawn one by one have no
+    successors there, which is warned of once; `MultiStepTransform` stores n-step rows instead.
+    See `multi_step` for what is written.
+
+    Args:
+        gamma: discount of a step, above 0 and at most 1.
+        n_steps: how far to reach, at least 1.
+        reward_keys: rewards to add up; ``["reward"]`` by default.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = MultiStep(0.5, 2)(trajectories([3]))  # the rewards are 1, 2 and 3
+        >>> rows["next", "reward"].flatten(), rows["next", "steps_to_next_obs"].flatten()
+        (tensor([2.0000, 3.5000, 3.0000]), tensor([2, 2, 1]))
+    """
+
+    online = False
+    places = frozenset({"buffer"})
+
+    def __init__(
+        self, gamma: float, n_steps: int, *, reward_keys: Sequence[NestedKey] | None = None
+    ) -> None:
+        super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
+        check_horizon(gamma, n_steps)
+        self.gamma = gamma
+        self.n_steps = n_steps
+        self._warned = False  # of a sample of single rows
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Make rows reach n steps ahead.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``.
+
+        Returns:
+            The n-step rows.
+
+        Raises:
+            KeyError: a reward or every marker is missing.
+            TypeError: a reward is not floating-point.
+            ValueError: the rows cannot be extended; see `multi_step`.
+        """
+        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        if not self._warned:
+            self._warned = warn_of_single_rows(batch, made, self.n_steps)
+        return made
+
+
+def multi_step(
+    batch: TensorDictBase,
+    gamma: float,
+    n_steps: int,
+    reward_keys: Sequence[NestedKey] = (keys.REWARD,),
+) -> TensorDictBase:
+    """Make rows reach n steps ahead.
+
+    With m = min(n, rows from t to the end of its segment):
+    reward[t] = Σ gamma^k reward[t + k] for k from 0 to m - 1, and everything else under
+    ``"next"``, done flags included, is that of row t + m - 1. So a target is
+    reward + gamma^m value(next) where the row is not terminated, m being
+    ``("next", "steps_to_next_obs")``. Only a row with m = 1 can be the last of a trajectory.
+
+    Args:
+        batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
+        gamma: discount of a step, above 0 and at most 1.
+        n_steps: n, at least 1.
+        reward_keys: rewards to add up, floating-point ``[*B, T, ...]`` under ``"next"``.
+
+    Returns:
+        The rows, with ``("next", "original_reward")`` (``original_`` before the name of each
+        reward) and int64 ``("next", "steps_to_next_obs")`` ``[*B, T, 1]``. Padding rows stay.
+
+    Raises:
+        KeyError: a reward is missing, or there is no marker at all.
+        TypeError: a reward is not floating-point, or a leaf under ``"next"`` is no tensor.
+        ValueError: a number is out of range; the rows have several steps already; their next
+            observations are stored as deltas; or a nested group ends on its own.
+
+    Source:
+        Sutton and Barto, Reinforcement Learning, 2nd edition, section 7.1.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = multi_step(trajectories([3]), gamma=0.5, n_steps=2)
+        >>> rows["next", "terminated"].flatten(), rows["next", "observation"][:, 1]
+        (tensor([False,  True,  True]), tensor([2., 3., 3.]))
+    """
+    check_horizon(gamma, n_steps)
+    named = reward_keys if reward_keys == (keys.REWARD,) else key_list("reward_keys", reward_keys)
+    rewards = check_rows(batch, named)
+    segments = Segments.of(batch)
+    check_groups(batch, row_ends(segments))
+    last = last_rows(segments)  # [N]
+    rows = torch.arange(segments.num_rows, device=last.device)
+    steps = (last - rows + 1).clamp(max=n_steps)  # [N]
+    sums = {key: discounted_sums(flat, last, gamma, n_steps) for key, flat in rewards.items()}
+    return reaching(batch, rows + steps - 1, steps, sums)
+
+
+def reaching(
+    batch: TensorDictBase,
+    target: Tensor,
+    steps: Tensor,
+    sums: Mapping[NestedKey, Tensor],
+) -> TensorDictBase:
+    """Write n-step rows, given what each of them reaches.
+
+    Args:
+        batch: TED rows of N in all, ``[*B, T]``.
+        target: int64 ``[N]``, the row whose next observation and flags each row takes.
+        steps: int64 ``[N]``, how far away that observation is.
+        sums: rewards ``[N, ...]``, by their key without ``"next"``.
+
+    Returns:
+        The n-step rows ``[*B, T]``.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> target, steps = torch.tensor([1, 1]), torch.tensor([2, 1])
+        >>> rows = reaching(trajectories([2]), target, steps, {"reward": torch.ones(2, 1)})
+        >>> rows["next", "observation"][:, 1]
+        tensor([2., 2.])
+    """
+    shape = batch.batch_size
+
+    def take(leaf: Tensor, rows: Tensor) -> Tensor:
+        flat = leaf.reshape(-1, *leaf.shape[batch.ndim :])
+        return flat.index_select(0, rows).reshape(*shape, *flat.shape[1:])
+
+    changes: dict[NestedKey, Tensor] = {}
+    for key, leaf in tensors(batch[keys.NEXT]).items():
+        if as_key(key) not in sums:
+            changes[next_key(key)] = take(leaf, target)
+    for name, summed in sums.items():
+        reward = batch[next_key(name)]
+        changes[next_key(name)] = summed.reshape(*shape, *summed.shape[1:])
+        original = next_key(sibling(name, f"original_{as_tuple(name)[-1]}"))
+        changes[original] = reward
+    changes[keys.STEPS_TO_NEXT_OBS] = steps.reshape(*shape, 1)
+    lost = batch.get(keys.NEXT_MISSING, None)
+    if lost is not None:
+        changes[keys.NEXT_MISSING] = take(lost, target)
+    return with_entries(batch, changes)
+
+
+def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) -> Tensor:
+    """Add up n discounted rewards from each row on, as far as its segment goes.
+
+    sum[t] = Σ gamma^k reward[t + k] over k below n_steps with t + k ≤ last[t], in log2(n_steps)
+    rounds: sums over 1, 2, 4, ... rows, and of them those that make up n_steps.
+
+    Args:
+        reward: floating-point ``[N, ...]``.
+        last: int64 ``[N]``, the last row of each row's segment.
+        gamma: discount of a step.
+        n_steps: how many rewards at most, at least 1.
+
+    Returns:
+        ``[N, ...]``.
+
+    Raises:
+        TypeError: a tensor is none, or of another dtype; or a number is none.
+        ValueError: the tensors differ in their length, or there are fewer steps than 1.
+
+    Example:
+        >>> last = torch.tensor([2, 2, 2, 3])
+        >>> discounted_sums(torch.tensor([1.0, 2.0, 4.0, 8.0]), last, 0.5, 2)
+        tensor([2., 4., 4., 8.])
+    """
+    check_number("gamma", gamma)
+    check_whole("n_steps", n_steps, 1)
+    _check_ends(reward, last)
+    return sums_ahead(reward, last - torch.arange(len(last), device=last.device), gamma, n_steps)
+
+
+def _check_ends(reward: Any, last: Any) -> None:
+    if not isinstance(reward, Tensor) or not reward.is_floating_point() or reward.is_sparse:
+        msg = f"reward: expected a floating-point tensor [N, ...], got {shown(reward)}."
+        raise TypeError(msg)
+    if not isinstance(last, Tensor) or last.dtype != torch.int64:
+        msg = f"last: expected an int64 tensor [N], got {shown(last)}."
+        raise TypeError(msg)
+    if last.ndim != 1 or reward.shape[:1] != last.shape:
+        msg = f"expected as many rewards as rows: got {list(reward.shape)} and {list(last.shape)}."
+        raise ValueError(msg)
+
+
+def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Tensor:
+    """Add up n discounted rewards from each row on, as `discounted_sums` does.
+
+    Args:
+        reward: floating-point ``[N, ...]``.
+        inside: int64 ``[N]``, how many rows of its segment follow each row.
+        gamma: discount of a step.
+        n_steps: how many rewards at most, at least 1.
+
+    Returns:
+        ``[N, ...]``.
+
+    Example:
+        >>> sums_ahead(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 0]), 0.5, 2)
+        tensor([2., 2., 4.])
+    """
+    wanted = min(n_steps, len(inside))
+    if wanted > MANY and len(inside):
+        wanted = min(wanted, int(inside.max()) + 1)
+    total: Tensor | None = None
+    block, size = reward, 1
+    while wanted:
+        if wanted & 1:
+            total = block if total is None else _plus_ahead(block, total, inside, size, gamma)
+        wanted >>= 1
+        if wanted:
+            block = _plus_ahead(block, block, inside, size, gamma)
+        size *= 2
+    return reward.clone() if total is None or total is reward else total
+
+
+def last_rows(segments: Segments) -> Tensor:
+    """Find the last row of each row's segment.
+
+    Args:
+        segments: of a batch of N rows.
+
+    Returns:
+        int64 ``[N]``; a padding row is its own.
+
+    Example:
+        >>> last_rows(Segments.from_lengths(torch.tensor([2, 1])))
+        tensor([1, 1, 2])
+    """
+    lasts = segments.spread(segments.lasts)
+    if not segments.has_gaps:
+        return lasts
+    own = torch.arange(segments.num_rows, device=lasts.device)
+    return own.index_copy(0, segments.rows, lasts)
+
+
+def row_ends(segments: Segments) -> Tensor:
+    """Mark the last row of each segment.
+
+    Args:
+        segments: of a batch of N rows.
+
+    Returns:
+        bool ``[N]``.
+
+    Example:
+        >>> row_ends(Segments.from_lengths(torch.tensor([2, 1])))
+        tensor([False,  True,  True])
+    """
+    ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
+    return ends.index_fill_(0, segments.lasts, True)
+
+
+def _plus_ahead(
+    values: Tensor, ahead: Tensor, inside: Tensor, distance: int, gamma: float
+) -> Tensor:
+    """Values ``[N, ...]`` plus discounted ones so many rows ahead, in the same segment."""
+    within = (inside[:-distance] >= distance).reshape(-1, *[1] * (values.ndim - 1))
+    added = values.clone()
+    # a choice and not a product: behind the end there may lie an infinite reward
+    added[:-distance].add_(ahead[distance:].where(within, 0), alpha=gamma**distance)
+    return added

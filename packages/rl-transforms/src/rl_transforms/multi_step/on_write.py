@@ -1,0 +1,245 @@
+"""n-step rows on their way into a buffer, from any number of producers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_whole
+from rl_transforms.multi_step.checks import (
+    check_group_flags,
+    check_horizon,
+    flat_reward,
+    refuse_far_rows,
+)
+from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.horizon import Horizon
+from rl_transforms.multi_step.on_sample import multi_step
+from rl_transforms.multi_step.pending_steps import HeldColumns
+from rl_transforms.multi_step.trajectory_order import Array, Arrivals, calls_waited
+from rl_transforms.short_rows import warn_of_ended_calls
+from rl_transforms.transform import Transform
+
+
+class MultiStepTransform(Transform):
+    """Makes rows reach n steps ahead while they are stored, put together by ids and steps.
+
+    Rows without ids or steps are never held back: they reach only as far as the call that brought
+    them, so that rows added one by one keep their single step. A warning says so once.
+
+    A row is passed on when the rows that it reaches have come, or its trajectory has ended; until
+    then it is held back, with at most n - 1 rows of each open trajectory. Rows are put together by
+    ``("collector", "traj_ids")`` and ``"traj_step"``, so any number of producers may write in any
+    order. What is passed on keeps the order in which it came, is flat and has no padding.
+
+    A trajectory that has not gone on in `patience` calls of its producer is taken for cut.
+    Otherwise the rows of one that was given up, as by a reset ahead of its end, would wait for
+    ever.
+
+    With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
+    Environments end at different times, so to keep it rectangular the last n - 1 steps of every
+    environment are held back, ended or not. Producers are told apart by the high 31 bits of their
+    ids; row b of a call goes on from row b of the same producer's call before, where ids and steps
+    say so.
+
+    Args:
+        n_steps: how far to reach, at least 1.
+        gamma: discount of a step, above 0 and at most 1.
+        reward_keys: rewards to add up; ``["reward"]`` by default.
+        columns: pass rows on as ``[*B, T]``.
+        patience: calls of its producer that a trajectory may miss, at least 1.
+
+    Attributes:
+        held: rows that are held back, ``[K]`` or ``[*B, T]``; None where none is.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> from rl_layout.testing import EndKind, environments, trajectories
+        >>> ahead, rows = MultiStepTransform(3, 0.9), trajectories([5], EndKind.CUT)
+        >>> len(ahead.inv(rows)), len(ahead.held), len(ahead.flush()), ahead.held
+        (3, 2, 2, None)
+        >>> batch = environments(4, 7, [3], [EndKind.TERMINATED])
+        >>> MultiStepTransform(3, 0.9, columns=True).inv(batch).batch_size
+        torch.Size([4, 5])
+    """
+
+    online = False
+    side = "write"
+    places = frozenset({"buffer"})
+
+    def __init__(
+        self,
+        n_steps: int,
+        gamma: float,
+        *,
+        reward_keys: Sequence[NestedKey] | None = None,
+        columns: bool = False,
+        patience: int = 16,
+    ) -> None:
+        super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
+        check_horizon(gamma, n_steps)
+        check_whole("patience", patience, 1)
+        self.patience = patience
+        self.n_steps = n_steps
+        self.gamma = gamma
+        self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
+        self._columns = HeldColumns() if columns else None
+        self._held: FlatRows | None = None
+        self._warned = False  # of rows without ids that end with their call
+        self._waited: Array = np.zeros(0, dtype=np.int64)  # calls, of each held row
+
+    @property
+    def held(self) -> TensorDictBase | None:
+        """Rows that are held back, ``[K]`` or ``[*B, T]``; None where none is."""
+        held = self._held if self._columns is None else self._columns.all()
+        return None if held is None else held.batch()
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Leave samples as they are: what is stored has its n steps."""
+        return batch
+
+    def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
+        """Take rows in and pass on those that are complete.
+
+        Args:
+            batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
+
+        Returns:
+            n-step rows ``[K]``, or ``[*B, T]`` with `columns`; None where none is complete yet.
+            `multi_step` says what they hold.
+
+        Raises:
+            KeyError: a reward or every marker is missing.
+            TypeError: a reward is not floating-point, or a leaf is no tensor.
+            ValueError: the rows cannot be extended (see `multi_step`), or they have other keys,
+                shapes or dtypes than those held back; or with `columns`, there is padding or
+                another number of environments.
+        """
+        if self._columns is not None:
+            time = _time(batch)
+            rows = batch if time is None else batch.transpose(time, -1)
+            made = self._by_column(rows, self._columns)
+            return made if made is None or time is None else made.transpose(time, -1)
+        fresh = FlatRows.of(batch)
+        if not _has_ids(fresh):
+            return self._of_call(batch)
+        if self._held is None:
+            self._check(batch, fresh)
+        fresh = fresh.real().flat()
+        if not len(fresh):
+            return None
+        return self._passed(fresh if self._held is None else self._held.followed_by(fresh))
+
+    def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
+        """Rows that reach as far as their call does: without ids none is held back."""
+        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        if not self._warned:
+            self._warned = warn_of_ended_calls(made, self.n_steps)
+        return made
+
+    def flush(self) -> TensorDictBase | None:
+        """Pass on what is held back, as if every trajectory were cut here.
+
+        Returns:
+            n-step rows ``[K]``, or ``[*B, T]`` with `columns`, that reach as far as there are
+            rows; None where none is held.
+        """
+        if self._columns is not None:
+            blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
+            made = [far for rows in blocks if (far := self._far(rows, 0)) is not None]
+            return torch.cat(made, -1) if made else None
+        if self._held is None:
+            return None
+        stand = Arrivals.of(self._held.leaves)
+        rest = self._horizon.of(self._held, stand, np.arange(len(self._held))).batch()
+        self._held, self._waited = None, self._waited[:0]
+        return rest
+
+    def _passed(self, rows: FlatRows) -> TensorDictBase | None:
+        """The n-step rows of those that are complete, None without any; the others are held."""
+        stand = Arrivals.of(rows.leaves)
+        check_group_flags(rows.leaves, stand.left == 1)
+        waited = calls_waited(stand, self._waited)
+        waiting = np.flatnonzero(stand.is_open & (stand.left < self.n_steps))
+        newest = stand.order[stand.place[waiting] + stand.left[waiting] - 1]
+        waiting = waiting[waited[newest] < self.patience]
+        is_kept = np.ones(len(rows), dtype=bool)
+        is_kept[waiting] = False
+        kept = np.flatnonzero(is_kept)
+        made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
+        self._held = rows.take(rows.index(waiting)) if len(waiting) else None
+        self._waited = waited[waiting]
+        return made
+
+    def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
+        """The n-step rows of all but the last steps of every environment, which are held."""
+        fresh = FlatRows.of(batch)
+        if not _has_ids(fresh):
+            return self._of_call(batch)
+        if not columns.blocks:
+            self._check(batch, fresh)
+        who, rows = columns.joined(fresh)
+        made = self._far(rows, self.n_steps - 1)
+        columns.keep(who, rows, self.n_steps - 1)
+        if made is not None and batch._has_names():
+            made.names = batch.names
+        return made
+
+    def _far(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
+        """The n-step rows of ``[*B, T]`` but for the last steps, None without any."""
+        width = rows.shape[-1]
+        if width <= waiting:
+            return None
+        stand = Arrivals.of(rows.leaves)
+        check_group_flags(rows.leaves, stand.left == 1)
+        kept = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
+        return self._horizon.of(rows, stand, kept, width - waiting).batch()
+
+    def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:
+        far = any(key[:2] == keys.DELTA for key in fresh.leaves)
+        refuse_far_rows(keys.STEPS_TO_NEXT_OBS in fresh.leaves, far)
+        fresh.check_markers()
+        for key in self.in_keys:
+            found = fresh.leaves.get(next_key(key))
+            if found is None or not found.is_floating_point():
+                flat_reward(batch, key)  # which says what is wrong
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what is held back, as `state_dict` wants it."""
+        if self._columns is not None:
+            return {"columns": self._columns.state()}
+        held = self.held
+        if held is None:
+            return {"held": None, "waited": []}
+        return {"held": held.to_dict(), "waited": self._waited.tolist()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Hold back what `get_extra_state` returned."""
+        if ("columns" in state) != (self._columns is not None):
+            msg = "the state holds rows back as columns, or flat, and this transform does not: "
+            raise ValueError(msg + "make it with the same columns=.")
+        if self._columns is not None:
+            self._columns.load(state["columns"])
+            return
+        self._waited = np.array(state["waited"], dtype=np.int64)
+        held, count = state["held"], len(self._waited)
+        self._held = None if held is None else FlatRows.of(TensorDict(held, [count]))
+
+
+def _has_ids(rows: FlatRows) -> bool:
+    return keys.TRAJ_IDS in rows.leaves and keys.TRAJ_STEP in rows.leaves
+
+
+def _time(batch: TensorDictBase) -> int | None:
+    """Where time lies, if not last."""
+    named = batch._has_names() and keys.TIME in batch.names
+    time: int = batch.names.index(keys.TIME) if named else batch.ndim - 1
+    return None if time == batch.ndim - 1 else time

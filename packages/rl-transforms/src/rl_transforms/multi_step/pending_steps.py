@@ -1,0 +1,113 @@
+"""The last steps of every environment, held back so that what is passed on stays rectangular."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl_layout import keys
+from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT
+
+Producer = tuple[int, ...]
+
+
+class HeldColumns:
+    """The last steps of each producer's environments, by producer.
+
+    Example:
+        >>> from rl_layout.testing import EndKind, environments
+        >>> held, batch = HeldColumns(), environments(4, 7, [3], [EndKind.TERMINATED])
+        >>> who, rows = held.joined(FlatRows.of(batch[:, :3]))
+        >>> held.keep(who, rows, 2)
+        >>> held.joined(FlatRows.of(batch[:, 3:]))[1].shape
+        torch.Size([4, 6])
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[Producer, FlatRows] = {}
+
+    def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
+        """Lay rows behind those that the same producer's environments have left.
+
+        Args:
+            fresh: rows ``[*B, T]``.
+
+        Returns:
+            The producer, and its rows ``[*B, T']``.
+
+        Raises:
+            ValueError: there is padding, no dimension but time, or the rows differ in keys,
+                shapes, dtypes or the number of environments from those held back.
+        """
+        fresh = self._checked(fresh)
+        who = _producer(fresh.leaves[keys.TRAJ_IDS].reshape(-1, fresh.shape[-1]))
+        before = self.blocks.get(who)
+        return who, fresh if before is None else before.followed_by(fresh)
+
+    def keep(self, who: Producer, rows: FlatRows, steps: int) -> None:
+        """Hold the last steps of every environment back, in memory of their own."""
+        width = rows.shape[-1]
+        steps = min(steps, width)
+        if not steps:
+            self.blocks.pop(who, None)
+            return
+        kept = {
+            key: leaf.reshape(-1, width, *leaf.shape[1:])[:, width - steps :].flatten(0, 1).clone()
+            for key, leaf in rows.leaves.items()
+        }
+        shape = torch.Size((*rows.shape[:-1], steps))
+        self.blocks[who] = FlatRows(kept, rows.tails, shape, rows.device)
+
+    def all(self) -> FlatRows | None:
+        """All that is held back ``[*B, T]``, producer after producer; None where nothing is."""
+        found: FlatRows | None = None
+        for block in self.blocks.values():
+            found = block if found is None else found.followed_by(block)
+        return found
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What is held back as plain dictionaries, one for each producer, by its place."""
+        return {
+            str(place): {
+                "producer": list(who),
+                "rows": block.batch().to_dict(),
+                "shape": list(block.shape),
+            }
+            for place, (who, block) in enumerate(self.blocks.items())
+        }
+
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Hold back what `state` returned."""
+        self.blocks = {
+            tuple(one["producer"]): FlatRows.of(TensorDict(one["rows"], batch_size=one["shape"]))
+            for one in state.values()
+        }
+
+    def _checked(self, fresh: FlatRows) -> FlatRows:
+        if len(fresh.shape) < 2:
+            msg = (
+                f"expected [*B, T], one row for each environment: got {list(fresh.shape)}. "
+                "Flat rows need columns=False."
+            )
+            raise ValueError(msg)
+        real = fresh.real()
+        if len(real) != len(fresh):
+            msg = (
+                f"{len(fresh) - len(real)} of {len(fresh)} rows are padding, which has no place "
+                "among columns of environments: use columns=False."
+            )
+            raise ValueError(msg)
+        for block in self.blocks.values():
+            block.check_environments(fresh)
+        return real
+
+
+def _producer(ids: Tensor) -> Producer:
+    """The producers of a block ``[B, T]``: one number where all environments share it."""
+    numbers = (ids[:, 0] >> PRODUCER_SHIFT).tolist()
+    return (numbers[0],) if numbers.count(numbers[0]) == len(numbers) else tuple(numbers)

@@ -1,0 +1,1 @@
+"""Next observations rebuilt or stored as differences."""

@@ -1,0 +1,1 @@
+"""Transforms on numpy rows."""

@@ -1,0 +1,342 @@
+"""Steps of cheap transforms on numpy rows, for loops that write batches in place.
+
+A step of a transform costs a tensordict and some operations of torch, each of which costs more than
+what a few numbers need. Here the steps of a whole row of transforms become calls on arrays, put
+together once. They give what `Transform.step` gives, bit for bit; what cannot be sure of that is
+left to `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple
+from rl_transforms.transform import Transform
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Key: TypeAlias = tuple[str, ...]
+Call: TypeAlias = Callable[[int], None]
+At: TypeAlias = Callable[[int], Array]
+Change: TypeAlias = Callable[[Array, Array], None]  # of a value, written into the second array
+Binder: TypeAlias = Callable[[Any, "ArrayChain"], bool]
+
+
+class Cell:
+    """One leaf of a step: a column's row, or room of its own.
+
+    Args:
+        at: the leaf ``[*B, ...]`` of step t, which can be written to.
+        shape: of the leaf.
+        dtype: of the leaf.
+
+    Attributes:
+        at: the same.
+        form: shape and dtype.
+
+    Example:
+        >>> Cell.of(np.zeros((2, 5, 3)), 1).form
+        ((2, 3), dtype('float64'))
+    """
+
+    def __init__(self, at: At, shape: Sequence[int], dtype: Any) -> None:
+        self.at, self.form = at, (tuple(shape), np.dtype(dtype))
+
+    @classmethod
+    def of(cls, column: Array, time: int) -> Cell:
+        """See a column ``[*B, T, ...]``, time behind the first `time` dimensions."""
+        by_time = np.moveaxis(column, time, 0)
+        if by_time.ndim > 1:
+            return cls(by_time.__getitem__, by_time.shape[1:], by_time.dtype)
+        # the ellipsis keeps a number an array
+        return cls(lambda t: by_time[t, ...], (), by_time.dtype)
+
+    @classmethod
+    def alone(cls, shape: Sequence[int], dtype: Any) -> Cell:
+        """Make room for one leaf."""
+        room = np.zeros(shape, dtype)
+        return cls(lambda _: room, shape, dtype)
+
+
+class ArrayChain:
+    """The steps of some transforms, as calls on the columns of a batch.
+
+    Args:
+        time: how many dimensions come before time.
+        root: columns ``[*B, T, ...]`` by key, what steps start from.
+        raw: the same, what the environment writes, without ``"next"``.
+        after: the same, what is to come out. A column of `raw` may be one of them.
+        given: keys of `after` that the policy writes.
+        is_reset: the calls are those of resets instead: `raw` is what a reset gave, and what comes
+            out is found by `now`, for all rows, those that were not reset as well.
+
+    Attributes:
+        calls: what to call with the number of each step, in order.
+        is_reset: the same.
+
+    Example:
+        >>> from rl_transforms import RewardScaling
+        >>> reward = np.array([[1.0], [2.0]], "float32")
+        >>> chain = ArrayChain(0, {}, {("reward",): reward}, {("reward",): reward})
+        >>> chain.bind([RewardScaling(loc=0.5, scale=2.0)])
+        True
+        >>> for t in range(2):
+        ...     chain.run(t)
+        >>> reward.flatten().tolist()
+        [2.5, 4.5]
+    """
+
+    def __init__(
+        self,
+        time: int,
+        root: Mapping[Key, Array],
+        raw: Mapping[Key, Array],
+        after: Mapping[Key, Array],
+        given: Iterable[Key] = (),
+        *,
+        is_reset: bool = False,
+    ) -> None:
+        cells = {id(column): Cell.of(column, time) for column in (*raw.values(), *after.values())}
+        self.calls: list[Call] = []
+        self.given, self.is_reset = set(given), is_reset
+        self._root = {key: Cell.of(column, time) for key, column in root.items()}
+        self._final = {key: cells[id(column)] for key, column in after.items()}
+        self._now = {key: cells[id(column)] for key, column in raw.items()}
+        self._now.update({key: self._final[key] for key in self.given})
+        self._first = dict(self._now)
+
+    def bind(self, transforms: Iterable[Transform]) -> bool:
+        """Put the calls together.
+
+        Args:
+            transforms: in order.
+
+        Returns:
+            False where one of them is not known to be as good here, or an entry would be missing;
+            then none of the calls may be used.
+        """
+        return all(_bound(one, self) for one in transforms) and self._ends_well()
+
+    def run(self, t: int) -> None:
+        """Make the calls of one step.
+
+        Args:
+            t: its number.
+        """
+        with np.errstate(all="ignore"):  # torch does not warn of an overflow either
+            for call in self.calls:
+                call(t)
+
+    def before(self, key: NestedKey) -> Cell | None:
+        """Find a leaf that the step starts from."""
+        return self._root.get(as_tuple(key))
+
+    def now(self, key: NestedKey) -> Cell | None:
+        """Find a leaf behind the step, as the transforms so far have left it."""
+        return self._now.get(as_tuple(key))
+
+    def has_changed(self, key: NestedKey) -> bool:
+        """Tell whether a leaf is another one than the environment wrote."""
+        return self._now.get(as_tuple(key)) is not self._first.get(as_tuple(key))
+
+    def write(self, key: NestedKey, shape: Sequence[int], dtype: Any) -> Cell:
+        """Make room for a leaf behind the step: in its column where that has its form."""
+        final = self._final.get(as_tuple(key))
+        if final is None or final.form != (tuple(shape), np.dtype(dtype)):
+            final = Cell.alone(shape, dtype)
+        self._now[as_tuple(key)] = final
+        return final
+
+    def fill(self, key: NestedKey, form: tuple[tuple[int, ...], Any], value: Any) -> None:
+        """Let a leaf be the same at every step.
+
+        Args:
+            key: of the leaf.
+            form: its shape and dtype.
+            value: what it holds, a number or what broadcasts.
+        """
+        write = self.write(key, *form).at
+
+        def put(t: int) -> None:
+            write(t)[...] = value
+
+        self.calls.append(put)
+
+    def drop(self, key: NestedKey) -> None:
+        """Take a leaf and what lies beneath it away; what the policy wrote stays."""
+        gone = as_tuple(key)
+        self._now = {
+            name: cell
+            for name, cell in self._now.items()
+            if name[: len(gone)] != gone or name in self.given
+        }
+
+    @property
+    def keys(self) -> list[Key]:
+        """What lies behind the step now."""
+        return list(self._now)
+
+    def _ends_well(self) -> bool:
+        """Let every column be written, by a copy where it must be."""
+        for key, final in self._final.items():
+            found = self._now.get(key)
+            if found is final or key in self.given:
+                continue
+            if found is None or found.form != final.form:
+                return False
+            self.calls.append(copying(found, final))
+        return True
+
+
+def _bound(one: Transform, chain: ArrayChain) -> bool:
+    from rl_transforms.numpy_steps.steps import BINDERS  # which names all transforms
+
+    binder = BINDERS.get(type(one))
+    return binder is not None and binder(one, chain)
+
+
+def copying(source: Cell, target: Cell) -> Call:
+    """Make the call that copies one leaf.
+
+    Args:
+        source: what to read.
+        target: what to write, of the same shape.
+
+    Returns:
+        A function of a step.
+
+    Example:
+        >>> cells = [Cell.of(np.array([[value]]), 0) for value in (4.0, 9.0)]
+        >>> copying(*cells)(0)
+        >>> cells[1].at(0).item()
+        4.0
+    """
+    read, write = source.at, target.at
+
+    def copy(t: int) -> None:
+        write(t)[...] = read(t)
+
+    return copy
+
+
+def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
+    """Bind a transform that changes leaf by leaf.
+
+    Its array twin is compared with `apply_leaf` on some numbers, once, and must give the same bits;
+    otherwise `apply_leaf` itself is called on the rows.
+
+    Args:
+        twin: makes the twin of a transform for a dtype, or None where there is none.
+
+    Returns:
+        What binds such a transform.
+
+    Example:
+        >>> from rl_transforms import SignTransform
+        >>> chain = ArrayChain(0, {}, {("reward",): np.full((1, 1), -3.0)}, {})
+        >>> leafwise(lambda one, dtype: np.sign)(SignTransform(), chain)
+        True
+    """
+
+    def bind(one: Transform, chain: ArrayChain) -> bool:
+        for key, out in zip(one.in_keys, one.out_keys, strict=True):
+            cell = chain.now(key)
+            if cell is None:
+                if chain.before(key) is None and not chain.is_reset:
+                    return False
+                continue
+            sample = _sample(*cell.form)
+            try:
+                made = one.apply_leaf(torch.from_numpy(sample.copy()))
+            except (RuntimeError, TypeError, ValueError):
+                return False  # the step itself will say what is wrong
+            expected = made.numpy()
+            change = twin(one, sample.dtype)
+            if change is None or not _agrees(change, sample, expected):
+                change = _through_torch(one.apply_leaf)
+            target = chain.write(out, expected.shape, expected.dtype)
+            chain.calls.append(changing(change, cell, target))
+        return True
+
+    return bind
+
+
+def changing(change: Change, source: Cell, target: Cell) -> Call:
+    """Make the call of a change of one leaf.
+
+    Args:
+        change: writes what it makes of its first array into the second.
+        source: what to read.
+        target: what to write.
+
+    Returns:
+        A function of a step.
+
+    Example:
+        >>> cell = Cell.of(np.array([[4.0], [9.0]]), 0)
+        >>> changing(np.sqrt, cell, cell)(1)
+        >>> cell.at(0).item(), cell.at(1).item()
+        (4.0, 3.0)
+    """
+    read, write = source.at, target.at
+    if read is write or source is target:
+
+        def call(t: int) -> None:
+            value = read(t)
+            change(value, value)
+
+        return call
+
+    def call_apart(t: int) -> None:
+        change(read(t), write(t))
+
+    return call_apart
+
+
+def _through_torch(apply: Callable[[Tensor], Tensor]) -> Change:
+    def change(value: Array, out: Array) -> None:
+        out[...] = apply(torch.from_numpy(value)).numpy()
+
+    return change
+
+
+def _sample(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    draw = np.random.default_rng(0)
+    if dtype.kind == "f":
+        return np.asarray(draw.standard_normal(shape) * 10, dtype)
+    if dtype.kind == "b":
+        return np.asarray(draw.integers(0, 2, shape), dtype)
+    return np.asarray(draw.integers(0, 100, shape), dtype)
+
+
+def _agrees(change: Change, sample: Array, expected: Array) -> bool:
+    found = np.zeros_like(expected)
+    try:
+        with np.errstate(all="ignore"):
+            change(sample.copy(), found)
+    except (TypeError, ValueError):
+        return False
+    return found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def is_root_alone(chain: ArrayChain) -> bool:
+    """Tell whether the root is the only group with done flags.
+
+    Args:
+        chain: the chain.
+
+    Returns:
+        False where a nested group has some.
+
+    Example:
+        >>> done = np.zeros((1, 1), bool)
+        >>> is_root_alone(ArrayChain(0, {}, {("agents", "done"): done}, {}))
+        False
+    """
+    groups = {key[:-1] for key in chain.keys if key[-1] in keys.DONE_KEYS}
+    return groups == {()}

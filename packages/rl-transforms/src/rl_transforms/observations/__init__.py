@@ -1,0 +1,1 @@
+"""Transforms of observations and images."""

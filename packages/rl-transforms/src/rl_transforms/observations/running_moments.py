@@ -1,0 +1,153 @@
+"""Where the moments of a leaf are kept: by one process, or by several that share memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_transforms.observations.moments import Moments
+
+if TYPE_CHECKING:
+    from rl_slabs import Lane, Lanes, LazySlab
+
+ROWS = 4  # of a lane: the newest can be read while the next one is written
+FIELD = "moments"
+
+
+class OwnMoments:
+    """Moments that one process keeps for itself.
+
+    Attributes:
+        part: they, or None before any row.
+
+    Example:
+        >>> import numpy as np
+        >>> kept = OwnMoments()
+        >>> kept.put(Moments.of(np.ones((3, 2))))
+        >>> kept.all().count
+        3.0
+    """
+
+    def __init__(self) -> None:
+        self.part: Moments | None = None
+
+    def started(self, shape: Sequence[int]) -> Moments:
+        """What to go on from, of leaves of a shape."""
+        return Moments.none(shape) if self.part is None else self.part
+
+    def put(self, part: Moments) -> None:
+        """Keep moments instead of those before."""
+        self.part = part
+
+    def all(self) -> Moments | None:
+        """All that is known, None without any row."""
+        return self.part
+
+
+class SharedMoments:
+    """Moments of which every process keeps a part, in memory that all of them read.
+
+    A part lies in a lane that only its process writes, and is published whole, so nobody waits
+    and nothing is lost where a process dies: its part stays, and whoever takes its lane over goes
+    on from there. A copy of this object, pickled or not, is a part of its own.
+
+    Args:
+        memory: where they lie, or will lie once the shape of the leaf is known.
+
+    Example:
+        >>> import numpy as np
+        >>> from rl_slabs import LazySlab
+        >>> memory = LazySlab.shared(lanes=2)
+        >>> for one in (SharedMoments(memory), SharedMoments(memory)):
+        ...     one.put(Moments.of(np.ones((3, 2))))
+        >>> one.part.count, one.all().count
+        (3.0, 6.0)
+    """
+
+    def __init__(self, memory: LazySlab) -> None:
+        self._memory = memory
+        self._lanes: Lanes | None = None
+        self._newest: tuple[Lane, Moments] | None = None  # what was put last, and where
+
+    @property
+    def part(self) -> Moments | None:
+        """What this process has put, None without any."""
+        lanes = self._ready()
+        held = None if lanes is None else lanes.held()
+        if lanes is None or held is None:
+            return None
+        return next(iter(self._read(lanes, held.number)), None)
+
+    def started(self, shape: Sequence[int]) -> Moments:
+        """What to go on from, of leaves of a shape: what a process that died may have left.
+
+        Raises:
+            RuntimeError: every lane is held by another copy.
+            ValueError: the leaf has another shape than in another copy.
+        """
+        lanes = self._made(shape)
+        lane = lanes.claim()
+        if self._newest is not None and self._newest[0] is lane:
+            return self._newest[1]  # nobody else writes there
+        found = self._read(lanes, lane.number)
+        return found[0] if found else Moments.none(shape)
+
+    def put(self, part: Moments) -> None:
+        """Publish moments instead of those that this process had put before.
+
+        Raises:
+            RuntimeError: every lane is held by another copy.
+            ValueError: the leaf has another shape than in another copy.
+        """
+        lanes = self._made(part.mean.shape)
+        lane = lanes.claim()
+        row = lane.reserve(1).rows
+        lanes.slab.columns()[FIELD][row] = part.packed()
+        lane.publish(1)
+        self._newest = (lane, part)
+
+    def all(self) -> Moments | None:
+        """All that is known, None without any row."""
+        lanes = self._ready()
+        found = [] if lanes is None else self._read(lanes)
+        return Moments.merged(found) if found else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._memory,)
+
+    def _made(self, shape: Sequence[int]) -> Lanes:
+        lanes = self._ready()
+        if lanes is None or lanes.slab.about != str(list(shape)):
+            from rl_slabs import RowSchema
+
+            schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
+            self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
+            lanes = self._ready()
+        assert lanes is not None
+        return lanes
+
+    def _ready(self) -> Lanes | None:
+        """The lanes, None as long as nobody has put anything."""
+        if self._lanes is None:
+            from rl_slabs import Lanes
+
+            slab = self._memory.get()
+            self._lanes = None if slab is None else Lanes(slab)
+        return self._lanes
+
+    def _read(self, lanes: Lanes, only: int | None = None) -> list[Moments]:
+        """The newest row of each lane, or of one, read again where it was overwritten meanwhile."""
+        shape = [int(size) for size in lanes.slab.about.strip("[]").split(",") if size]
+        table = lanes.slab.columns()[FIELD]
+        while True:
+            window = lanes.window()
+            used = [lane for lane, count in enumerate(window.counts) if count]
+            if only is not None:
+                used = [only] if only in used else []
+            newest = torch.tensor([window.first[n] + window.counts[n] - 1 for n in used])
+            rows = table[lanes.rows(newest).numpy()] if used else []
+            if not used or bool(lanes.accept(newest).all()):
+                return [Moments.unpacked(row, shape) for row in rows]

@@ -1,0 +1,357 @@
+"""Observations of mean 0 and deviation 1, by statistics that run along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, next_key
+from rl_specs import Composite
+from rl_transforms.arguments import check_number
+from rl_transforms.compose import Compose
+from rl_transforms.described import without_bounds
+from rl_transforms.entries import merge_rows, missing, with_entries
+from rl_transforms.observations.moments import Moments
+from rl_transforms.observations.observation_norm import ObservationNorm
+from rl_transforms.observations.running_moments import OwnMoments, SharedMoments
+from rl_transforms.transform import Transform, with_specs
+
+
+class VecNorm(Transform):
+    """Scales observations by the mean and deviation of all that were seen: (x - mean) / std.
+
+    In an environment every observation is counted once, by the reset or the step that gave it, and
+    scaled by statistics that hold it. So a step moves the statistics on, and an observation stays
+    as it was scaled when it was seen. On other rows (`forward`) statistics are used, not moved.
+
+    They are kept in double precision on the host: a mean and a sum of squared distances for every
+    entry of a leaf, merged as Chan, Golub and LeVeque merge those of two sets. With a `decay` below
+    1 every step, of however many environments, makes what was seen before count less.
+
+    `share_memory` puts them into memory that all copies made from then on read and write, in
+    whatever process. `freeze` ends the counting of one copy; `to_observation_norm` makes a fixed
+    transform of what is known. `state_dict` has all that is known; that of a copy that shares has
+    its own part as well, and loading it there restores that part.
+
+    Args:
+        in_keys: observations; ``["observation"]`` by default.
+        out_keys: what to call them; the same by default.
+        decay: what a row still counts a step later, above 0 and at most 1.
+        eps: the least deviation to divide by, above 0.
+
+    Attributes:
+        frozen: whether steps and resets leave the statistics as they are.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> norm = VecNorm()
+        >>> norm.update(TensorDict({"observation": torch.tensor([[1.0], [3.0]])}, [2]))
+        >>> norm(TensorDict({"observation": torch.tensor([[4.0]])}, [1]))["observation"]
+        tensor([[2.]])
+    """
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        *,
+        decay: float = 0.9999,
+        eps: float = 1e-4,
+    ) -> None:
+        super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
+        check_number("decay", decay)
+        check_number("eps", eps)
+        if not 0 < decay <= 1:
+            msg = f"decay: expected a share above 0 and at most 1, got {decay}. Pass 1 for none."
+            raise ValueError(msg)
+        if eps <= 0:
+            msg = f"eps: expected a number above 0 to divide by, got {eps}."
+            raise ValueError(msg)
+        self.decay, self.eps, self.frozen = decay, eps, False
+        self._boards: list[OwnMoments | SharedMoments] = [OwnMoments() for _ in self.in_keys]
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Scale sampled or rolled-out rows, and leave the statistics as they are.
+
+        Args:
+            batch: rows ``[*B]`` or ``[*B, T]``.
+
+        Returns:
+            The scaled rows.
+
+        Raises:
+            KeyError: an in key is neither at the root nor under ``"next"``.
+            RuntimeError: there are no statistics yet.
+            ValueError: they are of leaves of another shape.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            pairs = ((key, out), (next_key(key), next_key(out)))
+            there = {to: leaf for at, to in pairs if (leaf := batch.get(at, None)) is not None}
+            if not there:
+                raise missing(self, key, batch)
+            changes.update({to: self._scaled(number, leaf) for to, leaf in there.items()})
+        return with_entries(batch, changes)
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Count and scale what a reset returned; in keys that it does not return are passed over.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root; rows outside the mask are not counted, and keep what they hold.
+
+        Raises:
+            ValueError: an observation is not finite, or of another shape than before.
+            RuntimeError: the transform is frozen and there are no statistics.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            value = root.get(key, None)
+            if value is None:
+                continue
+            seen = value.unsqueeze(0).flatten(0, root.ndim) if mask is None else value[mask]
+            self._count(number, seen)
+            made, kept = self._scaled(number, value), root.get(out, None)
+            same = kept is not None and (kept.shape, kept.dtype) == (made.shape, made.dtype)
+            changes[out] = merge_rows(mask, made, kept) if mask is not None and same else made
+        return with_entries(root, changes)
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Count and scale what a step returned.
+
+        Args:
+            root: ``[*B]``, what the step started from.
+            after: ``[*B]``, what lies under ``"next"``.
+
+        Returns:
+            The new ``after``.
+
+        Raises:
+            KeyError: an in key is missing.
+            ValueError: an observation is not finite, or of another shape than before.
+            RuntimeError: the transform is frozen and there are no statistics.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            value = after.get(key, None)
+            if value is None:
+                raise missing(self, key, after)
+            self._count(number, value.unsqueeze(0).flatten(0, after.ndim))
+            changes[out] = self._scaled(number, value)
+        return with_entries(after, changes)
+
+    def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
+        """Refuse finished rows: the statistics move on with every step.
+
+        Raises:
+            ValueError: always.
+        """
+        msg = "VecNorm scales by what was seen so far: call step at every step, not rows."
+        raise ValueError(msg)
+
+    def update(self, batch: TensorDictBase) -> None:
+        """Count the observations of rows, as those of ``env.rollout(1000)``; frozen or not.
+
+        Args:
+            batch: rows ``[*B]``, padding marked by ``("collector", "mask")``.
+
+        Raises:
+            KeyError: an observation is missing.
+            ValueError: one is not finite, or of another shape than before.
+        """
+        mask = batch.get(keys.MASK, None)
+        for number, key in enumerate(self.in_keys):
+            leaf = batch.get(key, None)
+            if leaf is None:
+                raise missing(self, key, batch)
+            rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
+            self._count(number, rows, always=True)
+
+    def freeze(self, frozen: bool = True) -> VecNorm:
+        """Leave the statistics as they are from now on, or move them again; return this one."""
+        self.frozen = frozen
+        return self
+
+    def share_memory(self, lanes: int = 16) -> VecNorm:
+        """Share the statistics with every copy made from now on; needs ``rl-slabs``.
+
+        Args:
+            lanes: how many copies may write, each in its thread; those whose process ended are
+                not counted.
+
+        Returns:
+            This one. What it knows already is its part of what is shared.
+
+        Raises:
+            ImportError: rl-slabs is not installed.
+
+        Example:
+            >>> import copy
+            >>> from rl_layout.testing import trajectories
+            >>> norm = VecNorm(decay=1).share_memory(lanes=2)
+            >>> for one in (norm, copy.deepcopy(norm)):
+            ...     one.update(trajectories([3]))
+            >>> norm.statistics()[0]
+            6.0
+        """
+        try:
+            from rl_slabs import LazySlab
+        except ImportError as error:
+            msg = "sharing statistics needs rl-slabs: pip install rl-transforms[shared]."
+            raise ImportError(msg) from error
+        for number, board in enumerate(self._boards):
+            if isinstance(board, OwnMoments):
+                self._boards[number] = shared = SharedMoments(LazySlab.shared(lanes=lanes))
+                if board.part is not None:
+                    shared.put(board.part)
+        return self
+
+    def statistics(self, key: NestedKey | None = None) -> tuple[float, Tensor, Tensor]:
+        """Read what is known of a leaf.
+
+        Args:
+            key: an entry of ``in_keys``; the first one if None.
+
+        Returns:
+            How many rows count, and their mean and standard deviation, float64, in the shape of a
+            row.
+
+        Raises:
+            RuntimeError: there are no statistics yet.
+            KeyError: there is no such in key.
+        """
+        if key is not None and key not in self.in_keys:
+            msg = f"{key!r} is not scaled here: {self.in_keys} are."
+            raise KeyError(msg)
+        known = self._known(0 if key is None else self.in_keys.index(key))
+        return known.count, torch.from_numpy(known.mean), torch.from_numpy(known.std)
+
+    def to_observation_norm(self, dtype: torch.dtype | None = None) -> Transform:
+        """Make a transform that scales by what is known now, for good.
+
+        Args:
+            dtype: of the observations; torch's default if None.
+
+        Returns:
+            An `ObservationNorm`, or a `Compose` of one for each in key. What it makes of rows of
+            that dtype has the same bits.
+
+        Raises:
+            RuntimeError: there are no statistics yet.
+        """
+        made = []
+        for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            loc, scale = self._loc_and_scale(number, dtype or torch.get_default_dtype())
+            norm = ObservationNorm(loc, scale, [key], [out], standard_normal=True, eps=self.eps)
+            made.append(norm)
+        return made[0] if len(made) == 1 else Compose(*made)
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Describe scaled leaves, which may be anywhere."""
+        return self._unbounded(spec)
+
+    def transform_reward_spec(self, spec: Composite) -> Composite:
+        """Describe scaled rewards, which may be anywhere."""
+        return self._unbounded(spec)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the statistics, as `state_dict` wants them."""
+        states = [_as_state(board.all()) for board in self._boards]
+        shared = [isinstance(board, SharedMoments) for board in self._boards]
+        if not any(shared):
+            return {"all": states}
+        return {"all": states, "part": [_as_state(board.part) for board in self._boards]}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `get_extra_state` returned: its own part where this one shares."""
+        is_shared = any(isinstance(board, SharedMoments) for board in self._boards)
+        if is_shared and "part" not in state:
+            msg = "the state is that of statistics that are not shared: load it, then share_memory."
+            raise RuntimeError(msg)
+        parts = state["part"] if is_shared else state["all"]
+        if len(parts) != len(self._boards):
+            msg = f"the state is of {len(parts)} leaves, this transform scales {self.in_keys}."
+            raise ValueError(msg)
+        for number, (board, part) in enumerate(zip(self._boards, parts, strict=True)):
+            if isinstance(board, OwnMoments):
+                self._boards[number] = board = OwnMoments()
+            if part is not None:
+                board.put(Moments(part["count"], part["mean"].numpy(), part["squares"].numpy()))
+            elif board.part is not None:
+                board.put(Moments.none(board.part.mean.shape))
+
+    def extra_repr(self) -> str:
+        """List the settings and the keys."""
+        return f"decay={self.decay}, eps={self.eps}, frozen={self.frozen}, {super().extra_repr()}"
+
+    def _count(self, number: int, rows: Tensor, always: bool = False) -> None:
+        """Count rows ``[R, ...]``."""
+        if (self.frozen and not always) or not len(rows):
+            return
+        board, shape = self._boards[number], rows.shape[1:]
+        before = board.started(shape)
+        self._check_shape(number, before, shape)
+        exact = rows.detach().to("cpu", torch.float64).numpy()
+        if not bool(np.isfinite(exact).all()):
+            msg = f"{self.in_keys[number]!r} holds NaN or infinite numbers, of which there are no "
+            raise ValueError(msg + "statistics. Replace or clip them ahead of VecNorm.")
+        board.put(before.decayed(self.decay).joined(Moments.of(exact)))
+
+    def _scaled(self, number: int, value: Tensor) -> Tensor:
+        known = self._known(number)
+        self._check_shape(number, known, value.shape[value.ndim - known.mean.ndim :])
+        dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+        loc, scale = self._loc_and_scale(number, dtype, known)
+        if value.device.type != "cpu":
+            loc, scale = loc.to(value.device), scale.to(value.device)
+        return (value - loc) / scale
+
+    def _loc_and_scale(
+        self, number: int, dtype: torch.dtype, known: Moments | None = None
+    ) -> tuple[Tensor, Tensor]:
+        found = self._known(number) if known is None else known
+        scale = np.maximum(found.std, self.eps)
+        return torch.from_numpy(found.mean).to(dtype), torch.from_numpy(scale).to(dtype)
+
+    def _known(self, number: int) -> Moments:
+        known = self._boards[number].all()
+        if known is None or not known.count:
+            msg = (
+                f"VecNorm has no statistics of {self.in_keys[number]!r} yet: step an environment "
+                "with it, or call update(env.rollout(1000))."
+            )
+            raise RuntimeError(msg)
+        return known
+
+    def _check_shape(self, number: int, known: Moments, shape: Sequence[int]) -> None:
+        if tuple(shape) != known.mean.shape:
+            msg = f"{self.in_keys[number]!r}: the statistics are of leaves of shape "
+            raise ValueError(f"{msg}{list(known.mean.shape)}, got {list(shape)}.")
+
+    def _unbounded(self, spec: Composite) -> Composite:
+        def like(value: Tensor) -> Tensor:
+            return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+
+        pairs = zip(self.in_keys, self.out_keys, strict=True)
+        return with_specs(
+            spec, {out: without_bounds(spec[key], like) for key, out in pairs if key in spec}
+        )
+
+
+def _as_state(part: Moments | None) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    mean, squares = torch.from_numpy(part.mean.copy()), torch.from_numpy(part.squares.copy())
+    return {"count": part.count, "mean": mean, "squares": squares}

@@ -1,0 +1,202 @@
+"""Adding up the rewards of a trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_layout.keys import NestedKey, as_tuple, next_key, sibling
+from rl_specs import Composite, TensorSpec, Unbounded
+from rl_transforms.arguments import key_list
+from rl_transforms.entries import missing, not_reset, with_entries
+from rl_transforms.episodes.groups import group_mask, next_done
+from rl_transforms.episodes.step_counter import left_by
+from rl_transforms.transform import Transform, with_specs
+
+
+class RewardSum(Transform):
+    """Adds up the rewards since the last reset.
+
+    The sum is 0 at a reset and lies under ``"next"`` after every step, so that its value where a
+    trajectory ends is the trajectory's return, undiscounted. `rows` adds in the order of the steps,
+    so sums have the same bits however the steps are cut into batches.
+
+    Args:
+        in_keys: rewards; ``["reward"]`` by default.
+        out_keys: their sums; by default ``"episode_"`` is put before the last part of each key.
+
+    Raises:
+        ValueError: there is not one out key per in key.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> summed = RewardSum()
+        >>> root = summed.reset(TensorDict({}, [2]))
+        >>> root = summed.step(root, TensorDict({"reward": torch.ones(2, 1)}, [2]))
+        >>> summed.step(root, TensorDict({"reward": torch.ones(2, 1)}, [2]))["episode_reward"]
+        tensor([[2.],
+                [2.]])
+    """
+
+    online = False
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        read = [keys.REWARD] if in_keys is None else key_list("in_keys", in_keys)
+        if out_keys is None:
+            out_keys = [sibling(key, f"episode_{as_tuple(key)[-1]}") for key in read]
+        super().__init__(read, out_keys)
+        self._specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Leave sampled rows as they are: sums are stored, never guessed."""
+        return batch
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Start to add up in the rows that were reset.
+
+        Args:
+            root: ``[*B]``, after the reset.
+            mask: bool ``[*B]``, the rows that were reset; None where all were.
+
+        Returns:
+            The root with sums, 0 in those rows. Without a reward spec the shape of a nested
+            reward is not known before the first step, whose sum then starts at 0.
+
+        Raises:
+            TypeError: the mask is not boolean.
+            ValueError: it does not have the shape of the batch.
+        """
+        changes = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            kept = root.get(out, None)
+            if mask is not None and kept is not None:
+                changes[out] = kept.masked_fill(group_mask(mask, kept.shape, None), 0)
+            elif key in self._specs or len(as_tuple(key)) == 1:
+                usual = (torch.Size((*root.batch_size, 1)), torch.get_default_dtype())
+                shape, dtype = self._specs.get(key, usual)
+                changes[out] = torch.zeros(shape, dtype=dtype, device=root.device)
+        return with_entries(root, changes)
+
+    def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
+        """Add the rewards of a step.
+
+        Args:
+            root: ``[*B]`` with the sums before it.
+            after: ``[*B]`` with the rewards.
+
+        Returns:
+            The new ``after``, with the sums.
+
+        Raises:
+            KeyError: a reward is missing, or a sum is: `reset` was not called.
+        """
+        changes = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            reward, before = after.get(key, None), root.get(out, None)
+            if reward is None:
+                raise missing(self, key, after)
+            if before is None and (key in self._specs or len(as_tuple(key)) == 1):
+                raise not_reset(self, out, root)
+            changes[out] = (torch.zeros_like(reward) if before is None else before) + reward
+        return with_entries(after, changes)
+
+    def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
+        """Add up the rewards of finished rows.
+
+        Args:
+            batch: ``[*B, T]`` in the order of collection.
+            last: ``[*B]``, the column before these as this method returned it; None where the
+                first follows a reset.
+
+        Returns:
+            The rows with the sums before each step at the root, and behind it under ``"next"``.
+
+        Raises:
+            KeyError: a reward or a done flag is missing under ``"next"``.
+        """
+        changes: dict[NestedKey, Tensor] = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            reward = batch.get(next_key(key), None)
+            if reward is None:
+                raise missing(self, next_key(key), batch)
+            start = torch.zeros_like(reward.select(batch.ndim - 1, 0))
+            if last is not None:
+                start = left_by(last, out, _ended(self, last, key, start))
+            before, behind = _summed(
+                reward, _ended(self, batch, key, reward), batch.ndim - 1, start
+            )
+            changes[out], changes[next_key(out)] = before, behind
+        return with_entries(batch, changes)
+
+    @property
+    def carried(self) -> list[NestedKey]:
+        """The sums."""
+        return self.out_keys
+
+    def transform_reward_spec(self, spec: Composite) -> Composite:
+        """Learn the shapes of the rewards; the spec itself stays as it is."""
+        found = {key: spec[key] for key in self.in_keys if key in spec}
+        self._specs = {key: (leaf.shape, leaf.dtype) for key, leaf in found.items()}
+        return spec
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Add the sums. Called after `transform_reward_spec`."""
+        changes: dict[NestedKey, TensorSpec] = {}
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            usual = (torch.Size((*spec.shape, 1)), torch.get_default_dtype())
+            shape, dtype = self._specs.get(key, usual)
+            changes[out] = Unbounded(shape, dtype=dtype)
+        return with_specs(spec, changes)
+
+
+def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums before and behind each step, added up in the order of the steps.
+
+    In another order the last bits would depend on where a batch is cut.
+    """
+    columns = reward.movedim(time, -1)  # [*B, ..., T]
+    segments = Segments.from_ends(done.movedim(time, -1).unsqueeze(-1))
+    carried = torch.zeros_like(columns)
+    carried[..., 0] = start
+    carried = segments.first(carried).index_select(0, segments.order)
+    behind = torch.empty_like(columns, memory_format=torch.contiguous_format).reshape(-1)
+    for block in segments.time_blocks(max_waste=0.25):
+        rewards = block.gather(columns, columns.shape)  # [K, n]
+        sums = _running_sums(torch.cat([carried[None, : rewards.shape[1]], rewards]))[1:]
+        block.scatter(sums, behind)
+        carried = sums[-1]
+    total = behind.reshape(columns.shape).movedim(-1, time)
+    earlier = done.shape[time] - 1
+    before = total.narrow(time, 0, earlier).masked_fill(done.narrow(time, 0, earlier), 0)
+    return torch.cat([start.unsqueeze(time), before], time), total
+
+
+def _running_sums(values: Tensor) -> Tensor:
+    """Add up ``[K, n]`` along its first dimension, one after the other and in its own dtype."""
+    # torch.cumsum adds in double precision on a CPU, and in another order on a GPU
+    if values.is_cuda or values.requires_grad or values.dtype == torch.bfloat16:
+        sums = [values[0]]
+        for row in values[1:]:
+            sums.append(sums[-1] + row)
+        return torch.stack(sums)
+    array = values.numpy()
+    return torch.from_numpy(np.add.accumulate(array, axis=0, dtype=array.dtype))
+
+
+def _ended(who: object, batch: TensorDictBase, key: NestedKey, like: Tensor) -> Tensor:
+    """Where the innermost group of a key that has done flags ended, in the shape of a leaf."""
+    group = as_tuple(key)[:-1]
+    while group and all(batch.get((keys.NEXT, *group, n), None) is None for n in keys.DONE_KEYS):
+        group = group[:-1]
+    done = next_done(who, batch, group)
+    shape = (*done.shape[:-1], *[1] * (like.ndim - done.ndim), done.shape[-1])
+    return done.reshape(shape).expand_as(like)

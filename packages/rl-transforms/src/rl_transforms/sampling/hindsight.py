@@ -1,0 +1,240 @@
+"""Goals that were reached, put in the place of those that were wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import RowSource, Segments, keys
+from rl_layout.keys import NestedKey, next_key
+from rl_transforms.arguments import check_number
+from rl_transforms.entries import missing, with_entries
+from rl_transforms.history.walk import at_distances, furthest
+from rl_transforms.transform import Transform
+
+RELABELLED = (keys.COLLECTOR, "relabelled")
+Judge = Callable[[TensorDictBase], Tensor]
+
+
+class HindsightStrategy(StrEnum):
+    """Which of the goals that a trajectory reached stands for the one that was wanted.
+
+    Attributes:
+        FUTURE: one that was reached by this step or a later one, each with the same chance.
+        FINAL: the one that the last step reached.
+        EPISODE: any one of the trajectory, each with the same chance.
+
+    Example:
+        >>> HindsightStrategy("final").name
+        'FINAL'
+    """
+
+    FUTURE = "future"
+    FINAL = "final"
+    EPISODE = "episode"
+
+
+class HindsightRelabel(Transform):
+    """Puts goals that a trajectory reached in the place of the goal that it had, in sampled rows.
+
+    A row that is drawn gets, at the root and under ``"next"``, the goal that one of the rows of its
+    trajectory reached: the ``("next", achieved)`` of that row. Its reward is computed anew, and its
+    termination where there is a function for it. Rows are told to be of one trajectory by the
+    markers: with a buffer's `rl_layout.RowSource` whatever the sampler, so single rows do as well
+    as slices; without one inside the batch. Only what the buffer still holds of a trajectory
+    counts, so the last step of one that goes on is the newest that came.
+
+    Bool ``("collector", "relabelled")`` ``[*B, T]`` says which rows have another goal; the others
+    are as they were.
+
+    See Andrychowicz et al., Hindsight Experience Replay, 2017.
+
+    Args:
+        reward_fn: from relabelled rows ``[K]`` to their rewards, ``[K]`` or ``[K, 1]``.
+        her_ratio: the chance of a row to be relabelled.
+        strategy: which goal; see `HindsightStrategy`.
+        goal_key: the goal that was wanted.
+        achieved_goal_key: the goal that was reached.
+        terminated_fn: from relabelled rows ``[K]`` to whether they end the task, bool ``[K]`` or
+            ``[K, 1]``; the flags stay as they are if None.
+        reward_key: the reward, without ``"next"``.
+
+    Raises:
+        ValueError: the chance lies outside [0, 1], or there is no such strategy.
+        TypeError: a function is none.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> rows = trajectories([3])
+        >>> for key in ("achieved_goal", ("next", "achieved_goal")):
+        ...     rows[key] = rows[(*key[:-1], "observation") if key[0] == "next" else "observation"]
+        >>> rows["desired_goal"] = torch.full((3, 2), 50.0)
+        >>> def reward(rows):
+        ...     return -(rows["next", "achieved_goal"] - rows["desired_goal"]).norm(dim=-1)
+        >>> seen = HindsightRelabel(reward, her_ratio=1, strategy="final")(rows)
+        >>> seen["desired_goal"][0].tolist(), seen["next", "reward"].flatten().tolist()
+        ([7.0, 3.0], [-2.0, -1.0, -0.0])
+    """
+
+    online = False
+    needs_rows = True
+    places = frozenset({"buffer"})
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        reward_fn: Judge,
+        *,
+        her_ratio: float = 0.8,
+        strategy: HindsightStrategy | str = "future",
+        goal_key: NestedKey = "desired_goal",
+        achieved_goal_key: NestedKey = "achieved_goal",
+        terminated_fn: Judge | None = None,
+        reward_key: NestedKey = keys.REWARD,
+    ) -> None:
+        super().__init__([goal_key, achieved_goal_key, reward_key])
+        judges: dict[str, object] = {"reward_fn": reward_fn, "terminated_fn": terminated_fn}
+        for name, given in judges.items():
+            if given is not None and not callable(given):
+                msg = f"{name}: expected a function of rows, got {type(given).__name__}."
+                raise TypeError(msg)
+        check_number("her_ratio", her_ratio)
+        if not 0 <= her_ratio <= 1:
+            msg = f"her_ratio: expected a chance from 0 to 1, got {her_ratio}."
+            raise ValueError(msg)
+        if not isinstance(strategy, str) or strategy not in list(HindsightStrategy):
+            names = ", ".join(repr(str(one)) for one in HindsightStrategy)
+            msg = f"strategy: expected one of {names}, got {strategy!r}."
+            raise ValueError(msg)
+        self.reward_fn, self.terminated_fn, self.her_ratio = reward_fn, terminated_fn, her_ratio
+        self.strategy = HindsightStrategy(strategy)
+        self.goal_key, self.achieved_goal_key = goal_key, achieved_goal_key
+        self.reward_key = reward_key
+
+    def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
+        """Relabel some rows of a sample, drawn by torch's global generator.
+
+        Args:
+            batch: TED rows ``[*B, T]``, one step each.
+            source: the rows of the buffer, by their write numbers.
+
+        Returns:
+            The rows, with ``("collector", "relabelled")``.
+
+        Raises:
+            KeyError: a goal, the reward or, with a source, ``("collector", "row")`` is missing.
+            ValueError: rows reach several steps ahead, goals wanted and reached differ in shape or
+                dtype, or a function returned another shape.
+        """
+        self._check(batch)
+        count, device = batch.batch_size.numel(), batch[self.goal_key].device
+        drawn = torch.rand(count).lt(self.her_ratio).nonzero()[:, 0]
+        if len(drawn):
+            reached, had = self._reached(batch, source, drawn)
+            drawn, reached = drawn[had], reached[had].to(device)
+        drawn = drawn.to(device)
+        mark = _put(torch.zeros(count, dtype=torch.bool, device=device), drawn, True)
+        changes: dict[NestedKey, Tensor] = {RELABELLED: mark.reshape(batch.batch_size)}
+        if not len(drawn):
+            return with_entries(batch, changes)
+        goals = [key for key in (self.goal_key, next_key(self.goal_key)) if _has(batch, key)]
+        rows = with_entries(batch.reshape(-1)[drawn], dict.fromkeys(goals, reached))
+        made = {**dict.fromkeys(goals, reached), **self._judged(rows)}
+        for key, fresh in made.items():
+            stored = batch[key]
+            flat = stored.reshape(count, *stored.shape[batch.ndim :])
+            changes[key] = _put(flat.clone(), drawn, fresh).reshape(stored.shape)
+        return with_entries(batch, changes)
+
+    def _judged(self, rows: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """Rewards, and flags, of relabelled rows."""
+        reward = next_key(self.reward_key)
+        made: dict[NestedKey, Tensor] = {reward: self._asked("reward_fn", rows, reward)}
+        if self.terminated_fn is not None:
+            ended, done = keys.NEXT_TERMINATED, rows.get(keys.NEXT_DONE, None)
+            if rows.get(ended, None) is None:
+                raise missing(self, ended, rows)
+            made[ended] = self._asked("terminated_fn", rows, ended)
+            if done is not None:
+                truncated = rows.get(keys.NEXT_TRUNCATED, None)
+                made[keys.NEXT_DONE] = made[ended] if truncated is None else made[ended] | truncated
+        return made
+
+    def _asked(self, name: str, rows: TensorDictBase, like: NestedKey) -> Tensor:
+        found, stored = getattr(self, name)(rows), rows[like]
+        if found.shape not in (stored.shape, stored.shape[:-1]):
+            msg = f"{name}: expected {list(stored.shape)} of {len(rows)} rows, got "
+            raise ValueError(f"{msg}{list(found.shape)}.")
+        answer: Tensor = found.reshape(stored.shape).to(stored.dtype)
+        return answer
+
+    def _reached(
+        self, batch: TensorDictBase, source: RowSource | None, drawn: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A goal that was reached for each drawn row, and whether it could be had."""
+        wanted = [next_key(self.achieved_goal_key)]
+        if batch.get(keys.NEXT_MISSING, None) is not None:
+            wanted.append(keys.NEXT_MISSING)
+        if source is None:
+            segments = Segments.of(batch)
+            firsts, lasts = (
+                segments.scatter(segments.spread(ends), fill=-1).reshape(-1)[drawn].cpu()
+                for ends in (segments.starts, segments.lasts)
+            )
+            places = self._picked(drawn - firsts, lasts - drawn) + drawn
+            found, had = batch.select(*wanted).reshape(-1)[places.clamp_min(0)], lasts >= 0
+        else:
+            numbers = batch.get(keys.ROW, None)
+            if numbers is None:
+                raise missing(self, keys.ROW, batch)
+            places = self._place(numbers.reshape(-1).cpu()[drawn], source)
+            found, had = source.read(places, wanted)
+        if len(wanted) == 2:
+            had = had & ~found[keys.NEXT_MISSING].to(had.device)
+        return found[wanted[0]], had
+
+    def _place(self, rows: Tensor, source: RowSource) -> Tensor:
+        """The row of the buffer whose goal each row gets."""
+        last, ahead = furthest(rows, source.after)
+        if self.strategy is HindsightStrategy.FINAL:
+            return last
+        if self.strategy is HindsightStrategy.FUTURE:
+            return at_distances(rows, self._picked(ahead, ahead), source.after)
+        first, behind = furthest(rows, source.before)
+        return at_distances(first, behind + self._picked(behind, ahead), source.after)
+
+    def _picked(self, behind: Tensor, ahead: Tensor) -> Tensor:
+        """How many steps on the goal was reached, given how many there are either way."""
+        if self.strategy is HindsightStrategy.FINAL:
+            return ahead
+        if self.strategy is HindsightStrategy.FUTURE:
+            behind = torch.zeros_like(ahead)
+        share = torch.rand(len(ahead), dtype=torch.float64)
+        return (share * (behind + ahead + 1)).long() - behind
+
+    def _check(self, batch: TensorDictBase) -> None:
+        for key in (self.goal_key, next_key(self.achieved_goal_key), next_key(self.reward_key)):
+            if batch.get(key, None) is None:
+                raise missing(self, key, batch)
+        far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
+        if far is not None and bool((far != 1).any()):
+            msg = "rows that reach several steps ahead hold rewards of the goals that were wanted: "
+            raise ValueError(msg + "relabel single steps, and put MultiStep behind this transform.")
+        goal, reached = batch[self.goal_key], batch[next_key(self.achieved_goal_key)]
+        if (goal.shape, goal.dtype) != (reached.shape, reached.dtype):
+            msg = (
+                f"expected goals wanted and reached alike, got {list(goal.shape)} of {goal.dtype} "
+            )
+            raise ValueError(f"{msg}and {list(reached.shape)} of {reached.dtype}.")
+
+
+def _has(batch: TensorDictBase, key: NestedKey) -> bool:
+    return batch.get(key, None) is not None
+
+
+def _put(flat: Tensor, rows: Tensor, value: Tensor | bool) -> Tensor:
+    flat[rows] = value
+    return flat

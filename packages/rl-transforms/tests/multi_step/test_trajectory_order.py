@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_layout import keys
+from rl_layout.reference import continues
+from rl_layout.testing import EndKind, trajectories
+from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.trajectory_order import Arrivals
+
+
+@st.composite
+def shuffled(draw):
+    """Rows of a few trajectories in any order or in theirs, some lost."""
+    kinds = st.lists(st.sampled_from(list(EndKind)), min_size=3, max_size=3)
+    lengths = st.lists(st.integers(1, 5), min_size=3, max_size=3)
+    rows = trajectories(draw(lengths), draw(kinds))
+    # markers that cut where ids and steps do not
+    for key in (keys.IS_INIT, keys.NEXT_DONE):
+        rows[key][draw(st.integers(0, len(rows) - 1))] = True
+    order = draw(st.one_of(st.just(range(len(rows))), st.permutations(range(len(rows)))))
+    return rows[torch.tensor(order[: draw(st.integers(1, len(order)))])]
+
+
+@given(shuffled())
+def test_rows_stand_where_a_plain_loop_puts_them(rows):
+    stand = Arrivals.of(FlatRows.of(rows).leaves)
+    ids = rows[keys.TRAJ_IDS].tolist()
+    order = sorted(range(len(ids)), key=lambda i: ids[i])
+    assert stand.order.tolist() == order
+    assert [order.index(i) for i in range(len(ids))] == stand.place.tolist()
+    for spot, row in enumerate(order):
+        end = spot
+        while end + 1 < len(order) and continues(rows, order[end], order[end + 1]):
+            end += 1
+        assert stand.left[row] == end - spot + 1
+        newest = end + 1 == len(order) or ids[order[end + 1]] != ids[row]
+        done = bool(rows[keys.NEXT_DONE][order[end]])
+        assert bool(stand.is_open[row]) == (newest and not done)
+
+
+def test_rows_without_flags_are_told_apart_by_ids_and_steps():
+    ids, steps = torch.tensor([3, 3, 8, 3]), torch.tensor([0, 1, 0, 3])
+    stand = Arrivals.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps})
+    assert stand.left.tolist() == [2, 1, 1, 1]
+    assert stand.is_open.tolist() == [False, False, True, True]

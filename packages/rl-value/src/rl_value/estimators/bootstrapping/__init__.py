@@ -1,0 +1,1 @@
+"""Values of states and of next states."""

@@ -1,0 +1,224 @@
+"""Values of the rows of a batch and of what lies behind them, from one call of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey
+from rl_layout.segments.flat_views import array_of
+from rl_value.estimators.bootstrapping.chunking import ValueCalls
+from rl_value.estimators.bootstrapping.sequence_layout import Slots, n_step_slots, one_step_slots
+from rl_value.estimators.bootstrapping.unroll import (
+    Reader,
+    evaluate,
+    is_row_wise,
+    lacks_next,
+    read_side_by_side,
+    unroll,
+)
+from rl_value.estimators.transitions import Steps
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What a network says of every step and of its next state.
+
+    Attributes:
+        now: ``[M, ...]``.
+        following: ``[M, ...]``.
+        missing: bool ``[M, *G, 1]``, steps without a next state; None where all have one.
+        fits: bool ``[M]``, steps within the budget; None without one.
+        substituted: steps that stand in for their own next state, int64 ``[]``; None without.
+
+    Example:
+        >>> one = torch.ones(2, 1)
+        >>> Unrolled(one, one, None, None, None).now.shape
+        torch.Size([2, 1])
+    """
+
+    now: Tensor
+    following: Tensor
+    missing: Tensor | None
+    fits: Tensor | None
+    substituted: Tensor | None
+
+
+def unroll_steps(
+    network: TensorDictModuleBase,
+    steps: Steps,
+    wanted: NestedKey,
+    calls: ValueCalls,
+    params: TensorDictBase | None = None,
+    target_params: TensorDictBase | None = None,
+) -> Unrolled:
+    """Evaluate a network on the rows of a batch and on their next observations.
+
+    A next observation that is a row of the same segment is read there. What lies behind a
+    segment is read as its continuation, so that a recurrent network is exact.
+
+    Args:
+        network: reads observations, writes `wanted`.
+        steps: the steps.
+        wanted: key of the output.
+        calls: how to call it.
+        params: parameters in place of the network's own.
+        target_params: parameters for next states, from a call of its own.
+
+    Returns:
+        The output at each step and behind it.
+
+    Raises:
+        KeyError: an input is missing.
+        ValueError: the settings do not fit the data.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+        ...            "steps_to_next_obs": "steps_to_next_obs"}
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> steps = Steps.of(trajectories([2, 1]), entries)
+        >>> unroll_steps(net, steps, "state_value", ValueCalls()).following.flatten().tolist()
+        [1.0, 2.0, 1.0]
+    """
+    size_free = calls.num_chunks is None and calls.value_chunk_size is None
+    if size_free and not calls.shifted and steps.ahead is None and is_row_wise(network):
+        return _side_by_side(network, steps, wanted, calls, (params, target_params))
+    slots = _slots(network, steps, calls)
+    outside = slots.needs_extra
+    if lacks_next(network, steps.batch):
+        steps = steps.without_next(outside)
+    missing, stand_in = steps.missing, steps.lost
+    reader = Reader(network, steps.batch, steps.segments, slots, stand_in)
+    is_exact = calls.missing_next != "root" and not is_row_wise(network)
+    if stand_in is not None and steps.ahead is not None and is_exact:
+        _refuse_behind_lost(slots, steps, stand_in)
+    size = calls.chunk_slots(steps.given_shape, len(slots))
+    call = partial(unroll, reader, [wanted], chunk_size=size)
+    (values,) = call(params=params)
+    if target_params is not None or not calls.single_call:
+        (ahead,) = call(params=params if target_params is None else target_params)
+    else:
+        ahead = values
+    substituted = None
+    if calls.missing_next == "root" and stand_in is not None:
+        substituted, missing = (stand_in & outside).sum(), None
+    now, following = values[slots.row_slot], ahead[slots.next_slot]
+    if stand_in is not None and missing is not None:  # what stands in is no value
+        following = blank(following, stand_in & outside)
+    if calls.shifted:  # what terminated has no slot of its own: nothing follows
+        following = blank(following, slots.next_slot == slots.row_slot)
+    return Unrolled(now, following, missing, slots.fits, substituted)
+
+
+def _side_by_side(
+    network: TensorDictModuleBase,
+    steps: Steps,
+    wanted: NestedKey,
+    calls: ValueCalls,
+    params: tuple[TensorDictBase | None, TensorDictBase | None],
+) -> Unrolled:
+    """The same for a network that looks at single rows: they are read where they lie."""
+    if lacks_next(network, steps.batch):
+        steps = steps.without_next(steps.ends)
+    segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
+    stand_in = None if lost is None else lost[lasts]
+    rows, ends = read_side_by_side(network, steps.batch, segments, stand_in)
+    own, late = params
+    rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
+    if late is None and calls.single_call:
+        now, behind = evaluate(network, rows_and_ends, wanted, own)
+        ahead = now
+    else:
+        (now,) = evaluate(network, rows_and_ends[:1], wanted, own)
+        ahead, behind = evaluate(network, rows_and_ends, wanted, own if late is None else late)
+    substituted = None
+    if stand_in is not None and calls.missing_next == "root":
+        substituted, missing = stand_in.sum(), None
+    elif stand_in is not None:  # what stands in is no value of the next state
+        behind = blank(behind, stand_in)
+    return Unrolled(now, _following(ahead, lasts, behind), missing, None, substituted)
+
+
+def blank(values: Tensor, rows: Tensor) -> Tensor:
+    """Put zeros into whole rows.
+
+    Args:
+        values: ``[M, ...]``.
+        rows: which, bool ``[M]``.
+
+    Returns:
+        ``[M, ...]`` in memory of its own.
+
+    Example:
+        >>> blank(torch.ones(2, 1), torch.tensor([True, False])).tolist()
+        [[0.0], [1.0]]
+    """
+    return torch.where(rows.view(-1, *(1,) * (values.ndim - 1)), 0, values)
+
+
+def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
+    """The value of the row that follows each row; behind the last ones of segments another."""
+    has_graph = values.requires_grad or behind.requires_grad
+    if has_graph and torch.is_grad_enabled():
+        return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, behind)
+    if not has_graph and values.dtype == behind.dtype and _is_one_column(values):
+        now = array_of(values).reshape(-1)
+        made = np.empty_like(now)
+        made[:-1] = now[1:]
+        made[array_of(lasts)] = array_of(behind).reshape(-1)
+        return torch.from_numpy(made).view(values.shape)
+    following = torch.empty_like(values, memory_format=torch.contiguous_format)
+    following[:-1] = values[1:]
+    return following.index_copy_(0, lasts, behind.to(values.dtype))
+
+
+def _is_one_column(values: Tensor) -> bool:
+    """Whether values are one number a row that numpy knows; its calls take a third of torch's."""
+    known = values.is_cpu and values.dtype in (torch.float32, torch.float64)
+    return known and values.numel() == len(values) and not torch.compiler.is_compiling()
+
+
+def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Slots:
+    if steps.ahead is None:
+        slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
+        return _budgeted(slots, steps, calls) if calls.shifted else slots
+    if calls.shifted:
+        msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
+        raise ValueError(msg)
+    slots = n_step_slots(steps.segments, steps.ahead, steps.lost)
+    if slots.has_holes and not is_row_wise(network):
+        msg = (
+            "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
+            "the steps before their next observations. Sample slices of at least n rows."
+        )
+        raise ValueError(msg)
+    return replace(slots, has_holes=False)
+
+
+def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
+    """Refuse next observations that a recurrent network reaches only by way of a lost one."""
+    so_far = (slots.is_next & lost[slots.source]).cumsum(0)
+    behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
+    count = int((behind & ~steps.terminated.flatten(1).all(1)).sum())
+    if count:
+        msg = (
+            f"the next observations of {count} n-step rows lie behind one that is missing, which "
+            f"a recurrent network cannot skip. Mark these rows {keys.NEXT_MISSING!r} as well."
+        )
+        raise ValueError(msg)
+
+
+def _budgeted(slots: Slots, steps: Steps, calls: ValueCalls) -> Slots:
+    num_steps = steps.batch.batch_size[-1]
+    rows_of = steps.segments.rows // num_steps
+    terminated = steps.terminated.flatten(1).all(1)
+    return slots.cut_to(rows_of, num_steps + calls.shifted_budget, terminated)

@@ -1,0 +1,308 @@
+"""Steps and next values in arrays whose shapes follow from the batch's, for compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_layout import keys, must_compare_observations, set_recurrent_mode
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.segments.flat_views import flatten
+from rl_layout.segments.markers import FIELDS, batch_shape
+from rl_layout.tensordict_fast import build, find, nest
+from rl_value.estimators.bootstrapping.next_values import Unrolled, blank
+from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
+from rl_value.estimators.bootstrapping.unroll import all_absent, is_row_wise, observation_keys
+from rl_value.estimators.transitions import Steps, under_next
+
+PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a batch, in the place of its segments.
+
+    Attributes:
+        batch_shape: ``[*B, T]``.
+        real: bool ``[N]``.
+
+    Example:
+        >>> Rows(torch.Size([2]), torch.tensor([True, False])).scatter(torch.ones(2))
+        tensor([1., 0.])
+    """
+
+    batch_shape: torch.Size
+    real: Tensor
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Flatten a leaf ``[*B, T, ...]`` to ``[N, ...]``."""
+        return flatten(values, self.batch_shape)
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """Bring ``[N, ...]`` back into the shape of the batch, with zeros on padding."""
+        shown = values.masked_fill(~self.real.view(-1, *(1,) * (values.ndim - 1)), 0)
+        return shown.reshape(*self.batch_shape, *values.shape[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSteps(Steps):
+    """All rows of a batch as steps, padding too: nothing flows into it or out of it.
+
+    Attributes:
+        last: bool ``[N]``, rows that the next one does not continue.
+        behind: int64 ``[N]``, the row that holds each row's next state; N where none does.
+        source: int64 ``[2 N]``, the row of each slot, as in `Slots` of plain steps; slots that
+            are not needed are segments of one row.
+        is_next: bool ``[2 N]``, slots of next observations.
+        is_start: bool ``[2 N]``, first slots of segments.
+        next_slot: int64 ``[N]``, slot of each row's next observation.
+    """
+
+    last: Tensor
+    behind: Tensor
+    source: Tensor
+    is_next: Tensor
+    is_start: Tensor
+    next_slot: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        batch: TensorDictBase,
+        entries: Mapping[str, NestedKey],
+        time_dim: int | None = None,
+    ) -> FixedSteps:
+        """Read the steps of a batch by one operator, which no compiler looks into.
+
+        Args:
+            batch: a TED tensordict ``[*B, T]``.
+            entries: as `Steps.of` takes them.
+            time_dim: the same.
+
+        Returns:
+            The steps.
+
+        Raises:
+            KeyError: the reward is missing, or flags are.
+            ValueError: time is not the last dimension of the batch.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+            ...            "steps_to_next_obs": "steps_to_next_obs"}
+            >>> FixedSteps.of(trajectories([2, 1]), entries).behind.tolist()
+            [1, 3, 3]
+        """
+        shape = batch_shape(batch)
+        names = [under_next(entries[purpose]) for purpose in PURPOSES]
+        reward = require(batch, names[0])
+        usual = [as_tuple(key) for key, _, _ in FIELDS.values()]
+        others = [(*names[1][:-1], keys.TRUNCATED), keys.NEXT_MISSING]
+        wanted = dict.fromkeys([*names, *usual, *others, *_compared(batch)])
+        leaves = {key: find(batch, key) for key in wanted}
+        known = {key: value for key, value in leaves.items() if value is not None}
+        found = read_rows(list(known.values()), _joined([*names, *known]), list(shape))
+        real, terminated, missing, last, behind, source, is_next, is_start, next_slot = found
+        rows, ahead = Rows(shape, real), known.get(names[3])
+        return cls(
+            batch=batch,
+            segments=rows,  # type: ignore[arg-type]  # gathers and scatters as segments do
+            reward=rows.gather(rows.scatter(rows.gather(reward))),  # padding may hold anything
+            terminated=terminated,
+            missing=missing if keys.NEXT_MISSING in known else None,
+            ahead=None if ahead is None else rows.gather(ahead).reshape(-1),
+            time_dim=time_dim,
+            last=last,
+            behind=behind,
+            source=source,
+            is_next=is_next,
+            is_start=is_start,
+            next_slot=next_slot,
+        )
+
+    @property
+    def ends(self) -> Tensor:
+        """Rows that the next one does not continue, bool ``[N]``."""
+        return self.last
+
+    @property
+    def successor(self) -> Tensor:
+        """The row that holds each row's next state, int64 ``[N]``; N where none does."""
+        return self.behind
+
+    def factor(self, name: str, value: float | Tensor) -> float | Tensor:
+        """A setting of each row: a number, or ``[N, ...]``; no tensor is asked for its number."""
+        if isinstance(value, Tensor) and not value.ndim:
+            value = value[None]
+        return super().factor(name, value)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network reads, found out before any code is compiled.
+
+    Attributes:
+        following: keys of its next observations.
+        is_row_wise: whether it looks at single rows.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> Inputs.of(TensorDictModule(torch.nn.Linear(2, 1), ["x"], ["y"])).following
+        [('next', 'x')]
+    """
+
+    following: list[tuple[str, ...]]
+    is_row_wise: bool
+
+    @classmethod
+    def of(cls, network: TensorDictModuleBase) -> Inputs:
+        """Ask a network."""
+        return cls(list(map(next_key, observation_keys(network))), is_row_wise(network))
+
+
+def unroll_rows(
+    network: TensorDictModuleBase, inputs: Inputs, steps: FixedSteps, wanted: NestedKey
+) -> Unrolled:
+    """Evaluate a network on the next observation of each row, as `unroll_steps` does.
+
+    A network that looks at single rows is given N of them, any other the 2 N slots of plain steps.
+
+    Args:
+        network: reads observations, writes `wanted`.
+        inputs: what it reads.
+        steps: the rows.
+        wanted: key of the output.
+
+    Returns:
+        The output behind each row, twice: of the rows themselves nothing is asked.
+
+    Raises:
+        KeyError: an input is missing, or the network does not write the output.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from tensordict.nn import TensorDictModule
+        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+        ...            "steps_to_next_obs": "steps_to_next_obs"}
+        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+        >>> steps = FixedSteps.of(trajectories([2, 1]), entries)
+        >>> unroll_rows(net, Inputs.of(net), steps, "state_value").following.flatten().tolist()
+        [1.0, 2.0, 1.0]
+    """
+    rows = torch.arange(len(steps.behind), device=steps.behind.device)
+    outside = steps.behind == len(rows)
+    if all_absent(inputs.following, steps.batch):
+        steps = steps.without_next(outside)
+    lost = steps.lost
+    source, is_next, is_start = steps.source, steps.is_next, steps.is_start
+    if inputs.is_row_wise:
+        source, is_next = torch.where(outside, rows, steps.behind), outside
+    if lost is not None:  # what may hold anything is not read
+        is_next = is_next & ~lost[source]
+    given = {}
+    for key in map(as_tuple, network.in_keys):
+        marks = key[-1] == keys.IS_INIT
+        given[key] = is_start[:, None] if marks else _read(steps, key, source, is_next)
+    with set_recurrent_mode(True):
+        made = require(network(build(nest(given), torch.Size([len(source)]))), wanted)
+    following = made if inputs.is_row_wise else made[steps.next_slot]
+    if lost is not None:
+        following = blank(following, lost & outside)
+    return Unrolled(following, following, steps.missing, None, None)
+
+
+def _read(steps: FixedSteps, key: tuple[str, ...], source: Tensor, is_next: Tensor) -> Tensor:
+    """An input of a network, slot by slot."""
+    root = steps.segments.gather(require(steps.batch, key))[source]
+    after = find(steps.batch, next_key(key))
+    if after is None:
+        return root
+    ahead = steps.segments.gather(after)[source].to(root.dtype)
+    return torch.where(is_next.view(-1, *(1,) * (root.ndim - 1)), ahead, root)
+
+
+def _compared(batch: TensorDictBase) -> Iterator[tuple[str, ...]]:
+    """Leaves whose bits tell who continues whom, where markers and names leave that open."""
+    if not must_compare_observations(batch):
+        return
+    for key, root in keys.leaves(batch):
+        if key[0] not in (keys.NEXT, keys.COLLECTOR) and isinstance(root, Tensor):
+            after = (keys.NEXT, *key)
+            if isinstance(find(batch, after), Tensor):
+                yield from (key, after)
+
+
+def _joined(names: Sequence[tuple[str, ...]]) -> str:
+    """Keys as one string, the only way for them into an operator."""
+    return "\n".join("\t".join(name) for name in names)
+
+
+def _split(
+    leaves: Sequence[Tensor], names: str
+) -> tuple[list[tuple[str, ...]], dict[tuple[str, ...], Tensor]]:
+    """The keys by purpose, and the leaves by key."""
+    parts = [tuple(name.split("\t")) for name in names.split("\n")]
+    purposes, known = parts[: len(PURPOSES)], parts[len(PURPOSES) :]
+    return purposes, dict(zip(known, leaves, strict=True))
+
+
+@torch.library.custom_op("rl_value::read_rows", mutates_args=())
+def read_rows(
+    leaves: Sequence[Tensor], names: str, shape: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Find which rows continue each other, by their segments.
+
+    Args:
+        leaves: reward, flags and markers.
+        names: keys by purpose, and one for each leaf.
+        shape: ``[*B, T]``.
+
+    Returns:
+        Whether rows are real, terminated, and without a next observation; and all that
+        `FixedSteps` says of them.
+    """
+    purposes, known = _split(leaves, names)
+    batch = build(nest(known), torch.Size(shape))
+    steps = Steps.of(batch, dict(zip(PURPOSES, purposes, strict=True)))
+    rows, size = steps.segments.rows, prod(shape)
+    slots = one_step_slots(steps.segments)
+
+    def placed(values: Tensor, fill: float) -> Tensor:
+        whole = values.new_full((size, *values.shape[1:]), fill)
+        return whole.index_copy_(0, rows, values)
+
+    def filled(values: Tensor, fill: float) -> Tensor:
+        rest = values.new_full((2 * size - len(values),), fill)
+        return torch.cat([values, rest])
+
+    missing = torch.zeros_like(steps.terminated) if steps.missing is None else steps.missing
+    behind = torch.cat([rows, rows.new_full((1,), size)])[steps.successor]
+    return (
+        placed(torch.ones_like(steps.ends), False),
+        placed(steps.terminated, False),
+        placed(missing, False),
+        placed(steps.ends, True),
+        placed(behind, size),
+        filled(rows[slots.source], 0),
+        filled(slots.is_next, False),
+        filled(slots.is_start, True),
+        placed(slots.next_slot, 0),
+    )
+
+
+@read_rows.register_fake
+def _(leaves: Sequence[Tensor], names: str, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    purposes, known = _split(leaves, names)
+    size, like = prod(shape), known[purposes[0]]
+    flag = known.get(purposes[2], known.get(purposes[1], like))
+    each = like.new_empty((size, *flag.shape[len(shape) :]), dtype=torch.bool)
+    row, slot = (like.new_empty((n * size,), dtype=torch.bool) for n in (1, 2))
+    made = (row, each, torch.empty_like(each), torch.empty_like(row))
+    numbers = (row.to(torch.int64), slot.to(torch.int64))
+    return (*made, *numbers, slot, torch.empty_like(slot), torch.empty_like(numbers[0]))

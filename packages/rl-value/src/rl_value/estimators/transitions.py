@@ -1,0 +1,371 @@
+"""The real steps of one batch, flat, with all that an estimator needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_layout.keys import NestedKey, as_tuple, next_key, require
+from rl_layout.segments.flat_views import array_of
+from rl_layout.segments.markers import FIELDS, flat_marker
+from rl_layout.tensordict_fast import find
+from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
+from rl_value.returns.arguments import check_fraction
+
+STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The M real steps of a batch, segment after segment.
+
+    Attributes:
+        batch: the tensordict, time last.
+        segments: its segments.
+        reward: ``[M, *G, C]``.
+        terminated: bool ``[M, *G, 1]``.
+        missing: bool ``[M, *G, 1]``, not terminated, and the next observation could not be had;
+            None where the batch does not say so.
+        ahead: int64 ``[M]``, how far away the next observation is; None where it is one step.
+        time_dim: where time was in what the caller has, which settings per step are laid out like;
+            None where it was last.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
+        ...            "steps_to_next_obs": "steps_to_next_obs"}
+        >>> Steps.of(trajectories([2, 1]), entries).ends.tolist()
+        [False, True, True]
+    """
+
+    batch: TensorDictBase
+    segments: Segments
+    reward: Tensor
+    terminated: Tensor
+    missing: Tensor | None
+    ahead: Tensor | None
+    time_dim: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: TensorDictBase,
+        entries: Mapping[str, NestedKey],
+        time_dim: int | None = None,
+    ) -> Steps:
+        """Read the steps of a batch.
+
+        Args:
+            batch: a TED tensordict ``[*B, T]``.
+            entries: keys of reward, done, terminated and steps_to_next_obs, named as at the root.
+            time_dim: dimension that was turned with the last one to give the batch, if any.
+
+        Returns:
+            The steps.
+
+        Raises:
+            KeyError: reward or flags are missing.
+            TypeError: a flag is not boolean, or the reward not floating point.
+            ValueError: a shape does not fit, a next observation is less than a step away, or flags
+                of a group end where the batch goes on.
+        """
+        segments = _segments(batch, entries)
+        refuse_scattered_rows(batch, segments)
+        place = _behind(entries["reward"])
+        found = find(batch, place)
+        reward = floats(require(batch, place) if found is None else found, entries["reward"])
+        reward = segments.gather(reward)
+        terminated, done = _flags(batch, entries, segments)
+        _check_group(terminated, reward, entries["terminated"])
+        if done is not None:
+            _check_ends(done & ~terminated, segments, entries["done"])
+        steps = find(batch, _behind(entries["steps_to_next_obs"]))
+        ahead = None if steps is None else segments.gather(steps).reshape(-1)
+        _check_steps(ahead, entries["steps_to_next_obs"])
+        missing = _missing(batch, segments, terminated)
+        return cls(batch, segments, reward, terminated, missing, ahead, time_dim)
+
+    @property
+    def lost(self) -> Tensor | None:
+        """Steps that are missing their next observation for some group, bool ``[M]``."""
+        return None if self.missing is None else self.missing.flatten(1).any(1)
+
+    def without_next(self, where: Tensor) -> Self:
+        """The same steps, of which some turned out to be missing their next observation.
+
+        Args:
+            where: bool ``[M]``.
+
+        Returns:
+            Steps that have `missing`.
+        """
+        absent = self.widen(where) & ~self.terminated
+        return replace(self, missing=absent if self.missing is None else self.missing | absent)
+
+    @property
+    def without_history(self) -> Tensor | None:
+        """Steps that do not show what the policy saw, bool ``[M, 1, ...]``; None without a mark.
+
+        Frames of rows before, which such a step is stacked of, could not be had.
+        """
+        rows = _marked(self.batch, self.segments, keys.HISTORY_MISSING)
+        return None if rows is None else self.widen(rows)
+
+    @property
+    def lasts(self) -> Tensor:
+        """Numbers of the last steps of segments, int64 ``[S]``."""
+        segments = self.segments
+        return segments.offsets[1:] - 1 if segments.has_gaps else segments.lasts
+
+    @property
+    def ends(self) -> Tensor:
+        """Last steps of segments, bool ``[M]``."""
+        size, lasts = self.segments.num_real, self.lasts
+        if lasts.is_cpu and not torch.compiler.is_compiling():  # numpy takes a third of the time
+            flag = np.zeros(size, bool)
+            flag[array_of(lasts)] = True
+            return torch.from_numpy(flag)
+        last = torch.zeros(size, dtype=torch.bool, device=self.reward.device)
+        return last.index_fill_(0, lasts, True)
+
+    @property
+    def successor(self) -> Tensor:
+        """The step that holds each step's next state, int64 ``[M]``; M where none does."""
+        count = self.segments.num_real
+        numbers = torch.arange(count, device=self.reward.device)
+        reached = numbers + (1 if self.ahead is None else self.ahead)
+        return torch.where(
+            reached < self.segments.spread(self.segments.offsets[1:]), reached, count
+        )
+
+    def successor_values(self, values: Tensor, others: Tensor) -> Tensor:
+        """Take values ``[M, ...]`` where each step's next state is, and others where it is none."""
+        where = self.successor
+        inside = (where < len(values)).view(-1, *(1,) * (values.ndim - 1))
+        return torch.where(inside, values[where.clamp(max=len(values) - 1)], others)
+
+    def stored(self, key: NestedKey) -> Tensor | None:
+        """Read an entry ``[M, ...]`` of the batch; None where it is missing."""
+        value = find(self.batch, as_tuple(key))
+        return None if value is None else self.segments.gather(floats(value, key))
+
+    def factor(self, name: str, value: float | Tensor) -> float | Tensor:
+        """A setting of each step: a number, or ``[M, ...]``.
+
+        Args:
+            name: what it is, for the message.
+            value: a number, or a tensor that broadcasts with the reward of the caller's batch.
+
+        Returns:
+            The number, or the values of the steps in the precision that returns have.
+
+        Raises:
+            ValueError: it does not broadcast, or lies outside [0, 1].
+        """
+        if not isinstance(value, Tensor):
+            return value
+        if not value.ndim:
+            return float(value)
+        shape = torch.Size((*self.given_shape, *self.reward.shape[1:]))
+        check_fraction(name, value, shape)
+        wide = value.to(self.reward.device, self._precision).expand(shape)
+        if self.time_dim is not None:
+            wide = wide.transpose(self.time_dim, self.batch.ndim - 1)
+        return self.segments.gather(wide)
+
+    def per_step(self, gamma: float | Tensor) -> float | Tensor:
+        """The discount up to each step's next state: a number, or ``[M, ...]``."""
+        gamma = self.factor("gamma", gamma)
+        if self.ahead is None:
+            return gamma
+        power = self.widen(self.ahead).to(self._precision)
+        return torch.as_tensor(gamma, dtype=power.dtype, device=power.device) ** power
+
+    @property
+    def given_shape(self) -> torch.Size:
+        """The shape of the batch as the caller has it."""
+        shape = list(self.batch.batch_size)
+        if self.time_dim is not None:
+            shape[self.time_dim], shape[-1] = shape[-1], shape[self.time_dim]
+        return torch.Size(shape)
+
+    @property
+    def _precision(self) -> torch.dtype:
+        """What returns are computed in, also of rewards of half precision."""
+        return torch.promote_types(self.reward.dtype, torch.float32)
+
+    def widen(self, flag: Tensor) -> Tensor:
+        """Give a flag of whole steps the dimensions of the reward: ``[M]`` to ``[M, 1, ...]``."""
+        return flag.view(-1, *(1,) * (self.reward.ndim - 1))
+
+
+def under_next(key: NestedKey) -> tuple[str, ...]:
+    """Where an entry that is named as at the root lies under ``"next"``.
+
+    Args:
+        key: of the entry, under ``"next"`` already or not.
+
+    Returns:
+        The key.
+
+    Example:
+        >>> under_next("done"), under_next(("next", "done"))
+        (('next', 'done'), ('next', 'done'))
+    """
+    parts = as_tuple(key)
+    return parts if parts[0] == keys.NEXT else next_key(parts)
+
+
+_behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what is cached
+
+
+def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:
+    """The segments; flags that are kept under other names than the usual ones count as those."""
+    if batch.device is not None and batch.device.type == "meta":
+        msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
+        raise ValueError(msg)
+    refuse_misplaced_time(batch)
+    standard = all(entries[name] == usual for name, usual in STANDARD.items())
+    if standard and find(batch, keys.NEXT_DONE) is not None:
+        return Segments.of(batch)
+    renamed = {
+        next_key(usual): value
+        for name, usual in STANDARD.items()
+        if _behind(entries[name]) != next_key(usual)
+        and (value := batch.get(_behind(entries[name]), None)) is not None
+        and value.shape == (*batch.batch_size, 1)
+    }
+    markers = [key for key, _, _ in FIELDS.values()]
+    if not renamed and any(batch.get(key, None) is not None for key in markers):
+        return Segments.of(batch)
+    known = batch.exclude(keys.NEXT_TRUNCATED)  # a flag that goes with other names
+    for key, value in renamed.items():
+        known.set(key, value)
+    if all(find(known, as_tuple(key)) is None for key in markers):
+        # flags of a group only: each row of time is one segment
+        shape = (*batch.batch_size, 1)
+        known.set(keys.IS_INIT, torch.zeros(shape, dtype=torch.bool, device=batch.device))
+    return Segments.of(known)
+
+
+def _flags(
+    batch: TensorDictBase, entries: Mapping[str, NestedKey], segments: Segments
+) -> tuple[Tensor, Tensor | None]:
+    """Terminated steps; and done ones where flags are a group's own, which must be looked at."""
+    places = {name: _behind(entries[name]) for name in ("terminated", "done")}
+    found = {}
+    for name, place in places.items():
+        value = find(batch, place)
+        if value is not None:
+            if value.dtype != torch.bool:
+                msg = f"{place!r}: expected torch.bool, got {value.dtype}. Call .bool()."
+                raise TypeError(msg)
+            found[name] = segments.gather(value)
+    if "terminated" not in found:
+        if "done" not in found:
+            msg = (
+                f"{places['terminated']!r} and {places['done']!r} are missing: without them no "
+                "target knows whether to bootstrap. Name them by set_keys(terminated=, done=)."
+            )
+            raise KeyError(msg)
+        truncated = batch.get((*places["done"][:-1], keys.TRUNCATED), None)
+        known = found["done"]
+        found["terminated"] = known if truncated is None else known & ~segments.gather(truncated)
+    own_group = len(places["done"]) > 2
+    return found["terminated"], found.get("done") if own_group else None
+
+
+def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
+    if reward.ndim < 2:
+        msg = "the reward ends in a dimension of its own, [*B, T, 1]: call reward.unsqueeze(-1)."
+        raise ValueError(msg)
+    if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
+        msg = (
+            f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} behind the "
+            f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=)."
+        )
+        raise ValueError(msg)
+
+
+def _check_steps(ahead: Tensor | None, key: NestedKey) -> None:
+    if ahead is not None and len(ahead) and int(ahead.min()) < 1:
+        msg = f"{key!r}: expected 1 or more steps, got {int(ahead.min())}."
+        raise ValueError(msg)
+
+
+def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
+    """Refuse truncations of a group inside a segment: what they bootstrap from is not known."""
+    inside = truncated.flatten(1).any(1)
+    inside[segments.offsets[1:] - 1] = False
+    if bool(inside.any()):
+        msg = (
+            f"{key!r} is truncated where the batch's own markers go on, in "
+            f"{int(inside.sum())} steps. Set 'is_init' behind them, or truncate the batch there."
+        )
+        raise ValueError(msg)
+
+
+def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:
+    rows = _marked(batch, segments, keys.NEXT_MISSING)
+    return None if rows is None else rows.view(-1, *(1,) * (terminated.ndim - 1)) & ~terminated
+
+
+def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor | None:
+    """The real rows that a marker ``[*B, T]`` is set in, bool ``[M]``; None where it is absent."""
+    flag, shape = find(batch, as_tuple(key)), batch.batch_size
+    if flag is None:
+        return None
+    return segments.gather(flat_marker(flag, shape, key, torch.bool, singleton=False).view(shape))
+
+
+def floats(values: Tensor, key: NestedKey) -> Tensor:
+    """Hold an entry to floating point.
+
+    Args:
+        values: the entry.
+        key: its key, for the message.
+
+    Returns:
+        The same.
+
+    Raises:
+        TypeError: it is no tensor, or holds something else.
+
+    Example:
+        >>> floats(torch.ones(2), "advantage")
+        tensor([1., 1.])
+    """
+    given: object = values
+    if not isinstance(given, Tensor):
+        msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."
+        raise TypeError(msg)
+    if not values.is_floating_point():
+        msg = f"{key!r}: expected floating point, got {values.dtype}. Call .float()."
+        raise TypeError(msg)
+    return values
+
+
+def check_writable(tensordict: TensorDictBase) -> None:
+    """Refuse a batch that results cannot be written to, before they are computed.
+
+    Args:
+        tensordict: the batch.
+
+    Raises:
+        RuntimeError: it is locked, as memory-mapped ones are.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> check_writable(TensorDict({}, [2]))
+    """
+    if tensordict.is_locked:
+        msg = "the batch is locked, and results are written to it. Pass batch.copy()."
+        raise RuntimeError(msg)

@@ -1,0 +1,183 @@
+"""Which steps count, and means over them alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import keys
+from rl_layout.keys import NestedKey, as_tuple, require
+from rl_layout.tensordict_fast import find
+from rl_value.estimators.transitions import under_next
+from rl_value.padding import step_flag
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def counted_steps(
+    batch: TensorDictBase, mask_key: NestedKey | None = "auto", terminated: NestedKey = "terminated"
+) -> Tensor | None:
+    """Find the steps of a batch that losses and statistics are about.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+        mask_key: ``"auto"`` for all of: real by ``("collector", "mask")``, ``"shifted_valid"``,
+            not ``history_missing``, and not ``next_missing`` unless terminated; another key for
+            that flag alone; None for every step.
+        terminated: key of the flag, named as at the root.
+
+    Returns:
+        bool ``[*B, T]``; None where every step counts.
+
+    Raises:
+        KeyError: the flag that was named is missing.
+        TypeError: a flag is not boolean.
+        ValueError: a flag has another shape than the batch.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([3])
+        >>> batch["collector", "mask"] = torch.tensor([True, True, False])
+        >>> counted_steps(batch)
+        tensor([ True,  True, False])
+    """
+    if mask_key is None:
+        return None
+    if mask_key != "auto":
+        return step_flag(batch, mask_key, require(batch, mask_key))
+    found: Tensor | None = None
+    for key in (keys.MASK, keys.SHIFTED_VALID):
+        value = find(batch, as_tuple(key))
+        if value is not None:
+            flag = step_flag(batch, key, value)
+            found = flag if found is None else found & flag
+    for lost in (_without_history(batch), _without_next(batch, terminated)):
+        if lost is not None:
+            found = ~lost if found is None else found & ~lost
+    return found
+
+
+def _without_history(batch: TensorDictBase) -> Tensor | None:
+    """Steps whose observation, or next one, is not the one that the policy saw."""
+    flag = find(batch, keys.HISTORY_MISSING)
+    return None if flag is None else step_flag(batch, keys.HISTORY_MISSING, flag)
+
+
+def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
+    """Steps that need a next observation and have none."""
+    flag = find(batch, keys.NEXT_MISSING)
+    if flag is None:
+        return None
+    lost, ended = step_flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
+    return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
+
+
+def spread(counted: Tensor | None, values: Tensor) -> Tensor | None:
+    """Give a flag of steps the dimensions of values ``[*B, T, ...]``."""
+    if counted is None:
+        return None
+    return counted.view(*counted.shape, *(1,) * (values.ndim - counted.ndim)).expand(values.shape)
+
+
+def kept(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Put zeros where steps do not count, so that nothing they hold has an effect or a gradient.
+
+    Args:
+        values: ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``, or None.
+
+    Returns:
+        ``[*B, T, ...]``.
+
+    Example:
+        >>> kept(torch.tensor([1.0, float("nan")]), torch.tensor([True, False]))
+        tensor([1., 0.])
+    """
+    where = spread(counted, values)
+    return values if where is None else values.masked_fill(~where, 0)
+
+
+def reduce(
+    values: Tensor,
+    counted: Tensor | None,
+    reduction: Reduction = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Reduce values to their mean or sum over the steps that count.
+
+    Args:
+        values: ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``; None where every step counts.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which puts zeros where steps do not count.
+        weight: ``[*B, T]``; the mean is Σ w x / Σ w.
+
+    Returns:
+        ``[]``, or ``[*B, T, ...]``; the mean of no step is 0.
+
+    Raises:
+        ValueError: the weights have another shape than the steps.
+
+    Example:
+        >>> reduce(torch.tensor([[1.0], [5.0]]), torch.tensor([True, False]))
+        tensor(1.)
+    """
+    if weight is not None:
+        values, weight = _weighted(values, weight)
+        weight = kept(weight, counted)
+    shown = kept(values, counted)
+    if reduction == "none":
+        return shown
+    if reduction == "sum":
+        return shown.sum()
+    if weight is not None:
+        total = weight.sum()
+        return shown.sum() / torch.where(total == 0, 1, total)
+    where = spread(counted, values)
+    return shown.mean() if where is None else shown.sum() / where.sum().clamp(min=1)
+
+
+def _weighted(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    flat = weight.squeeze(-1) if weight.ndim == values.ndim and weight.shape[-1] == 1 else weight
+    if flat.shape != values.shape[: flat.ndim] or flat.ndim < values.ndim - 1:
+        msg = f"expected one weight per step, {list(values.shape[:-1])}: got {list(weight.shape)}."
+        raise ValueError(msg)
+    wide = flat.view(*flat.shape, *(1,) * (values.ndim - flat.ndim)).expand(values.shape)
+    return values * wide, wide
+
+
+def standardise(
+    values: Tensor, counted: Tensor | None, exclude: tuple[int, ...] = (), floor: float = 1e-6
+) -> Tensor:
+    """Shift and scale to mean 0 and standard deviation 1 over the steps that count.
+
+    Args:
+        values: ``[*B, T, ...]``.
+        counted: bool ``[*B, T]``; None where every step counts.
+        exclude: dimensions along which each slice has a mean of its own.
+        floor: least deviation to divide by.
+
+    Returns:
+        ``[*B, T, ...]``, zeros where steps do not count.
+
+    Raises:
+        ValueError: there is no such dimension.
+
+    Example:
+        >>> standardise(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False]))
+        tensor([-0.7071,  0.7071,  0.0000])
+    """
+    if any(not -values.ndim <= dim < values.ndim for dim in exclude):
+        msg = f"normalize_advantage_exclude_dims={exclude}: advantages are {list(values.shape)}."
+        raise ValueError(msg)
+    own = {dim % values.ndim for dim in exclude}
+    dims = [dim for dim in range(values.ndim) if dim not in own]
+    where = spread(counted, values)
+    one = torch.ones_like(values) if where is None else where.to(values.dtype)
+    number = one.sum(dims, keepdim=True)
+    mean = kept(values, counted).sum(dims, keepdim=True) / number.clamp(min=1)
+    square = kept((values - mean).square(), counted).sum(dims, keepdim=True)
+    deviation = (square / (number - 1).clamp(min=1)).sqrt().clamp(min=floor)
+    return kept((values - mean) / deviation, counted)

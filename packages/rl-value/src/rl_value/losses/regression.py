@@ -1,0 +1,123 @@
+"""How far values are from their targets."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_value.losses.arrays import Array
+from rl_value.losses.masked_means import Reduction, reduce
+
+DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
+
+
+def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Compute the distance of each value from its target.
+
+    ``"l1"`` |d|; ``"l2"`` d²; ``"smooth_l1"`` d² / 2 below 1, and |d| - 1/2 from there.
+
+    Args:
+        value: ``[...]``.
+        target: the same shape.
+        kind: one of the three.
+
+    Returns:
+        ``[...]``.
+
+    Raises:
+        ValueError: the shapes differ, or there is no such kind.
+
+    Example:
+        >>> import torch
+        >>> distance(torch.tensor([3.0, 0.5]), torch.zeros(2), "smooth_l1")
+        tensor([2.5000, 0.1250])
+    """
+    _check(value, target, kind)
+    made: Tensor = DISTANCES[kind](value, target, reduction="none")
+    return made
+
+
+def reduced_distance(
+    value: Tensor, target: Tensor, kind: str, counted: Tensor | None, reduction: Reduction
+) -> Tensor:
+    """Reduce the distances of values from their targets, in one step where every step counts.
+
+    Args:
+        value: ``[*B, T, ...]``, zeros where steps do not count.
+        target: the same.
+        kind: as `distance` takes it.
+        counted: bool ``[*B, T]``; None where every step counts.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        ``[]``, or ``[*B, T, ...]``.
+
+    Raises:
+        ValueError: the shapes differ, or there is no such kind.
+
+    Example:
+        >>> import torch
+        >>> reduced_distance(torch.tensor([3.0, 1.0]), torch.zeros(2), "l1", None, "mean")
+        tensor(2.)
+    """
+    if counted is not None:
+        return reduce(distance(value, target, kind), counted, reduction)
+    _check(value, target, kind)
+    made: Tensor = DISTANCES[kind](value, target, reduction=reduction)
+    return made
+
+
+def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
+    """`distance` by the differences of values and targets, and its slope.
+
+    Args:
+        apart: ``[n]``.
+        kind: as `distance` takes it.
+
+    Returns:
+        Two of ``[n]``.
+
+    Example:
+        >>> distances_apart(np.array([3.0, 0.5]), "smooth_l1")
+        (array([2.5  , 0.125]), array([1. , 0.5]))
+    """
+    if kind == "l2":
+        return apart * apart, apart * 2
+    if kind == "l1":
+        return np.abs(apart), np.sign(apart)
+    near = np.minimum(np.maximum(apart, -1), 1)
+    each = near * -0.5
+    each += apart
+    each *= near
+    return each, near
+
+
+def check_kind(name: str, kind: object) -> None:
+    """Raise where there is no distance of that name.
+
+    Args:
+        name: of the argument, for the message.
+        kind: what was given.
+
+    Raises:
+        ValueError: it is none of the three.
+
+    Example:
+        >>> check_kind("loss_function", "l2")
+    """
+    if not isinstance(kind, str) or kind not in DISTANCES:
+        msg = f"{name}: expected one of {', '.join(DISTANCES)}, got {kind!r}."
+        raise ValueError(msg)
+
+
+def _check(value: Tensor, target: Tensor, kind: str) -> None:
+    if kind not in DISTANCES:
+        msg = f"loss: expected one of {', '.join(DISTANCES)}, got {kind!r}."
+        raise ValueError(msg)
+    if value.shape != target.shape:
+        msg = (
+            f"expected values and targets of one shape: got {list(value.shape)} and "
+            f"{list(target.shape)}. Both end in a dimension of size 1."
+        )
+        raise ValueError(msg)

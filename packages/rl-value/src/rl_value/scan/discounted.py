@@ -1,0 +1,188 @@
+"""The recurrence with one factor for all steps: each piece of the CPU's memory read once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_layout.segments.flat_views import array_of
+from rl_value.returns.arguments import is_transformed, time_of
+from rl_value.scan.blocked import PieceScan
+from rl_value.scan.doubling import doubling_scan
+from rl_value.scan.powers import Flags, Floats
+
+Fill = Callable[[slice, Flags, Floats], None]
+Finish = Callable[[slice, Floats], object]
+
+
+def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
+    """Tell whether steps can be scanned in the memory of the CPU, without a graph.
+
+    Args:
+        factors: discounts and the like.
+        values: float arrays.
+
+    Returns:
+        True where the factors are numbers, and the arrays of one dtype on the CPU without a
+        gradient to keep.
+
+    Example:
+        >>> is_plain((0.9,), torch.zeros(3)), is_plain((torch.ones(3),), torch.zeros(3))
+        (True, False)
+    """
+    if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
+        return False
+    wanted, dtype = torch.is_grad_enabled(), values[0].dtype
+    for value in values:
+        if not value.is_cpu or value.dtype != dtype or (wanted and value.requires_grad):
+            return False
+    return True
+
+
+def rows_of(dim: int, *values: Tensor) -> list[Floats]:
+    """Lay arrays out flat, time running fastest.
+
+    Args:
+        dim: dimension of time.
+        values: arrays of one shape ``[*B, T, C]`` on the CPU.
+
+    Returns:
+        ``[N]`` each, in the memory of the array where it lies so.
+
+    Example:
+        >>> rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist()
+        [1, 3, 2, 4]
+    """
+    return [
+        _flat(array_of(value.detach() if value.requires_grad else value), dim) for value in values
+    ]
+
+
+def _flat(rows: Floats, dim: int) -> Floats:
+    if _is_one_column(rows.shape, dim):
+        return rows.reshape(-1)
+    return np.moveaxis(rows, dim, -1).reshape(-1)
+
+
+def _is_one_column(shape: tuple[int, ...], dim: int) -> bool:
+    """Whether time runs fastest already."""
+    return shape[dim] == math.prod(shape[dim:])
+
+
+def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
+    """Make an array that lies in memory as `rows_of` lays others out.
+
+    Args:
+        like: has its shape ``[*B, T, C]`` and dtype.
+        dim: dimension of time.
+
+    Returns:
+        The array, not filled, and the same memory flat ``[N]``.
+
+    Example:
+        >>> made, rows = empty_rows(torch.zeros(2, 2), 0)
+        >>> rows[:] = 1, 2, 3, 4
+        >>> made.tolist()
+        [[1.0, 3.0], [2.0, 4.0]]
+    """
+    shape = like.shape
+    dtype = np.float32 if like.dtype == torch.float32 else np.float64
+    if _is_one_column(shape, dim):
+        made = np.empty(shape, dtype)
+        return torch.from_numpy(made), made.reshape(-1)
+    made = np.empty((*shape[:dim], *shape[dim + 1 :], shape[dim]), dtype)
+    return torch.from_numpy(made).movedim(-1, dim), made.reshape(-1)
+
+
+def cuts_of(ends: tuple[Tensor, ...], shape: torch.Size, dim: int) -> Flags:
+    """Lay the rows that are cut out flat: those of some flags, and the last of each column.
+
+    Args:
+        ends: flags ``[*B, T, C]`` or 1 last, one or two.
+        shape: ``[*B, T, C]``.
+        dim: dimension of time.
+
+    Returns:
+        bool ``[N]`` in memory of its own.
+
+    Example:
+        >>> flag = torch.tensor([True, False, False])
+        >>> cuts_of((flag,), flag.shape, 0).tolist()
+        [True, False, True]
+    """
+    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
+    cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
+    cut.reshape(-1, shape[dim])[:, -1] = True
+    return cut
+
+
+def discounted_scan(
+    factor: float,
+    ends: tuple[Tensor, ...],
+    like: Tensor,
+    fill: Fill,
+    time_dim: int,
+    finish: Finish | None = None,
+) -> Tensor:
+    """Compute yₜ = bₜ + factor yₜ₊₁, and yₜ = bₜ where the step is cut and at the last t.
+
+    Args:
+        factor: in [0, 1].
+        ends: flags of the steps that are cut, bool ``[*B, T, C]`` or 1 last, one or two.
+        like: array of the shape and dtype of y.
+        fill: called with the place of some flat rows, with their cuts, and with memory that it
+            writes b to.
+        time_dim: dimension of time.
+        finish: called with the place of flat rows and with their y, while it lies in the cache.
+
+    Returns:
+        y. What is not finite stays in front of its cut, and changes no bit of the rest.
+
+    Example:
+        >>> like, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+        >>> discounted_scan(0.5, (no,), like, lambda here, cut, b: b.fill(1), 0).tolist()
+        [1.75, 1.5, 1.0]
+    """
+    dim, shape = time_of(like, time_dim), like.shape
+    if not like.numel():
+        return torch.empty_like(like)
+    out, rows = empty_rows(like, dim)
+    cut = cuts_of(ends, shape, dim)
+    if not _scan_pieces(factor, cut, rows, fill, finish):
+        _scan_around(factor, cut, rows, fill)
+        if finish is not None:
+            finish(slice(0, len(rows)), rows)
+    return out
+
+
+def _scan_pieces(
+    factor: float, cut: Flags, rows: Floats, fill: Fill, finish: Finish | None = None
+) -> bool:
+    """Write y to flat rows, and tell whether it was made of finite b alone."""
+    scan = PieceScan(rows, factor)
+    memory = np.empty(max(here.stop - here.start for here in scan.pieces), rows.dtype)
+    with np.errstate(all="ignore"):
+        for here in scan.pieces:
+            term = memory[: here.stop - here.start]
+            fill(here, cut[here], term)
+            scan.take(cut[here], term, rows[here])
+            if finish is not None:
+                finish(here, rows[here])
+    return scan.is_finite
+
+
+def _scan_around(factor: float, cut: Flags, rows: Floats, fill: Fill) -> None:
+    """Write y of which some is not finite: the rest is scanned with zeros in its place."""
+    terms = np.empty_like(rows)
+    with np.errstate(all="ignore"):
+        fill(slice(0, len(rows)), cut, terms)
+    weight = np.where(cut, 0, factor).astype(rows.dtype)
+    exact = doubling_scan(torch.from_numpy(weight), torch.from_numpy(terms)).numpy()
+    lost = ~np.isfinite(exact)
+    terms[lost] = 0
+    _scan_pieces(factor, cut, rows, lambda here, _, term: np.copyto(term, terms[here]))
+    np.copyto(rows, exact, where=lost)

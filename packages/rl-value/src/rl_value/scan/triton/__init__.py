@@ -1,0 +1,1 @@
+"""The linear recurrence as a Triton kernel."""

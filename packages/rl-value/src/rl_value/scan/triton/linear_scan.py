@@ -1,0 +1,188 @@
+"""The linear recurrence y(t) = b(t) + a(t) y(t + 1) on CUDA, in two launches at most."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rl_value.scan.triton import scan_kernels as kernels
+
+ELEMENTS = 2048  # of a chunk: 16 for each thread of four warps
+GROUP = 64  # totals read at once: 131,072 rows back, enough for one read in most batches
+
+
+@dataclasses.dataclass(frozen=True)
+class Cutting:
+    """How rows and columns are cut into programs.
+
+    Attributes:
+        rows: of a chunk, a power of two.
+        columns: of a program, a power of two.
+        group: totals of chunks read at once, a power of two.
+    """
+
+    rows: int
+    columns: int
+    group: int
+
+    @classmethod
+    def of(cls, num_rows: int, num_columns: int) -> Cutting:
+        """Choose from the shape alone; not measured on any device."""
+        columns = min(8, power_of_two_above(num_columns))
+        rows = min(ELEMENTS // columns, max(16, power_of_two_above(num_rows)))
+        return cls(rows, columns, GROUP)
+
+
+def power_of_two_above(number: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << (number - 1).bit_length()
+
+
+def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
+    """Compute a linear recurrence from the last row to the first.
+
+    yₜ = bₜ + aₜ yₜ₊₁, and yₜ = bₜ where the row is cut, where aₜ = 0, and at the last row.
+
+    Nothing passes a cut: neither NaN, nor infinity, nor rounding. All factors are products of
+    a's, so it is stable for any length. No program waits for another: the first launch finds what
+    each chunk of rows does as a whole, the second puts together what enters its chunk and scans it.
+    Rows that fit into one chunk need only the second. Differentiable once, in a and b.
+
+    Its results are tested, in Triton's interpreter; its speed on a GPU has not been measured, nor
+    has the size of the chunks been tuned.
+
+    Args:
+        a: float32 or float64 ``[N]`` or ``[N, C]``, in [0, 1].
+        b: of the same dtype and shape.
+        cut: bool ``[N]``, True where nothing comes from the next row; only zeros in a cut if
+            absent.
+
+    Returns:
+        y, of the shape of b.
+
+    Raises:
+        ValueError: a shape is wrong, or the tensors are not on one CUDA device. On a CPU the kernel
+            runs only interpreted, with ``TRITON_INTERPRET=1`` set before its import.
+        TypeError: a dtype is wrong.
+
+    Example:
+        .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+        >>> half, one = torch.full((4,), 0.5).cuda(), torch.ones(4).cuda()
+        >>> linear_scan(half, one, torch.tensor([False, True, False, False]).cuda()).tolist()
+        [1.5, 1.0, 1.5, 1.0]
+
+        .. skip: end
+    """
+    check(a, b, cut)
+    columns = 1 if b.ndim == 1 else b.shape[1]
+    return scan_by(Cutting.of(len(b), columns), a, b, cut)
+
+
+def scan_by(cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
+    """`linear_scan` by a given cutting, its arguments unchecked."""
+    if not b.numel():
+        return b.clone()
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        made: Tensor = Scan.apply(cutting, a, b, cut)  # type: ignore[no-untyped-call]
+        return made
+    return run(cutting, a, b, cut, None)[0]
+
+
+class Scan(torch.autograd.Function):
+    """The recurrence; its adjoint is the same one in the other direction."""
+
+    @staticmethod
+    def forward(ctx: Any, cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None) -> Tensor:
+        """Scan from the last row."""
+        y, _ = run(cutting, a, b, cut, None)
+        ctx.cutting = cutting
+        ctx.save_for_backward(a, cut, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
+        """Scan from the first row."""
+        a, cut, y = ctx.saved_tensors
+        d_b, d_a = run(ctx.cutting, a, d_y, cut, y)
+        return None, d_a if ctx.needs_input_grad[1] else None, d_b, None
+
+
+def run(
+    cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None, y_known: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Launch the kernels: y and nothing, or of the adjoint of ``y_known`` the gradients of b, a."""
+    a, b = a.contiguous(), b.contiguous()
+    y = torch.empty_like(b)
+    adjoint = y_known is not None
+    d_a = torch.empty_like(b) if adjoint else y
+    rows, columns = len(b), b.numel() // len(b)
+    chunks, blocks = -(-rows // cutting.rows), -(-columns // cutting.columns)
+    totals = b.new_empty((3, chunks, columns)) if chunks > 1 else y
+    flags = a if cut is None else cut.contiguous()
+    options = {
+        "ROWS": cutting.rows,
+        "COLUMNS": cutting.columns,
+        "REVERSE": not adjoint,
+        "HAS_CUT": cut is not None,
+        "enable_fp_fusion": True,
+    }
+    grid, shape = (chunks, blocks), (rows, columns, chunks)
+    known = y_known if y_known is not None else y
+    with torch.cuda.device_of(b):  # where Triton launches; nothing changes on a CPU
+        if chunks > 1:
+            kernels.chunk_totals[grid](a, b, flags, totals, *shape, **options)
+        kernels.scan_chunks[grid](
+            a, b, flags, totals, y, known, d_a, *shape, GROUP=cutting.group, **options
+        )
+    return y, d_a
+
+
+def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
+    """Refuse tensors that the kernels cannot take.
+
+    Raises:
+        ValueError: a shape or a device is wrong.
+        TypeError: a dtype is wrong.
+    """
+    check_device(b)
+    if b.dtype not in (torch.float32, torch.float64) or a.dtype != b.dtype:
+        msg = f"expected a and b both float32 or both float64: got {a.dtype} and {b.dtype}."
+        raise TypeError(msg)
+    if b.ndim not in (1, 2) or a.shape != b.shape:
+        msg = f"expected a and b [N] or [N, C] alike: got {list(a.shape)} and {list(b.shape)}."
+        raise ValueError(msg)
+    if cut is not None and cut.dtype != torch.bool:
+        msg = f"cut: expected torch.bool, got {cut.dtype}. Call .bool()."
+        raise TypeError(msg)
+    if cut is not None and cut.shape != b.shape[:1]:
+        msg = f"cut: expected one flag per row, [{len(b)}]: got {list(cut.shape)}."
+        raise ValueError(msg)
+    for name, tensor in (("a", a), ("cut", cut)):
+        if tensor is not None and tensor.device != b.device:
+            msg = f"{name}: expected it on {b.device} like b, got {tensor.device}. Move it there."
+            raise ValueError(msg)
+
+
+def check_device(b: Tensor) -> None:
+    """Refuse a device on which no kernel runs.
+
+    Raises:
+        ValueError: the tensor is not on a CUDA device, and the kernels are not interpreted.
+    """
+    interpreting = triton.knobs.runtime.interpret
+    compiled = isinstance(kernels.add, triton.runtime.JITFunction)
+    if b.is_cuda or (b.device.type == "cpu" and interpreting and not compiled):
+        return
+    late = " TRITON_INTERPRET was set after the kernels were imported." if interpreting else ""
+    msg = (
+        f"expected tensors on a CUDA device, got {b.device}.{late} "
+        "Use rl_value.linear_scan, which runs on any device."
+    )
+    raise ValueError(msg)

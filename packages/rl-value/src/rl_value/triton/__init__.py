@@ -1,1 +1,0 @@
-"""The linear recurrence as a Triton kernel; import `rl_value.triton.linear_scan`."""

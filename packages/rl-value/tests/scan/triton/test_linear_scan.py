@@ -1,0 +1,210 @@
+import math
+
+import pytest
+import torch
+
+from rl_value.scan.triton.linear_scan import Cutting, linear_scan, power_of_two_above, scan_by
+
+
+def loop(a, b, cut):
+    """Independent plain recurrence, row by row from the last one."""
+    following, found = torch.zeros_like(b[0]), []
+    for t in reversed(range(len(b))):
+        following = b[t] if cut[t] else b[t] + a[t] * following
+        found.append(following)
+    return torch.stack(found[::-1])
+
+
+def drawn(shape, chance=0.2, dtype=torch.float64, seed=0):
+    """Decay in [0, 1), terms, and cuts."""
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    b = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return a, b, torch.rand(shape[0], generator=generator) < chance
+
+
+def test_by_hand(device):
+    a = torch.tensor([0.5, 0.5, 0.25, 1.0], device=device)
+    b = torch.tensor([1.0, 2.0, 4.0, 8.0], device=device)
+    cut = torch.tensor([False, True, False, False], device=device)
+    # 4 + 8 / 4; 2 alone; 1 + 2 / 2
+    assert linear_scan(a, b, cut).tolist() == [2.0, 2.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize(
+    ("shape", "cutting"),
+    [
+        ((1,), Cutting(16, 1, 4)),
+        ((13,), Cutting(16, 1, 4)),
+        ((11,), Cutting(2, 1, 2)),  # six chunks, so up to three groups of totals
+        ((6, 3), Cutting(4, 2, 2)),  # the second block of columns is half empty
+    ],
+)
+def test_value_and_gradients_equal_the_loop(shape, cutting, chance, device):
+    a, b, cut = drawn(shape, chance)
+    mine = [a.to(device).requires_grad_(), b.to(device).requires_grad_()]
+    theirs = [a.requires_grad_(), b.requires_grad_()]
+    found, expected = scan_by(cutting, *mine, cut.to(device)), loop(*theirs, cut)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-14, rtol=1e-14)
+    cotangent = torch.randn(shape, dtype=torch.float64)
+    wanted = torch.autograd.grad(expected, theirs, cotangent, materialize_grads=True)
+    made = torch.autograd.grad(found, mine, cotangent.to(device))
+    for ours, reference in zip(made, wanted, strict=True):
+        torch.testing.assert_close(ours.cpu(), reference, atol=1e-14, rtol=1e-14)
+
+
+# numpy, which interprets, warns of products that the kernel computes and then leaves out
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
+@pytest.mark.parametrize(("bad", "place"), [(math.nan, 3), (math.inf, 6), (3e38, 6), (math.nan, 8)])
+def test_nothing_passes_a_cut(bad, place, device):
+    a, b, cut = (t.to(device) for t in drawn((9,), 0.0, torch.float32))
+    cut[[3, 5]] = True  # three trajectories: rows 0 to 3, 4 and 5, 6 to 8
+
+    def run(term):
+        weight, term = a.clone().requires_grad_(), term.clone().requires_grad_()
+        found = scan_by(Cutting(4, 1, 2), weight, term, cut)
+        return [found, *torch.autograd.grad(found, [weight, term], torch.ones_like(found))]
+
+    spoilt = b.clone()
+    spoilt[place] = bad
+    other = torch.ones(9, dtype=torch.bool)
+    other[slice(0, 4) if place == 3 else slice(6, 9)] = False
+    clean, dirty = run(b), run(spoilt)
+    assert all(torch.equal(x[other], y[other]) for x, y in zip(clean, dirty, strict=True))
+    assert not torch.equal(clean[0], dirty[0])
+
+
+def test_a_bad_weight_stays_in_its_trajectory_too(device):
+    a, b, cut = (t.to(device) for t in drawn((8,), 0.0, torch.float32))
+    cut[[2, 5]] = True
+    clean = scan_by(Cutting(4, 1, 2), a, b, cut)
+    a[[2, 4]] = math.nan  # row 2 is cut, so that its weight counts for nothing
+    dirty = scan_by(Cutting(4, 1, 2), a, b, cut)
+    assert torch.equal(clean[:3], dirty[:3])
+    assert torch.equal(clean[5:], dirty[5:])
+    assert dirty[3:5].isnan().all()
+
+
+def test_a_zero_weight_cuts(device):
+    a = torch.tensor([0.5, 0.0, 0.5], device=device)
+    b = torch.tensor([1.0, 2.0, math.nan], device=device)
+    assert linear_scan(a, b)[:2].tolist() == [2.0, 2.0]
+    assert linear_scan(a, b)[2].isnan()
+
+
+def test_a_product_that_underflows_is_no_cut(device):
+    a, b = torch.full((9,), 1e-30, device=device), torch.zeros(9, device=device)
+    b[-1] = math.nan  # two factors further on, 1e-60 is zero in float32
+    assert scan_by(Cutting(4, 1, 2), a, b).isnan().all()
+
+
+def test_columns_are_independent(device):
+    a, b, cut = (t.to(device) for t in drawn((9, 3)))
+    together = scan_by(Cutting(4, 4, 2), a, b, cut)
+    for column in range(3):
+        alone = scan_by(Cutting(4, 1, 2), a[:, column], b[:, column], cut)
+        assert torch.equal(together[:, column], alone)
+
+
+@pytest.mark.parametrize("decay", [0.9405, 1.0])
+def test_float32_is_accurate_over_many_chunks(decay, device):
+    _, b, cut = drawn((90,), 0.01)
+    a = torch.full((90,), decay, dtype=torch.float64)
+    expected = loop(a, b, cut)
+    found = scan_by(Cutting(16, 1, 4), *(t.float().to(device) for t in (a, b)), cut.to(device))
+    assert (found.cpu() - expected).abs().max() <= 5e-7 * expected.abs().max()
+
+
+def test_strided_inputs_and_gradients(device):
+    a, b, cut = (t.to(device) for t in drawn((6, 2)))
+    strided = [t.T.contiguous().T.requires_grad_() for t in (a, b)]
+    plain = [t.clone().requires_grad_() for t in (a, b)]
+    cotangent = torch.randn(2, 6, dtype=torch.float64, device=device).T
+    second = torch.autograd.grad(linear_scan(*strided, cut), strided, cotangent)
+    first = torch.autograd.grad(linear_scan(*plain, cut), plain, cotangent.contiguous())
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_no_rows(device):
+    empty = torch.zeros(0, 3, device=device)
+    assert linear_scan(empty, empty).shape == (0, 3)
+
+
+def test_inputs_are_unchanged_and_no_gradient_is_made(device):
+    a, b, cut = (t.to(device) for t in drawn((7,)))
+    copies = [t.clone() for t in (a, b, cut)]
+    assert not linear_scan(a, b, cut).requires_grad
+    assert all(torch.equal(x, y) for x, y in zip((a, b, cut), copies, strict=True))
+
+
+def test_the_cutting_follows_the_shape():
+    assert Cutting.of(1, 1) == Cutting(16, 1, 64)
+    assert Cutting.of(1_000_000, 1) == Cutting(2048, 1, 64)
+    assert Cutting.of(1_000_000, 3) == Cutting(512, 4, 64)
+    assert Cutting.of(300, 20) == Cutting(256, 8, 64)
+    assert [power_of_two_above(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 8]
+
+
+def test_a_cpu_is_refused_and_the_function_that_runs_there_is_named(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"got cpu\. Use rl_value\.linear_scan"):
+        linear_scan(torch.ones(2), torch.ones(2))
+
+
+def test_bad_input(device):
+    one = torch.ones(4, device=device)
+    with pytest.raises(TypeError, match=r"both float32 or both float64: got torch\.float64"):
+        linear_scan(one.double(), one)
+    with pytest.raises(ValueError, match=r"alike: got \[3\] and \[4\]"):
+        linear_scan(one[:3], one)
+    with pytest.raises(TypeError, match=r"cut: expected torch\.bool, got torch\.float32"):
+        linear_scan(one, one, one)
+    with pytest.raises(ValueError, match=r"one flag per row, \[4\]: got \[2\]"):
+        linear_scan(one, one, one[:2] > 0)
+    with pytest.raises(ValueError, match=r"cut: expected it on .* like b, got meta"):
+        linear_scan(one, one, torch.zeros(4, dtype=torch.bool, device="meta"))
+
+
+def blocked_loop(a, b, cut):
+    """The plain loop in float64, all trajectories of a grid at once."""
+    a, b = a.double(), b.double()
+    following, found = torch.zeros_like(b[:, 0]), []
+    for t in reversed(range(b.shape[1])):
+        following = torch.where(cut[:, t], b[:, t], b[:, t] + a[:, t] * following)
+        found.append(following)
+    return torch.stack(found[::-1], 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("steps", [1, 200, 5000])
+@pytest.mark.parametrize("decay", [0.9405, 0.999, 1.0])
+def test_full_sizes_are_accurate(columns, steps, decay):
+    rows = 1_000_000 // steps
+    b = torch.randn(rows, steps, columns, device="cuda", requires_grad=True)
+    a = torch.full_like(b, decay).requires_grad_()
+    cut = torch.rand(rows, steps, 1, device="cuda") < 0.001
+    cut[:, -1] = True
+    found = linear_scan(a.view(-1, columns), b.view(-1, columns), cut.view(-1)).view(b.shape)
+    expected = blocked_loop(a, b, cut)
+    assert (found - expected).abs().max() <= 5e-7 * expected.abs().max()
+    cotangent = torch.randn_like(b)
+    theirs = torch.autograd.grad(expected, [a, b], cotangent.double())
+    for x, y in zip(torch.autograd.grad(found, [a, b], cotangent), theirs, strict=True):
+        assert (x - y).abs().max() <= 1e-6 * y.abs().max()
+
+
+@pytest.mark.gpu
+def test_one_trajectory_of_many_chunks():
+    b = torch.randn(3_000_000, device="cuda", dtype=torch.float64)
+    found = linear_scan(torch.ones_like(b), b)
+    torch.testing.assert_close(found, b.flip(0).cumsum(0).flip(0), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.gpu
+def test_running_again_gives_the_same_bits():
+    a, b = torch.rand(2, 1_000_003, device="cuda")
+    cut = torch.rand(1_000_003, device="cuda") < 0.005
+    first = linear_scan(a, b, cut)
+    assert all(torch.equal(first, linear_scan(a, b, cut)) for _ in range(5))
