@@ -40,7 +40,7 @@ Change = Transform | Callable[[TensorDictBase], TensorDictBase]
 
 
 class TransformedEnv(EnvBase):
-    r"""An environment whose data passes transforms: outputs in order, inputs in reverse.
+    """An environment whose data passes transforms: outputs in order, inputs in reverse.
 
     A `TransformedEnv` inside a `TransformedEnv` is taken apart: one environment remains, with all
     transforms in a row. What the policy writes under `"next"` passes the transforms as well, but
@@ -51,8 +51,8 @@ class TransformedEnv(EnvBase):
 
     Args:
         base_env: any environment.
-        \*transforms: transforms, `Compose`s, or callables on a tensordict, in the order in which
-            outputs pass them; None for none yet.
+        *transforms: transforms, `Compose` among them, or callables on a tensordict, in the order
+            in which outputs pass them; None for none yet.
         transform: the last one, by name.
 
     Attributes:
