@@ -72,6 +72,17 @@ def _seeded() -> None:
         dynamo.reset()  # torch compiles a function eight times in a process, then it refuses
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Take the word None out of tensordict's variables: programs that a test starts cannot read it.
+
+    tensordict 0.14 writes it where one of its operations ends that had set a mode for itself.
+    """
+    for name in ("LAZY_LEGACY_OP", "CAPTURE_NONTENSOR_STACK", "LIST_TO_STACK"):
+        if os.environ.get(name) == "None":
+            del os.environ[name]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need a device that is not there, unless the device is demanded."""
     wanting = [item for item in items if item.get_closest_marker("gpu")]
