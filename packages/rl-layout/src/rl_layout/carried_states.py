@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from rl_layout.arguments import check_mapping, shown
 from rl_layout.keys import as_key, as_tuple, next_key
 
 Key = tuple[str, ...]
@@ -60,6 +61,7 @@ def refuse_shared_states(networks: Mapping[str, Any]) -> None:
         ...     print(str(error)[59:105])
         carry their recurrent state under one key, 'h'
     """
+    check_mapping(networks, "networks", "modules by the name of their role, as {'actor': ...}")
     owners: dict[Key, tuple[str, nn.Module]] = {}
     for path, module, states in _carriers(networks):
         for key in sorted(states):
@@ -75,6 +77,9 @@ def _carriers(networks: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module, set
     for role, network in networks.items():
         if not isinstance(network, nn.Module):
             continue
+        if not isinstance(role, str):
+            msg = f"networks: expected the name of a role, as 'actor', got {shown(role)}."
+            raise TypeError(msg)
         for path, module in network.named_modules(memo=seen, prefix=role):
             states = carried_states(module)
             if states:

@@ -11,6 +11,7 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from rl_layout import keys
+from rl_layout.arguments import check_count
 from rl_layout.checks.check_layout import check_layout
 from rl_layout.checks.report import LayoutReport
 from rl_layout.segments.end_kind import EndKind
@@ -162,6 +163,8 @@ def draw_layout(batch: TensorDictBase, *, max_trajectories: int = 40) -> LayoutD
         id 8  [==>
         [ start  X terminated  | truncated  > cut  ! error  ? note
     """
+    if max_trajectories is not None:
+        check_count(max_trajectories, "max_trajectories")
     segments, report = Segments.of(batch), check_layout(batch)
     if not len(segments):
         msg = f"expected real rows: all {segments.num_rows} are masked out."

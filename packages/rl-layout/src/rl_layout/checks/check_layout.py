@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_key, check_mapping, shown
 from rl_layout.checks.markers import marker_findings
 from rl_layout.checks.neighbours import Rows
 from rl_layout.checks.observations import observation_findings, went_on
@@ -60,6 +61,8 @@ def check_layout(
         >>> check_layout(batch).errors[0].row
         (2,)
     """
+    states = {} if default_states is None else default_states
+    check_mapping(states, "default_states", "a dictionary of keys and defaults, or None")
     shape = batch_shape(batch)
     wrong = [*_wrong_leaves(batch, shape)]
     sound = batch.exclude(*(finding.key for finding in wrong))
@@ -71,7 +74,7 @@ def check_layout(
         *_root_findings(sound, rows),
         *_opaque_findings(sound),
         *observation_findings(sound, rows),
-        *_state_findings(sound, rows, default_states or {}),
+        *_state_findings(sound, rows, states),
     ]
     return LayoutReport(shape, sorted(found, key=lambda finding: finding.severity))
 
@@ -130,9 +133,17 @@ def _state_findings(
         return
     fresh = rows.real & (rows.markers.traj_step == 0).cpu() & ~went_on(batch, rows)
     for key, default in defaults.items():
+        check_key(key, "default_states")
         state = keys.require(batch, key)
         flat = state.reshape(rows.size, -1)
-        wanted = torch.as_tensor(default, dtype=state.dtype, device=state.device)
-        expected = wanted.expand(state.shape[batch.ndim :]).reshape(-1)
+        try:
+            wanted = torch.as_tensor(default, dtype=state.dtype, device=state.device)
+            expected = wanted.expand(state.shape[batch.ndim :]).reshape(-1)
+        except (TypeError, ValueError, RuntimeError) as error:
+            msg = (
+                f"default_states: expected {list(state.shape[batch.ndim :])} or a number for "
+                f"{key!r}, got {shown(default)}."
+            )
+            raise type(error)(msg) from error
         what = "is not the default at traj_step 0: let the primer write it at every reset"
         yield from rows.found("error", key, fresh & (flat != expected).any(1).cpu(), what)

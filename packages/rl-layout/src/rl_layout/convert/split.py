@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_key, check_tensordict
 from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.segments.segments import Segments
 from rl_layout.tensordict_fast import build, nest, tensors
@@ -51,6 +52,13 @@ def split_trajectories(
         >>> split_trajectories(trajectories([2, 3]))["collector", "mask"].int().tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
+    check_tensordict(tensordict, "tensordict")
+    for name, key in (
+        ("prefix", prefix),
+        ("trajectory_key", trajectory_key),
+        ("done_key", done_key),
+    ):
+        check_key(key, name)
     segments = _segments(tensordict, trajectory_key, done_key)
     flat = tensors(tensordict)
     flat.pop(keys.MASK, None)
@@ -86,6 +94,8 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         >>> bool((join_trajectories(split_trajectories(batch)) == batch).all())
         True
     """
+    check_tensordict(tensordict, "tensordict")
+    check_key(prefix, "prefix")
     flat = tensors(tensordict)
     if _is_jagged(flat):
         joined = {key: value.values() for key, value in flat.items()}
@@ -117,6 +127,8 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         >>> nest_trajectories(split_trajectories(trajectories([2, 3])))["action"].is_nested
         True
     """
+    check_tensordict(tensordict, "tensordict")
+    check_key(prefix, "prefix")
     flat = tensors(tensordict)
     mask = _mask(tensordict, flat, prefix)
     lengths = mask.sum(1)
@@ -150,6 +162,8 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         >>> pad_trajectories(jagged).batch_size
         torch.Size([2, 3])
     """
+    check_tensordict(tensordict, "tensordict")
+    check_key(prefix, "prefix")
     flat = tensors(tensordict)
     if not _is_jagged(flat):
         msg = "expected jagged leaves: got dense ones. Call split_trajectories(as_nested=True)."
@@ -217,7 +231,12 @@ def _fill(key: tuple[str, ...], numbered: set[tuple[str, ...]]) -> int:
 def _with_mask(
     padded: Leaves, segments: Segments, prefix: NestedKey | None, device: torch.device | None
 ) -> TensorDict:
-    padded[_mask_key(prefix)] = segments.pad_mask.clone()  # the caller may change it
+    place = _mask_key(prefix)
+    for end in range(1, len(place)):
+        if place[:end] in padded:
+            msg = f"prefix: {place[:end]} is a leaf of the batch, no group: give another prefix."
+            raise ValueError(msg)
+    padded[place] = segments.pad_mask.clone()  # the caller may change it
     return build(nest(padded), segments.pad_mask.shape, [None, keys.TIME], device)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_flags, check_keys, check_tensordict, shown
 from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.tensordict_fast import build
 
@@ -52,17 +53,39 @@ def step_mdp(  # noqa: PLR0913 - the arguments are the field's
         ([7.0, 2.0], False, False)
     """
     dones: KeyOrList = [*keys.DONE_KEYS] if done_keys is None else done_keys
-    dropped = _tuples(reward_keys) if exclude_reward else set()
-    dropped |= _tuples(dones) if exclude_done else set()
-    actions = _tuples(action_keys)
-    kept = None if keep_other else (set() if exclude_action else actions)
-    dropped |= actions if exclude_action else set()
+    try:
+        dropped = _tuples(reward_keys) if exclude_reward else set()
+        dropped |= _tuples(dones) if exclude_done else set()
+        actions = _tuples(action_keys)
+        kept = None if keep_other else (set() if exclude_action else actions)
+        dropped |= actions if exclude_action else set()
+    except Exception:
+        check_flags(keep_other=keep_other, exclude_reward=exclude_reward)
+        check_flags(exclude_done=exclude_done, exclude_action=exclude_action)
+        check_keys(reward_keys=reward_keys, done_keys=dones, action_keys=action_keys)
+        raise
+    if type(tensordict) is not TensorDict:  # the usual one costs nothing
+        check_tensordict(tensordict, "tensordict")
     moved = _step(tensordict, dropped, kept)
-    return moved if next_tensordict is None else next_tensordict.update(moved)
+    return moved if next_tensordict is None else _written(next_tensordict, moved)
 
 
 def _tuples(wanted: KeyOrList) -> set[tuple[str, ...]]:
     return {as_tuple(key) for key in (wanted if isinstance(wanted, list) else [wanted])}
+
+
+def _written(target: TensorDictBase, moved: TensorDictBase) -> TensorDictBase:
+    check_tensordict(target, "next_tensordict")
+    if target.batch_size == moved.batch_size:
+        return target.update(moved)
+    try:
+        return target.update(moved)
+    except RuntimeError as error:
+        msg = (
+            f"next_tensordict: expected batch size {list(moved.batch_size)}, that of the step, "
+            f"got {list(target.batch_size)}. Give one of that size, or None for a new one."
+        )
+        raise RuntimeError(msg) from error
 
 
 def _step(
@@ -75,6 +98,9 @@ def _step(
     if after is None:
         msg = f"'next' is missing: the step has {sorted(step.keys())}. Step the environment first."
         raise KeyError(msg)
+    if not _is_group(after):
+        msg = f"'next': expected a tensordict, got {shown(after)}. Step the environment first."
+        raise TypeError(msg)
     before = step if kept is None else step.select(*kept, strict=False)
     return _merge(before, after, dropped | {(keys.NEXT,)}, ())
 

@@ -18,6 +18,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_dim, check_tensordict
 from rl_layout.keys import NestedKey, as_key
 from rl_layout.segments.flat_views import bits, is_plain
 from rl_layout.tensordict_fast import find
@@ -128,11 +129,15 @@ def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
         >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
         (False, True)
     """
+    check_tensordict(batch, "batch")
     if find(batch, keys.TRAJ_IDS) is not None and find(batch, keys.TRAJ_STEP) is not None:
         return False
     if find(batch, keys.SLICE_IDS) is not None:
         return False
-    return not (batch._has_names() and batch.names[dim] == keys.TIME)
+    if not batch._has_names():
+        return True
+    check_dim(dim, batch.batch_size)
+    return bool(batch.names[dim] != keys.TIME)
 
 
 def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:
@@ -182,6 +187,8 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
         >>> compare_neighbours(trajectories([2, 3])) is None  # ids and steps say it all
         True
     """
+    check_tensordict(batch, "batch")
+    check_dim(dim, batch.batch_size)
     if batch.batch_size[dim] < 2 or not must_compare_observations(batch, dim):
         return None
     leaves = dict(_observations(batch))

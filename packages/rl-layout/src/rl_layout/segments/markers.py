@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_tensordict
 from rl_layout.keys import NestedKey
 from rl_layout.segments.flat_views import array_of
 
@@ -155,7 +156,11 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
         >>> batch_shape(trajectories([2, 3]))
         torch.Size([5])
     """
-    shape: torch.Size = batch.batch_size
+    try:
+        shape: torch.Size = batch.batch_size
+    except AttributeError:
+        check_tensordict(batch, "batch")
+        raise
     if not shape:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
         raise ValueError(msg)

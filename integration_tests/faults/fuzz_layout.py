@@ -1,0 +1,34 @@
+"""What is fuzzed of rl-layout beside its public names: codecs, and agents that carry states."""
+
+from __future__ import annotations
+
+import torch
+from fuzz_pools import Pool, each
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+CALLS: list = []
+
+
+def cell() -> TensorDictModule:
+    """A network that carries its state under one key."""
+    return TensorDictModule(nn.GRUCell(2, 3), ["x", "h"], [("next", "h")])
+
+
+POOLS: dict[str, Pool] = {
+    "networks": [
+        dict,
+        lambda: {"actor": cell(), "critic": nn.Linear(3, 2)},
+        lambda: {"actor": cell(), "critic": cell()},
+        lambda: nn.ModuleDict({"actor": cell()}),
+    ],
+    "default_states": [
+        lambda: None,
+        lambda: {"observation": 0.0},
+        lambda: {"action": torch.zeros(2)},
+    ],
+    "max_trajectories": each(1, 2, 40),
+    "prefix": each(None, "collector", ("a", "b")),
+    "trajectory_key": each(None, ("collector", "traj_ids")),
+    "done_key": each(None, "done"),
+}
