@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from fuzz_pools import Pool, each
+from fuzz_pools import Pool, each, steps
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-CALLS: list = []
+from rl_layout import Flat2TED, Nested2TED, Segments, TED2Flat, TED2Nested
 
 
 def cell() -> TensorDictModule:
@@ -15,6 +15,15 @@ def cell() -> TensorDictModule:
     return TensorDictModule(nn.GRUCell(2, 3), ["x", "h"], [("next", "h")])
 
 
+CALLS = [
+    ("TED2Flat", lambda: TED2Flat),
+    ("TED2Nested", lambda: TED2Nested),
+    ("TED2Flat()", TED2Flat),
+    ("TED2Nested()", TED2Nested),
+    ("Flat2TED()", Flat2TED),
+    ("Nested2TED()", Nested2TED),
+    ("Segments()", lambda: Segments.of(steps())),
+]
 POOLS: dict[str, Pool] = {
     "networks": [
         dict,

@@ -203,7 +203,10 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
         >>> require(TensorDict({"a": torch.ones(2)}, [2]), "a")
         tensor([1., 1.])
     """
-    value = tensordict.get(key, None)
+    try:
+        value = tensordict.get(key, None)
+    except ValueError:  # a leaf stands where the key says there is a group
+        value = None
     if value is None:
         names = ", ".join(str(as_key(name)) for name, _ in leaves(tensordict))
         msg = f"{key!r} is missing: there are {names}."

@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_key, check_tensordict
+from rl_layout.arguments import check_flags, check_key, check_tensordict
 from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.segments.segments import Segments
 from rl_layout.tensordict_fast import build, nest, tensors
@@ -53,12 +53,10 @@ def split_trajectories(
         [[1, 1, 0], [1, 1, 1]]
     """
     check_tensordict(tensordict, "tensordict")
-    for name, key in (
-        ("prefix", prefix),
-        ("trajectory_key", trajectory_key),
-        ("done_key", done_key),
-    ):
-        check_key(key, name)
+    check_key(prefix, "prefix")
+    check_key(trajectory_key, "trajectory_key")
+    check_key(done_key, "done_key")
+    check_flags(as_nested=as_nested)
     segments = _segments(tensordict, trajectory_key, done_key)
     flat = tensors(tensordict)
     flat.pop(keys.MASK, None)
