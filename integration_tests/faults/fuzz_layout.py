@@ -7,7 +7,7 @@ from fuzz_pools import Pool, each, steps
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl_layout import Flat2TED, Nested2TED, Segments, TED2Flat, TED2Nested
+from rl_layout import Flat2TED, Nested2TED, TED2Flat, TED2Nested
 
 
 def cell() -> TensorDictModule:
@@ -22,7 +22,6 @@ CALLS = [
     ("TED2Nested()", TED2Nested),
     ("Flat2TED()", Flat2TED),
     ("Nested2TED()", Nested2TED),
-    ("Segments()", lambda: Segments.of(steps())),
 ]
 POOLS: dict[str, Pool] = {
     "networks": [
@@ -35,6 +34,12 @@ POOLS: dict[str, Pool] = {
         lambda: None,
         lambda: {"observation": 0.0},
         lambda: {"action": torch.zeros(2)},
+    ],
+    "data": [
+        steps,
+        lambda: steps((2, 3)),
+        lambda: TED2Flat()(steps()),
+        lambda: TED2Nested()(steps()),
     ],
     "max_trajectories": each(1, 2, 40),
     "prefix": each(None, "collector", ("a", "b")),

@@ -6,6 +6,10 @@ from tensordict import TensorDict, tensorclass
 from torch import nn
 
 from rl_layout import (
+    Flat2TED,
+    Nested2TED,
+    TED2Flat,
+    TED2Nested,
     check_layout,
     compare_neighbours,
     contradictions,
@@ -33,13 +37,17 @@ BATCH_CALLS = [
     pad_trajectories,
     split_trajectories,
     step_mdp,
+    TED2Flat(),
+    TED2Nested(),
+    Flat2TED(),
+    Nested2TED(),
 ]
 
 
 @pytest.mark.parametrize("call", BATCH_CALLS)
 @pytest.mark.parametrize("given", [torch.zeros(2, 3), 3, "text", ("a", "b"), None])
 def test_what_is_no_tensordict_is_named(call, given):
-    with pytest.raises(TypeError, match=r"(batch|tensordict): expected a tensordict, got "):
+    with pytest.raises(TypeError, match=r"(batch|tensordict|data): expected a tensordict, got "):
         call(given)
 
 

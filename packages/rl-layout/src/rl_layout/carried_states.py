@@ -71,7 +71,7 @@ def refuse_shared_states(networks: Mapping[str, Any]) -> None:
                 _refuse(key, owners[key], (path, module))
 
 
-def _carriers(networks: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module, set[Key]]]:
+def _carriers(networks: Mapping[Any, Any]) -> Iterator[tuple[str, nn.Module, set[Key]]]:
     """Each module that carries states of its own, not those of a module inside it."""
     seen: set[nn.Module] = set()
     for role, network in networks.items():

@@ -27,6 +27,7 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_tensordict
 from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
@@ -80,6 +81,7 @@ class TED2Flat:
             ValueError: the batch is empty, or a marker does not fit it.
             TypeError: a leaf is not a tensor.
         """
+        check_tensordict(data, "data")
         batch = _roll(data, -self.shift)
         segments = _rows_of(batch, self.done_key)
         leaves = {key: segments.gather(value) for key, value in tensors(batch).items()}
@@ -139,6 +141,7 @@ class Flat2TED:
             KeyError: an entry of the compact form is missing.
             ValueError: the numbers of rows contradict the lengths.
         """
+        check_tensordict(data, "data")
         missing = {"shared", "steps", "lengths", "batch_shape", self.shift_key} - set(data.keys())
         if missing:
             msg = f"not the compact form of a batch: {sorted(missing)} is missing."
@@ -205,6 +208,7 @@ class Nested2TED(Flat2TED):
             KeyError: an entry of the compact form is missing.
             ValueError: the numbers of rows contradict the lengths.
         """
+        check_tensordict(data, "data")
         flat = data.copy()
         for name in ("shared", "steps"):
             if name in flat:
