@@ -147,3 +147,8 @@ def test_checks_do_not_break_the_graph_of_compiled_code():
     compiled = torch.compile(run, backend="eager", fullgraph=True)
     assert compiled(batch)[0] == run(batch)[0]
     assert torch.equal(compiled(batch)[1], run(batch)[1])
+
+
+def test_the_flat_form_given_to_the_reader_of_the_jagged_one_is_named():
+    with pytest.raises(ValueError, match=r"'shared': expected jagged leaves.* Call Flat2TED"):
+        Nested2TED()(TED2Flat()(trajectories([2, 3])))

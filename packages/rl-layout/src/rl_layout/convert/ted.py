@@ -213,6 +213,9 @@ class Nested2TED(Flat2TED):
         for name in ("shared", "steps"):
             if name in flat:
                 jagged = tensors(flat[name])
+                if not all(value.is_nested for value in jagged.values()):
+                    msg = f"{name!r}: expected jagged leaves, got dense ones. Call Flat2TED()."
+                    raise ValueError(msg)
                 flat[name] = TensorDict(nest({key: v.values() for key, v in jagged.items()}))
         return super().__call__(flat)
 
