@@ -235,10 +235,15 @@ def contradictions(
     compared = int(np.count_nonzero(joined))
     if not pairs or not compared:
         return None, Contradictions()
-    if _on_host(leaves, pairs) and not any(
-        _differs(leaves, *pair, extent.stride, joined) for pair in pairs
-    ):
-        return None, Contradictions(compared)
+    if _on_host(leaves, pairs):
+        differs = [_differs(leaves, *pair, extent.stride, joined) for pair in pairs]
+        if not any(differ.any() for differ in differs):
+            return None, Contradictions(compared)
+        near = known.far is None and _MISSING not in leaves
+        if near and all(np.array_equal(differ, differs[0]) for differ in differs[1:]):
+            # no observation proves what another one contradicts: nothing more to weigh
+            count = int(np.count_nonzero(differs[0]))
+            return differs[0], Contradictions(compared, count, tuple(both[0] for both, _ in pairs))
     paths = {path for _, both in pairs for path in both} | {path for _, path in known.paths}
     found = compare_neighbours(*_laid_out(leaves, known, paths, extent))
     if found is None:
@@ -264,11 +269,12 @@ def _differs(
     paths: tuple[Path, Path],
     stride: int,
     joined: NDArray[np.bool_],
-) -> bool:
-    """Whether any pair differs in one observation."""
+) -> NDArray[np.bool_]:
+    """Which joined pairs differ in one observation, bool `[n - stride]`."""
     later = words(rows_of(leaves, both[0], paths[0], slice(stride, None)))
     after = words(rows_of(leaves, both[1], paths[1], slice(0, -stride)))
-    return bool((joined & (later != after).any(1)).any())
+    differ: NDArray[np.bool_] = joined & (later != after).any(1)
+    return differ
 
 
 def _laid_out(
