@@ -28,10 +28,9 @@ from rl_specs.deprecated import (
 from rl_specs.leaves.binary import Binary
 from rl_specs.leaves.bounded import Bounded, BoundedContinuous, BoundedDiscrete
 from rl_specs.leaves.boxes import BinaryBox, BoxList, CategoricalBox, ContinuousBox
-from rl_specs.leaves.categorical import Categorical
+from rl_specs.leaves.categorical import Categorical, OneHot
 from rl_specs.leaves.multi import MultiCategorical, MultiOneHot
 from rl_specs.leaves.non_tensor import NonTensor
-from rl_specs.leaves.one_hot import OneHot
 from rl_specs.leaves.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
 
 __all__ = [

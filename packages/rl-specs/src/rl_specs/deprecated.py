@@ -19,10 +19,9 @@ from rl_specs.composite.stacked import Stacked
 from rl_specs.composite.stacked_composite import StackedComposite
 from rl_specs.leaves.binary import Binary
 from rl_specs.leaves.bounded import Bounded
-from rl_specs.leaves.categorical import Categorical
+from rl_specs.leaves.categorical import Categorical, OneHot
 from rl_specs.leaves.multi import MultiCategorical, MultiOneHot
 from rl_specs.leaves.non_tensor import NonTensor
-from rl_specs.leaves.one_hot import OneHot
 from rl_specs.leaves.unbounded import UnboundedContinuous, UnboundedDiscrete
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from rl_specs import Categorical, CategoricalBox, Composite, MultiCategorical, OneHot
-from rl_specs.leaves.categorical import hot, pick
 
 MASK = torch.tensor([True, False, True])
 
@@ -98,13 +97,6 @@ def test_conversions_check_where_asked():
 
 def test_space_is_a_categorical_box():
     assert Categorical(3).space == CategoricalBox(3)
-
-
-def test_hot_and_pick_are_inverse():
-    index = torch.tensor([[2, 0, 1], [1, 1, 0]])
-    vectors = hot(index, 4, torch.float32)
-    assert torch.equal(vectors.argmax(-1), index)
-    assert torch.equal(pick(vectors, index), torch.ones(2, 3))
 
 
 @pytest.mark.parametrize(

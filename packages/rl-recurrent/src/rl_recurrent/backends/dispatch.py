@@ -26,6 +26,7 @@ import torch
 
 from rl_layout import Segments
 from rl_recurrent.arguments import shown
+from rl_recurrent.backends.density import is_dense
 from rl_recurrent.backends.settings import Settings
 
 Cell: TypeAlias = Literal["lstm", "gru"]
@@ -193,22 +194,6 @@ def backend_module(backend: str) -> ModuleType:
     from rl_recurrent.backends.static import scan
 
     return {"pad": pad, "pack": pack, "scan": scan}[backend]
-
-
-def is_dense(segments: Segments) -> bool:
-    """Tell whether all segments have one length.
-
-    Args:
-        segments: of a batch.
-
-    Returns:
-        True where there are some, and none is shorter than another.
-
-    Example:
-        >>> is_dense(Segments.from_lengths(torch.tensor([3, 3])))
-        True
-    """
-    return 0 < segments.num_real == segments.max_length * len(segments)
 
 
 def _on_cpu(work: Work, segments: Segments) -> Choice:

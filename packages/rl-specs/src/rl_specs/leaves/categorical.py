@@ -1,19 +1,20 @@
-"""One of n choices, written as an integer."""
+"""One of n choices, written as an integer or as a vector with a single one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Hashable
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl_specs.core.placement import as_device, as_dtype
+from rl_specs.core.sizes import as_size
 from rl_specs.leaves.boxes import CategoricalBox
-from rl_specs.leaves.interval import clip, limits, whole, within
-from rl_specs.leaves.masked import Masked, choose, nearest_choice
-
-if TYPE_CHECKING:
-    from rl_specs.leaves.one_hot import OneHot
+from rl_specs.leaves.choices import check_room, checked_count, hot, one_hot_everywhere, pick
+from rl_specs.leaves.interval import clip, whole, within
+from rl_specs.leaves.masked import Masked, choose, largest_choice, nearest_choice
 
 
 class Categorical(Masked):
@@ -132,8 +133,6 @@ class Categorical(Masked):
 
     def to_one_hot_spec(self) -> OneHot:
         """Write the spec for one-hot data, bool `[*shape, n]`, with the same mask."""
-        from rl_specs.leaves.one_hot import OneHot
-
         return OneHot(self.n, (*self._shape, self.n), self._device, mask=self.mask)
 
     def to_categorical_spec(self) -> Categorical:
@@ -176,103 +175,212 @@ class Categorical(Masked):
         return ", ".join(filter(None, [f"n={self._choices}", self._describe_mask()]))
 
 
-def checked_count(n: Any, dynamic: bool = False) -> int:
-    """Check a number of choices.
+class OneHot(Masked):
+    """Vectors of n entries, one of them 1 and the others 0, drawn with the same chance.
 
-    Args:
-        n: the number.
-        dynamic: allow -1.
-
-    Returns:
-        The number as an int.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is not positive.
-
-    Example:
-        >>> checked_count(torch.tensor(3))
-        3
-    """
-    try:
-        count = int(n)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        count = None
-    if count is None or count != n:
-        msg = f"the number of choices must be an integer: got {n!r}"
-        raise TypeError(msg)
-    if count < 1 and not (dynamic and count == -1):
-        msg = f"the number of choices must be positive{', or -1' if dynamic else ''}: got {n}"
-        raise ValueError(msg)
-    return count
-
-
-def check_room(n: int, dtype: torch.dtype) -> None:
-    """Check that a dtype can hold every choice.
+    The last dimension holds the domain: indices and shape operations act on the ones before it.
+    `zero()` is never a member, because a vector of zeros chooses nothing. `project` takes the
+    largest allowed entry. Numpy values are integers, the positions of the ones.
 
     Args:
         n: number of choices.
-        dtype: the dtype.
+        shape: sizes of the data, the last one n; None for `(n,)`.
+        device: where the data lies; None for torch's default.
+        dtype: dtype of the data.
+        use_register: encode any hashable value, numbered in the order they come.
+        mask: bool, broadcasts to `shape`, True where a choice is allowed.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the last size is not n, or the mask does not fit.
 
     Example:
-        >>> check_room(256, torch.uint8)
+        >>> OneHot(3).encode(1)
+        tensor([False,  True, False])
+        >>> OneHot(3).project(torch.tensor([0.1, 0.7, 0.2]))
+        tensor([False,  True, False])
     """
-    largest = limits(dtype)[1]
-    if dtype.is_floating_point:  # above it not every whole number is one
-        largest = min(largest, int(2 / torch.finfo(dtype).eps))
-    if n - 1 > largest:
-        msg = f"{dtype} cannot hold {n} choices: its largest value is {largest}. Pass torch.int64."
-        raise ValueError(msg)
 
+    _domain_dims: ClassVar[int] = 1
 
-def hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """Write positions as one-hot vectors.
+    def __init__(
+        self,
+        n: int,
+        shape: Any = None,
+        device: Any = None,
+        dtype: torch.dtype | str = torch.bool,
+        use_register: bool = False,
+        mask: Any = None,
+    ) -> None:
+        self._start((checked_count(n),), shape, device, dtype, use_register)
+        self._space = CategoricalBox(self._counts[0])
+        self.update_mask(mask)
 
-    Args:
-        index: integers `[*shape]`, 0 to n - 1.
-        n: length of the vectors.
-        dtype: dtype of the result.
+    def _start(
+        self,
+        counts: tuple[int, ...],
+        shape: Any,
+        device: Any,
+        dtype: torch.dtype | str,
+        use_register: bool,
+    ) -> None:
+        """Note what one group of entries and several have in common."""
+        self._counts = counts
+        self.use_register = use_register
+        self._registers: list[dict[Hashable, int]] = [{} for _ in counts]
+        size = as_size((sum(counts),) if shape is None else shape)
+        if not size or size[-1] != sum(counts):
+            msg = f"the last size must be the number of entries, {sum(counts)}: got {tuple(size)}"
+            raise ValueError(msg)
+        super().__init__(size, None, as_device(device), as_dtype(dtype), "discrete")
 
-    Returns:
-        `[*shape, n]`.
+    @property
+    def n(self) -> int:
+        """Length of the vectors."""
+        return sum(self._counts)
 
-    Example:
-        >>> hot(torch.tensor(1), 3, torch.int64)
-        tensor([0, 1, 0])
-    """
-    out = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
-    try:
-        return out.scatter_(-1, index.long().unsqueeze(-1), 1)
-    except RuntimeError:
-        msg = f"expected choices from 0 to {n - 1}: got {index}"
-        raise ValueError(msg) from None
+    @property
+    def _choices(self) -> int:
+        return sum(self._counts)
 
+    def cardinality(self) -> float:
+        """Count the choices, masked ones included."""
+        return self._counts[0]
 
-def pick(tensor: Tensor, index: Tensor) -> Tensor:
-    """Read the last dimension of a tensor at one position for each row.
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        """List the vectors, the same in every row: `[n, *shape]`."""
+        return self._vectors(self.to_categorical_spec().enumerate(use_mask))
 
-    Args:
-        tensor: any dtype `[*rows, n]`.
-        index: integers `[*shape]`; the rows broadcast against it.
+    def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
+        """Read the last dimension of a tensor at the chosen positions.
 
-    Returns:
-        The entries, of the broadcast shape.
+        Args:
+            index: a value of the spec `[*index_shape, n]`.
+            tensor_to_index: any dtype `[*rows, n]`; `rows` broadcast against `index_shape`.
 
-    Example:
-        >>> pick(torch.arange(6).reshape(2, 3), torch.tensor([2, 0]))
-        tensor([2, 3])
-    """
-    try:
-        rows = torch.broadcast_shapes(tensor.shape[:-1], index.shape)
-        places = index.long().expand(rows).unsqueeze(-1)
-        return tensor.expand(*rows, tensor.shape[-1]).gather(-1, places).squeeze(-1)
-    except (RuntimeError, IndexError, AttributeError):
-        found = [getattr(value, "shape", type(value).__name__) for value in (tensor, index)]
-        msg = (
-            f"expected entries [*rows, n] and positions 0 to n - 1 that the rows broadcast with: "
-            f"got {found[0]} and {found[1]}"
-        )
-        raise ValueError(msg) from None
+        Returns:
+            The chosen entries, of the broadcast shape.
+        """
+        return pick(tensor_to_index, self.to_categorical(index))
+
+    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """Write one-hot vectors as positions.
+
+        Args:
+            val: a value of the spec `[*rows, n]`.
+            safe: check the domain first; None for what `CHECK_SPEC_ENCODE` says.
+
+        Returns:
+            int64 `[*rows]`.
+        """
+        self._check(val, safe)
+        return self._places(self._tensor(val))
+
+    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """Return the value: it is one-hot already."""
+        self._check(val, safe)
+        return val
+
+    def to_categorical_spec(self) -> Categorical:
+        """Write the spec for positions, int64 `[*rows]`, with the same mask."""
+        return Categorical(self.n, self._shape[:-1], self._device, mask=self.mask)
+
+    def to_one_hot_spec(self) -> OneHot:
+        """Return the spec: it is one-hot already."""
+        return self
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._counts, self.use_register)
+
+    def _vectors(self, index: Tensor) -> Tensor:
+        """Write positions `[*rows]` as vectors `[*rows, n]`."""
+        return hot(index, self.n, self._dtype)
+
+    def _places(self, val: Tensor) -> Tensor:
+        """Write vectors `[*rows, n]` as positions `[*rows]`."""
+        if val.is_complex():
+            msg = f"expected zeros and ones: got {val.dtype}. Pass val.real."
+            raise TypeError(msg)
+        # argmax knows no bool
+        return (val.to(torch.uint8) if val.dtype == torch.bool else val).argmax(-1)
+
+    def _sample(self, shape: torch.Size) -> Tensor:
+        rows = shape[:-1]
+        if self.mask is not None:
+            return self._vectors(choose(self.mask, rows))
+        return self._vectors(torch.randint(self.n, rows, device=self._device))
+
+    def _contains(self, val: Tensor) -> bool:
+        if not self._chooses(val):
+            return False
+        return self.mask is None or not bool((val.bool() & ~self.mask.to(val.device)).any())
+
+    def _chooses(self, val: Tensor) -> bool:
+        """Tell whether every row chooses one entry, allowed or not."""
+        return one_hot_everywhere(val)
+
+    def _nearest(self, val: Tensor) -> Tensor:
+        return self._vectors(largest_choice(val, self.mask))
+
+    def _encode(self, val: Any) -> Tensor:
+        return self._vectors(self._fitted(self._positions(val), self._shape[:-1]))
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+        """Write a position, or an array of them, as one-hot vectors.
+
+        Args:
+            val: integers 0 to n - 1, or with `use_register` any hashable values. A tensor that is
+                one-hot already is returned as it is.
+            ignore_device: leave the result on the CPU.
+
+        Returns:
+            `[*shape]`, in the dtype of the spec.
+
+        Raises:
+            ValueError: a position is out of range, or there are more values than choices.
+        """
+        if isinstance(val, Tensor):
+            vectors = val.dtype == self._dtype and self._matches(val.shape) and self._chooses(val)
+            val = val if vectors else val.detach().cpu().numpy()
+        return super().encode(val, ignore_device=ignore_device)
+
+    def _positions(self, val: Any) -> Tensor:
+        if self.use_register:
+            return self._registered(val, 0)
+        index = self._cast(np.asarray(val), torch.int64)
+        self._check_positions(index, torch.tensor(self._counts[0]))
+        return index
+
+    def _check_positions(self, index: Tensor, counts: Tensor) -> None:
+        if bool(((index < 0) | (index >= counts)).any()):
+            msg = f"expected positions from 0 to {(counts - 1).tolist()}: got {index.tolist()}"
+            raise ValueError(msg)
+
+    def _registered(self, val: Any, group: int) -> Tensor:
+        """Number hashable values in the order they come."""
+        if isinstance(val, list | np.ndarray) and np.ndim(val):
+            return torch.stack([self._registered(item, group) for item in val])
+        register, item = self._registers[group], val.item() if isinstance(val, np.generic) else val
+        if item not in register and len(register) >= self._counts[group]:
+            msg = f"all {len(register)} choices are taken by {list(register)}: got {item!r}"
+            raise ValueError(msg)
+        return torch.tensor(register.setdefault(item, len(register)))
+
+    def _to_numpy(self, val: Tensor) -> Any:
+        index = self.to_categorical(val).numpy()
+        return self._unregistered(index, 0) if self.use_register else index
+
+    def _unregistered(self, index: Any, group: int) -> Any:
+        names = list(self._registers[group])
+        if index.size and index.max() >= len(names):
+            msg = f"choice {index.max()} has no value yet: {len(names)} were encoded, {names}"
+            raise ValueError(msg)
+        return np.array([names[i] for i in index.reshape(-1)]).reshape(index.shape)
+
+    def clone(self) -> Any:
+        """Copy the spec, with its mask and its registers."""
+        out = super().clone()
+        out._registers = [dict(register) for register in self._registers]
+        return out
+
+    def _describe(self) -> str:
+        return ", ".join(filter(None, [f"n={self.n}", self._describe_mask()]))

@@ -14,10 +14,10 @@ from rl_specs.core.placement import as_device, as_dtype
 from rl_specs.core.shaped import stack
 from rl_specs.core.sizes import as_size, safe
 from rl_specs.leaves.boxes import BoxList
-from rl_specs.leaves.categorical import Categorical, check_room, checked_count, hot, pick
+from rl_specs.leaves.categorical import Categorical, OneHot
+from rl_specs.leaves.choices import check_room, checked_count, hot, one_hot_everywhere, pick
 from rl_specs.leaves.interval import clip, whole
 from rl_specs.leaves.masked import choose, largest_choice, nearest_choice
-from rl_specs.leaves.one_hot import OneHot, one_hot_everywhere
 
 
 class MultiCategorical(Categorical):

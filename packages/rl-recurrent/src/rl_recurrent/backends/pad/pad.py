@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends.dispatch import is_dense
+from rl_recurrent.backends.density import is_dense
 from rl_recurrent.backends.pack import pack
 from rl_recurrent.backends.pad.block_plan import Block, block_plan
 from rl_recurrent.backends.settings import Settings
