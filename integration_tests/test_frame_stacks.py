@@ -122,3 +122,28 @@ def test_rows_of_several_steps_have_the_stack_at_their_next_frame():
     assert torch.equal(sample[HISTORY_MISSING], ~whole)
     last = torch.tensor([rows[i, s + m - 1] for i, s, m in reach])
     assert torch.equal(sample[NEXT_STACK][whole], flat[NEXT_STACK][last][whole])
+
+
+@pytest.mark.parametrize("in_buffer", [True, False])
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_stacks_behind_a_cut_of_the_collector_are_those_of_the_policy_or_marked(
+    in_buffer, with_ids
+):
+    env = TransformedEnv(FilmEnv(), InitTracker()).append_transform(CatFrames(4, -3))
+    collector = Collector(
+        env, frames_per_batch=15, total_frames=60, set_truncated=True, track_traj_ids=with_ids
+    )
+    written = torch.cat(list(collector), -1)
+    if in_buffer:
+        buffer = ReplayBuffer(
+            storage=LazyTensorStorage(60, ndim=2), transform=CatFrames(4, -3), batch_size=60
+        )
+        buffer.extend(written)
+        made = buffer[:].reshape(3, 20)
+    else:
+        made = CatFrames(4, -3)(written.exclude(STACK, NEXT_STACK))
+    lost = made[HISTORY_MISSING]
+    assert lost.any()
+    assert not lost[..., 3::5].any()  # four steps of a piece hold all frames of the stack
+    differs = [(made[key] != written[key]).flatten(2).any(-1) for key in (STACK, NEXT_STACK)]
+    assert torch.equal(differs[0] | differs[1], lost)

@@ -63,6 +63,8 @@ class Batches:
         self.num_steps = settings.num_steps(env)
         self._ids = TrajectoryIds(env.batch_size, producer)
         self._groups = GroupStarts(env.done_groups)
+        # whose next step begins a trajectory in the middle of an episode
+        self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
         num_envs = max(env.batch_size.numel(), 1)
         self._whole = WholeTrajectories(num_envs, settings.max_unfinished_frames)
         self._finished = Finished()
@@ -145,6 +147,7 @@ class Batches:
         self.cut_unfinished()
         self._player.reset()
         self._ids.cut()
+        self._mid_episode = torch.zeros_like(self._mid_episode)
         self.episodes.forget()
 
     def cut_if_moved(self) -> None:
@@ -177,6 +180,7 @@ class Batches:
             "player": self._player.state_dict(),
             "ids": self._ids.state_dict(),
             "groups": self._groups.state_dict(),
+            "mid_episode": self._mid_episode.clone(),
             "whole": self._whole.state_dict(),
             "finished": self._finished.state_dict(),
             "episodes": self.episodes.state_dict(),
@@ -194,6 +198,7 @@ class Batches:
         check_state(state, self.state_dict(), "Collector")
         self._ids.load_state_dict(state["ids"])
         self._groups.load_state_dict(state["groups"])
+        self._mid_episode = state["mid_episode"].clone()
         self.frames, self.policy_version = state["frames"], state["policy_version"]
         self._player.load_state_dict(state["player"])
         self._whole.load_state_dict(state["whole"])
@@ -246,6 +251,8 @@ class Batches:
             with_ids = self._settings.track_traj_ids
             mark(batch, over, self._ids, with_ids=with_ids, device=device)
             self._groups.mark(batch)
+            if self._settings.cuts_episodes:
+                batch.set(keys.MID_EPISODE, self._first_mid_episode(batch.shape).to(device))
             version = torch.full(batch.shape, self.policy_version, device=device)
             batch.set(keys.POLICY_VERSION, version)
             self.frames += batch.numel()
@@ -277,13 +284,21 @@ class Batches:
         last = torch.zeros_like(over)
         last[..., -1] = True
         truncate_rows(batch, last)
-        self._begin_anew(last[..., -1])
+        self._begin_anew(~over[..., -1])
         return over | last
 
     def _begin_anew(self, rows: Tensor) -> None:
         """Let what follows begin new trajectories in some environments, which go on."""
+        self._mid_episode = self._mid_episode | rows
         self._ids.cut(rows.numpy())
         self._player.mark_first(rows)
+
+    def _first_mid_episode(self, shape: torch.Size) -> Tensor:
+        """The first steps behind cuts of environments that went on, bool `[*B, T]`."""
+        found = torch.zeros(shape, dtype=torch.bool)
+        found[..., 0] = self._mid_episode
+        self._mid_episode = torch.zeros_like(self._mid_episode)
+        return found
 
     def _stored(self, batch: TensorDictBase) -> TensorDictBase:
         with self.range("rl_collect.store"):

@@ -84,6 +84,11 @@ class Settings:
                 stacklevel=4,
             )
 
+    @property
+    def cuts_episodes(self) -> bool:
+        """Whether trajectories may begin in the middle of an episode."""
+        return self.set_truncated or self.trajs_per_batch is not None
+
     def check_sizes(self, env: EnvBase) -> None:
         """Refuse to lay steps end to end that have no one size.
 

@@ -26,6 +26,7 @@ _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (
     (keys.TRUNCATED, torch.bool, True),
     (keys.NEXT_MISSING, torch.bool, False),
     (keys.HISTORY_MISSING, torch.bool, False),
+    (keys.MID_EPISODE, torch.bool, False),
     (keys.POLICY_VERSION, torch.int64, False),
     (keys.ROW, torch.int64, False),
     (keys.SLICE_IDS, torch.int64, False),

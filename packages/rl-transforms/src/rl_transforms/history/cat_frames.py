@@ -36,8 +36,9 @@ class CatFrames(Transform):
     ahead of the batch, is filled in the same way, and the row is marked in bool
     ``("collector", "history_missing")`` ``[*B, T]``, at the root and under ``"next"`` alike.
 
-    A trajectory begins where its ids begin. Where a collector cut and the environment went on, a
-    stack rebuilt begins at the cut, while the policy's ran on.
+    A trajectory begins where its ids begin. Where a collector cut and the environment went on, as
+    ``("collector", "mid_episode")`` says, a stack rebuilt begins at the cut, the policy's ran on,
+    and the rows that lack a frame are marked.
 
     Args:
         N: how many frames, at least 1.

@@ -105,7 +105,7 @@ class FrameHistory:
             first one that is proved, that one again.
         ages: how many rows before it are proved, up to N - 1, int64 ``[R]``.
         is_whole: where the oldest of them is proved to be N - 1 steps back, or the first step of
-            the trajectory, bool ``[R]``.
+            the trajectory and not in the middle of an episode, bool ``[R]``.
     """
 
     places: Tensor
@@ -152,6 +152,10 @@ class FrameHistory:
             is_first = first[keys.IS_INIT].reshape(-1) & there
         else:
             raise missing(who, keys.TRAJ_STEP, batch)
+        if batch.get(keys.MID_EPISODE, None) is not None:  # earlier frames have another id
+            first, there = near.read(places[:, 0], [keys.MID_EPISODE])
+            begun = ~first[keys.MID_EPISODE].reshape(-1) & there
+            is_first = is_first & begun.to(ages.device)
         return cls(places, ages, is_first | (ages == num_frames - 1))
 
     def ahead(self, near: Neighbours, far: Tensor) -> tuple[Tensor, Tensor]:
