@@ -159,6 +159,17 @@ def test_sampled_rows_are_rebuilt_before_they_are_extended():
     assert torch.equal(made[NEXT_OBS], MultiStep(0.9, 3)(batch)[NEXT_OBS])
 
 
+def test_extending_differences_is_refused_with_the_chain_that_rebuilds_them():
+    small = NextObservationDelta().rows(trajectories([5]))
+    with pytest.raises(ValueError, match=r"by Compose\(NextObservationDelta\(\), MultiStep"):
+        MultiStep(0.9, 3)(small)
+    ahead = Compose(NextObservationDelta(), MultiStepTransform(3, 0.9))
+    with pytest.raises(
+        ValueError, match=r'MultiStepTransform.*NextObservationDelta\(side="rebuild'
+    ):
+        ahead.inv(small)
+
+
 def test_an_overflow_is_refused_with_its_numbers():
     batch = trajectories([3])
     batch[NEXT_OBS][1, 1] = 70_000.0

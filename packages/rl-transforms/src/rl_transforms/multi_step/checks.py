@@ -67,12 +67,17 @@ def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[
     return {key: flat_reward(batch, key) for key in reward_keys}
 
 
-def refuse_far_rows(has_steps: bool, has_deltas: bool) -> None:
+def refuse_far_rows(
+    has_steps: bool,
+    has_deltas: bool,
+    cure: str = "Compose(NextObservationDelta(), MultiStep(...))",
+) -> None:
     """Refuse rows whose next observation is not that of one step.
 
     Args:
         has_steps: whether they say how far away it is.
         has_deltas: whether it is stored as a difference.
+        cure: what rebuilds differences first, for the message.
 
     Raises:
         ValueError: either is so.
@@ -86,7 +91,7 @@ def refuse_far_rows(has_steps: bool, has_deltas: bool) -> None:
     if has_deltas:
         msg = (
             f"next observations lie under {keys.DELTA} as deltas of one step: rebuild them "
-            "first, by NextObservationDelta ahead of this transform."
+            f"first, by {cure}."
         )
         raise ValueError(msg)
 

@@ -205,7 +205,8 @@ class MultiStepTransform(Transform):
 
     def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:
         far = any(key[:2] == keys.DELTA for key in fresh.leaves)
-        refuse_far_rows(keys.STEPS_TO_NEXT_OBS in fresh.leaves, far)
+        rebuilt = 'Compose(MultiStepTransform(...), NextObservationDelta(side="rebuild"))'
+        refuse_far_rows(keys.STEPS_TO_NEXT_OBS in fresh.leaves, far, rebuilt)
         fresh.check_markers()
         for key in self.in_keys:
             found = fresh.leaves.get(next_key(key))
