@@ -1,9 +1,9 @@
-"""Makes the skeleton importable by its own name."""
+"""Makes the skeleton and the tools importable by their own names."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# The skeleton is no installed package, and --import-mode=importlib adds no test folder to the path.
-sys.path.insert(0, str(Path(__file__).parent))
+# Neither is an installed package, and --import-mode=importlib adds no test folder to the path.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
