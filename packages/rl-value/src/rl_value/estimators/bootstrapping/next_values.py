@@ -218,7 +218,10 @@ def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
 
 
 def _budgeted(slots: Slots, steps: Steps, calls: ValueCalls) -> Slots:
+    """As many slots for each row of the batch, however many segments end in it."""
     num_steps = steps.batch.batch_size[-1]
     rows_of = steps.segments.rows // num_steps
     terminated = steps.terminated.flatten(1).all(1)
-    return slots.cut_to(rows_of, num_steps + calls.shifted_budget, terminated)
+    room = num_steps + calls.shifted_budget
+    kept = slots.cut_to(rows_of, room, terminated)
+    return kept.filled_to(steps.batch.numel() // max(num_steps, 1) * room)

@@ -82,6 +82,31 @@ class Slots:
             fits,
         )
 
+    def filled_to(self, size: int) -> Slots:
+        """Repeat the first slot behind the last one, each time as a segment of its own.
+
+        Args:
+            size: how many slots there shall be. What is longer, or empty, stays as it is.
+
+        Returns:
+            Slots of that number; nobody reads the values of the added ones.
+
+        Example:
+            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2])))
+            >>> slots.filled_to(5).source.tolist()
+            [0, 1, 1, 0, 0]
+        """
+        more = size - len(self)
+        if more <= 0 or not len(self):
+            return self
+        first = torch.zeros(more, dtype=torch.int64, device=self.source.device)
+        return replace(
+            self,
+            source=torch.cat([self.source, self.source[first]]),
+            is_next=torch.cat([self.is_next, self.is_next[first]]),
+            is_start=torch.cat([self.is_start, self.is_start[first]]),
+        )
+
     def chunks(self, size: int) -> list[tuple[int, int]]:
         """Divide the slots into runs of whole segments.
 
