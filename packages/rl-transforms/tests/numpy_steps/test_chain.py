@@ -37,7 +37,7 @@ from rl_transforms import (
     Transform,
     UnsqueezeTransform,
 )
-from rl_transforms.numpy_steps.chain import ArrayChain
+from rl_transforms.numpy_steps import ArrayChain, bind_steps
 from rl_transforms.numpy_steps.steps import BINDERS
 
 ODD = [0.0, -0.0, 1.0, -1.0, float("nan"), float("inf"), -float("inf"), 0.3, 1e-40, 3e38]
@@ -130,7 +130,7 @@ def chained(transforms, root, after, expected, rows):
         if key in final and (final[key].shape, final[key].dtype) == (column.shape, column.dtype):
             final[key] = column
     chain = ArrayChain(time, columns(root, rows), raw, final)
-    assert chain.bind(transforms)
+    assert bind_steps(chain, transforms)
     chain.run(1)
     return {
         key: torch.from_numpy(np.moveaxis(column, time, 0)[1, ...]) for key, column in final.items()
@@ -184,7 +184,7 @@ def test_any_run_of_transforms_has_the_bits_of_its_steps(places, numbers):
                 column if columns_out[key].shape == column.shape else columns_out[key]
             )
     chain = ArrayChain(1, columns(root, (2,)), raw, columns_out)
-    if not chain.bind(change):
+    if not bind_steps(chain, change):
         return  # it steps on tensordicts
     chain.run(1)
     assert_bits({key: torch.from_numpy(column[:, 1]) for key, column in columns_out.items()}, final)
@@ -206,7 +206,7 @@ def test_a_reset_on_arrays_is_that_of_the_transforms():
     )
     expected = change.reset(shown)
     chain = ArrayChain(1, {}, columns(shown, (3,)), {}, is_reset=True)
-    assert chain.bind(change)
+    assert bind_steps(chain, change)
     chain.run(1)
     found = {key: torch.from_numpy(chain.now(key).at(1)) for key, _ in leaves(expected)}
     assert_bits(found, dict(leaves(expected)))
@@ -221,7 +221,7 @@ def test_what_the_policy_wrote_is_neither_dropped_nor_replaced():
     primer = TensorDictPrimer(hidden=Unbounded((2,)), expand_specs=True)
     root = {("hidden",): np.zeros((2, 1, 2), "float32")}
     chain = ArrayChain(1, root, done, after, [("hidden",)])
-    assert chain.bind([ExcludeTransform("hidden"), SelectTransform(), primer])
+    assert bind_steps(chain, [ExcludeTransform("hidden"), SelectTransform(), primer])
     chain.run(0)
     assert (wrote == 5).all()
 
@@ -248,19 +248,19 @@ class Own(RewardScaling):
 def test_what_is_not_sure_is_left_to_the_step(transform):
     root, after = step_of((2,), 0)
     chain = ArrayChain(1, columns(root, (2,)), columns(after, (2,)), {})
-    assert not chain.bind([transform])
+    assert not bind_steps(chain, [transform])
 
 
 def test_a_column_that_nothing_writes_is_not_sure():
     _, after = step_of((2,), 0)
     chain = ArrayChain(1, {}, columns(after, (2,)), {("extra",): np.zeros((2, 2, 1))})
-    assert not chain.bind([SignTransform()])
+    assert not bind_steps(chain, [SignTransform()])
 
 
 def test_nested_groups_are_left_to_the_step():
     _, after = step_of((2,), 0)
     raw = columns(after, (2,)) | {("agents", "done"): np.zeros((2, 2, 1), bool)}
-    assert not ArrayChain(1, {}, raw, {}).bind([InitTracker()])
+    assert not bind_steps(ArrayChain(1, {}, raw, {}), [InitTracker()])
 
 
 def test_a_twin_that_differs_is_not_used():

@@ -15,7 +15,7 @@ from rl_envs.rollouts.arrays import Array, Rows
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
-from rl_transforms.numpy_steps.chain import ArrayChain, At, Cell
+from rl_transforms.numpy_steps import ArrayChain, At, Cell, bind_steps
 
 if TYPE_CHECKING:
     from rl_envs.transformed.transformed_env import TransformedEnv
@@ -214,13 +214,13 @@ class TransformedBinding:
         """Let the steps of the transforms be calls on columns, where all of them can be."""
         columns = (self._root, self._raw_after, self._after)
         chain = ArrayChain(self._time, *columns, self._given)
-        self._chain = chain if chain.bind(self.env._outer) else None
+        self._chain = chain if bind_steps(chain, self.env._outer) else None
         self._is_put_together = True
 
     def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
         """Calls for a reset, and which of their results go into which column of the root."""
         chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
-        if not chain.bind(self.env._outer):
+        if not bind_steps(chain, self.env._outer):
             return None
         results = []
         for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):

@@ -1,1 +1,6 @@
-"""Transforms on numpy rows."""
+"""Transforms on numpy rows, for the loops of environments that write batches in place."""
+
+from rl_transforms.numpy_steps.chain import ArrayChain, At, Cell
+from rl_transforms.numpy_steps.steps import bind_steps
+
+__all__ = ["ArrayChain", "At", "Cell", "bind_steps"]

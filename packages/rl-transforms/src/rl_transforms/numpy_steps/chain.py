@@ -81,9 +81,10 @@ class ArrayChain:
 
     Example:
         >>> from rl_transforms import RewardScaling
+        >>> from rl_transforms.numpy_steps import bind_steps
         >>> reward = np.array([[1.0], [2.0]], "float32")
         >>> chain = ArrayChain(0, {}, {("reward",): reward}, {("reward",): reward})
-        >>> chain.bind([RewardScaling(loc=0.5, scale=2.0)])
+        >>> bind_steps(chain, [RewardScaling(loc=0.5, scale=2.0)])
         True
         >>> for t in range(2):
         ...     chain.run(t)
@@ -109,18 +110,6 @@ class ArrayChain:
         self._now = {key: cells[id(column)] for key, column in raw.items()}
         self._now.update({key: self._final[key] for key in self.given})
         self._first = dict(self._now)
-
-    def bind(self, transforms: Iterable[Transform]) -> bool:
-        """Put the calls together.
-
-        Args:
-            transforms: in order.
-
-        Returns:
-            False where one of them is not known to be as good here, or an entry would be missing;
-            then none of the calls may be used.
-        """
-        return all(_bound(one, self) for one in transforms) and self._ends_well()
 
     def run(self, t: int) -> None:
         """Make the calls of one step.
@@ -181,8 +170,8 @@ class ArrayChain:
         """What lies behind the step now."""
         return list(self._now)
 
-    def _ends_well(self) -> bool:
-        """Let every column be written, by a copy where it must be."""
+    def finish(self) -> bool:
+        """Add the copies into columns that no call writes; False where an entry is missing."""
         for key, final in self._final.items():
             found = self._now.get(key)
             if found is final or key in self.given:
@@ -191,13 +180,6 @@ class ArrayChain:
                 return False
             self.calls.append(copying(found, final))
         return True
-
-
-def _bound(one: Transform, chain: ArrayChain) -> bool:
-    from rl_transforms.numpy_steps.steps import BINDERS  # which names all transforms
-
-    binder = BINDERS.get(type(one))
-    return binder is not None and binder(one, chain)
 
 
 def copying(source: Cell, target: Cell) -> Call:

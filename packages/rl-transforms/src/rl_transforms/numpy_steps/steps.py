@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from rl_transforms.observations.shapes import (
 )
 from rl_transforms.rewards.reward_sum import RewardSum
 from rl_transforms.rewards.rewards import RewardClipping, RewardScaling, SignTransform
+from rl_transforms.transform import Transform
 
 
 def _number(value: Tensor | float, dtype: np.dtype[Any]) -> Array:
@@ -350,3 +352,26 @@ BINDERS: dict[type, Binder] = {
     ToTensorImage: leafwise(_nothing),
     UnsqueezeTransform: leafwise(_reshape),
 }
+
+
+def bind_steps(chain: ArrayChain, transforms: Iterable[Transform]) -> bool:
+    """Put the calls of some transforms together.
+
+    Args:
+        chain: receives the calls.
+        transforms: in order.
+
+    Returns:
+        False where one of them is not known to be as good on arrays, or an entry would be missing;
+        then none of the calls may be used.
+
+    Example:
+        >>> reward = np.array([[-1.0]], "float32")
+        >>> chain = ArrayChain(0, {}, {("reward",): reward}, {("reward",): reward})
+        >>> bind_steps(chain, [SignTransform()])
+        True
+    """
+    bound = ((BINDERS.get(type(one)), one) for one in transforms)
+    return (
+        all(binder is not None and binder(one, chain) for binder, one in bound) and chain.finish()
+    )
