@@ -147,15 +147,17 @@ def test_a_missing_parameter_is_named():
                 "distribution_class": TanhNormal,
                 "in_keys": ["loc", "scale"],
                 "spec": Bounded(-0.5, 0.5, shape=(3,)),
+                "distribution_kwargs": {"low": -1.0, "high": 0.5},
             },
             ValueError,
-            r"from -1.0 to 1.0, outside of the spec. Pass distribution_kwargs",
+            r"from -1.0 to 0.5, outside of the spec. Pass distribution_kwargs",
         ),
         (
             {
                 "distribution_class": TruncatedNormal,
                 "in_keys": ["loc", "scale"],
                 "spec": Bounded(-0.5, 0.5, shape=(3,)),
+                "distribution_kwargs": {"low": -1.0, "high": 1.0},
             },
             ValueError,
             r"TruncatedNormal draws from -1.0 to 1.0, outside of the spec",
@@ -184,6 +186,50 @@ def test_bounds_from_the_spec_fit(kind):
         default_interaction_type="random",
     )
     assert spec.is_in(module.step(9 * torch.randn(50, 3), torch.ones(50, 3))[0])
+
+
+@pytest.mark.parametrize("kind", [TanhNormal, TruncatedNormal])
+@pytest.mark.parametrize(
+    ("spec", "low", "high"),
+    [
+        (Bounded(-2.0, 2.0, shape=(3,)), -2, 2),
+        (Bounded(-2.0, 2.0, shape=(7, 3)), -2, 2),  # seven environments
+        (Bounded(torch.tensor([0.0, -1.0, 2.0]), torch.tensor([1.0, 1.0, 9.0])), None, None),
+    ],
+)
+def test_bounds_that_nobody_gives_are_those_of_the_spec(kind, spec, low, high):
+    module = SamplingModule(["loc", "scale"], spec=spec, distribution_class=kind)
+    dist = module.distribution(torch.zeros(50, 3), torch.ones(50, 3))
+    wanted = (spec.space.low, spec.space.high) if low is None else (low, high)
+    for found, bound in zip((dist.low, dist.high), wanted, strict=True):
+        assert (torch.as_tensor(found).expand(3) == torch.as_tensor(bound)).all()
+    with set_interaction_type(InteractionType.RANDOM), torch.no_grad():
+        drawn = module.step(9 * torch.randn(50, 3), torch.ones(50, 3))[0]
+    assert (drawn >= spec.space.low.reshape(-1, 3)[0]).all()
+    assert (drawn <= spec.space.high.reshape(-1, 3)[0]).all()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Bounded(-2.0, torch.inf, shape=(3,)),
+        Bounded(-torch.arange(1.0, 3.0)[:, None].expand(2, 3), torch.ones(2, 3)),
+    ],
+)
+def test_bounds_that_are_infinite_or_differ_between_environments_are_not_taken(spec):
+    module = SamplingModule(["loc", "scale"], spec=spec, distribution_class=TanhNormal)
+    dist = module.distribution(torch.zeros(5, 3), torch.ones(5, 3))
+    assert (dist.low, dist.high) == (-1, 1)
+
+
+def test_bounds_that_are_given_inside_the_spec_stay():
+    module = SamplingModule(
+        ["loc", "scale"],
+        spec=Bounded(-2.0, 2.0, shape=(3,)),
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": -0.5},
+    )
+    assert module.distribution_kwargs == {"low": -0.5, "high": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,30 @@ class ActionForm:
         self.count = box.n if isinstance(box, CategoricalBox) and box.n > 0 else None
         self.groups = groups_of(leaf, key)
 
+    def bounds(self) -> dict[str, Tensor | float]:
+        """Find bounds for the actions of any batch.
+
+        Returns:
+            `low` and `high`, numbers where all entries have the same ones; nothing where the spec
+            has no bounds, one of them is infinite, or environments differ.
+
+        Example:
+            >>> from rl_specs import Bounded
+            >>> ActionForm(Bounded(-2, 2, shape=(5, 3)), "action").bounds()
+            {'low': -2.0, 'high': 2.0}
+        """
+        found: dict[str, Tensor | float] = {}
+        for name in ("low", "high"):
+            bound = getattr(self.leaf.space, name, None)
+            if bound is None or not bool(bound.isfinite().all()):
+                return {}
+            rows = bound.reshape(-1, *bound.shape[bound.ndim - self.event_dims :])
+            if not len(rows) or bool((rows != rows[0]).any()):
+                return {}
+            alike = bool((rows[0] == rows[0].flatten()[0]).all())
+            found[name] = rows[0].flatten()[0].item() if alike else rows[0].clone()
+        return found
+
     def cast(self, action: Tensor) -> Tensor:
         """Hold dtype and last size of an action to the spec.
 

@@ -112,7 +112,9 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         spec: spec of the action, or a `Composite` that holds it. Actions are checked against it,
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution; by default the parameter is the action.
-        distribution_kwargs: further arguments of it.
+        distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
+            `TruncatedNormal` are those of the spec, where they are finite and not given here; ones
+            outside of the spec are refused unless `safe` is set.
         return_log_prob: write the log-probability of the action, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.

@@ -33,6 +33,7 @@ from rl_policies.modules.explained import explained, note
 from rl_policies.modules.tensor_step import Call, TensorStep, read
 from rl_specs import Bounded, OneHot, TensorSpec
 
+BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
 ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
 Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
 
@@ -50,7 +51,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         spec: spec of the sample, or a `Composite` that holds it. Samples are checked against it,
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution.
-        distribution_kwargs: further arguments of it.
+        distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
+            `TruncatedNormal` are those of the spec, where they are finite and not given here.
         return_log_prob: write the log-probability too, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.
@@ -310,11 +312,13 @@ def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) 
             msg = f"{title} needs a OneHot spec: got {type(leaf).__name__}"
             raise TypeError(msg)
         return {"dtype": form.dtype, **kwargs}
-    normal = (IndependentNormal, TanhNormal, TruncatedNormal)
+    normal = (IndependentNormal, *BETWEEN_BOUNDS)
     if distribution_class in normal and not form.dtype.is_floating_point:
         msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
         raise TypeError(msg)
-    if distribution_class in normal[1:] and isinstance(leaf, Bounded) and not safe:
+    if distribution_class in BETWEEN_BOUNDS and isinstance(leaf, Bounded):
+        kwargs = {**form.bounds(), **kwargs}
+    if distribution_class in BETWEEN_BOUNDS and isinstance(leaf, Bounded) and not safe:
         low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
         box = leaf.space
         if bool((box.low > low).any() or (box.high < high).any()):
