@@ -10,7 +10,15 @@ from rl_layout import keys
 from rl_layout.reference import ListRowSource
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_specs import Bounded, Composite, Unbounded
-from rl_transforms import CatFrames, Compose, DTypeCastTransform, multi_step, reference
+from rl_transforms import (
+    CatFrames,
+    Compose,
+    DTypeCastTransform,
+    TimeMaxPool,
+    UnsqueezeTransform,
+    multi_step,
+    reference,
+)
 
 FRAME, STACK = "pixels", "stacked_pixels"
 NEXT_STACK = ("next", STACK)
@@ -269,3 +277,12 @@ def test_frames_that_a_transform_changed_before_they_were_stacked_are_refused():
     nan = filmed(trajectories([3]), torch.float32)
     nan[keys.ROW], nan[FRAME][1] = torch.arange(3), torch.nan
     assert CatFrames(2, -3)(nan, ListRowSource(nan))[STACK].isnan().sum() == 60
+
+
+def test_frames_that_a_transform_of_the_buffer_makes_are_refused():
+    rows = filmed(trajectories([3]))
+    rows[keys.ROW] = torch.arange(3)
+    made = UnsqueezeTransform(-1, in_keys=[FRAME], out_keys=["frame"])
+    for reads in (CatFrames(2, -3, ["frame"]), TimeMaxPool(["frame"], T=2)):
+        with pytest.raises(KeyError, match="frame.*put it into the environment"):
+            Compose(made, reads)(rows, ListRowSource(rows))

@@ -357,7 +357,8 @@ class CatFrames(Transform):
                 return
         msg = f"{key!r} of the sample is not what the buffer holds, {list(shape)} of {own.dtype} "
         msg += f"beside {list(stored.shape[1:])} of {stored.dtype}: earlier frames are read there. "
-        raise ValueError(msg + "Put CatFrames ahead of what changes frames.")
+        msg += "Put CatFrames ahead of what changes frames, or change them in the environment, so "
+        raise ValueError(msg + "that they are stored as they are stacked.")
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:

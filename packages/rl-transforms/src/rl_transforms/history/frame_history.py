@@ -92,8 +92,23 @@ class InBuffer:
         return found(self._numbers, abs(far))
 
     def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
-        """Read leaves of rows by their number."""
-        return self._source.read(places, wanted)
+        """Read leaves of rows by their number; a KeyError says what must be stored."""
+        return read_stored(self._source, places, wanted)
+
+
+def read_stored(
+    source: RowSource, rows: Tensor, wanted: Sequence[NestedKey]
+) -> tuple[TensorDictBase, Tensor]:
+    """Read leaves of a buffer; where it holds none of that name, say where they must come from."""
+    try:
+        return source.read(rows, wanted)
+    except KeyError as error:
+        msg = (
+            f"earlier rows are read as the buffer stores them, and it does not store all of "
+            f"{list(wanted)}. A transform of the buffer that makes them is too late: put it into "
+            f"the environment, so that they are stored. ({error.args[0] if error.args else error})"
+        )
+        raise KeyError(msg) from error
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rl_layout import RowSource, Segments, keys
 from rl_layout.keys import NestedKey, next_key
 from rl_transforms.arguments import check_whole
 from rl_transforms.entries import check_mask, missing, not_reset, with_entries
+from rl_transforms.history.frame_history import read_stored
 from rl_transforms.transform import Transform
 
 
@@ -160,7 +161,7 @@ class TimeMaxPool(Transform):
         if numbers is None:
             raise missing(self, keys.ROW, batch)
         found, proved = source.before(numbers.reshape(-1), k)
-        frames, stored = source.read(found, self.in_keys)
+        frames, stored = read_stored(source, found, self.in_keys)
         for key in self.in_keys:
             form, own = frames[key], batch[key]
             if (form.shape[1:], form.dtype) != (own.shape[batch.ndim :], own.dtype):
