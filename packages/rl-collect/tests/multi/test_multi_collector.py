@@ -520,6 +520,24 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights():
         assert (batch["collector", "policy_version"] == 1).all()
 
 
+def test_weights_of_policies_that_workers_make_must_be_passed():
+    def make():
+        return TensorDictModule(Weighted(), ["observation"], ["action", "weight"])
+
+    options = {"frames_per_batch": 4, **FORK}
+    with MultiSyncCollector([counting(9)] * 2, policy_factory=make, **options) as collector:
+        with pytest.raises(TypeError, match=r"policy_factory made.*pass the policy"):
+            collector.update_policy_weights_()
+        assert collector.policy_version == 0
+        collector.update_policy_weights_(make())
+        assert collector.policy_version == 1
+    with (
+        MultiSyncCollector([counting(9)] * 2, **options) as collector,
+        pytest.raises(TypeError, match="drawn at random"),
+    ):
+        collector.update_policy_weights_()
+
+
 def test_batches_of_workers_are_brought_to_the_storing_device():
     options = {"frames_per_batch": 4, "storing_device": "meta", **FORK}
     with MultiSyncCollector([counting(9)] * 2, **options) as collector:

@@ -12,6 +12,8 @@ from torch import nn
 from rl_envs import EnvBase
 from rl_layout import keys
 
+# what InitTracker and StepCounter show beside the observations of an environment
+BOOKKEEPING = (keys.IS_INIT, "step_count")
 TENSORDICT_NAMES = ("td", "tensordict", "data", "step", "root", "batch")
 
 
@@ -20,7 +22,7 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
 
     A tensordict module, compiled or not, and any plain callable, is taken as it is. Another
     `nn.Module` is wrapped: each argument of its `forward` is the observation of that name, or the
-    only observation there is, and what it returns is the action.
+    only observation there is beside `is_init` and `step_count`, and what it returns is the action.
 
     Args:
         policy: a policy; random actions where None or the `rand_step` of an environment.
@@ -75,8 +77,9 @@ def _arguments(forward: Callable[..., Any]) -> list[str]:
 def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[keys.NestedKey]:
     """The observation that each argument takes."""
     there = [keys.as_tuple(key) for key in env.observation_spec.keys(True, True)]
-    if len(names) == 1 and len(there) == 1:
-        return [keys.as_key(there[0])]
+    seen = [key for key in there if key[-1] not in BOOKKEEPING] or there
+    if len(names) == 1 and len(seen) == 1:
+        return [keys.as_key(seen[0])]
     by_name = {key[-1]: keys.as_key(key) for key in there}
     if names and all(name in by_name for name in names):
         return [by_name[name] for name in names]

@@ -201,9 +201,24 @@ class MultiCollector(Collecting):
         """
         self._require_open()
         if self._board is None:
-            msg = f"a {type(self.policy).__name__} has no weights that could be replaced."
+            raise TypeError(self._without_weights())
+        given = self.policy if policy_or_weights is None else policy_or_weights
+        if given is None:
+            msg = (
+                "policy_factory made the policies in the workers, and there is none here whose "
+                "weights could be taken: pass the policy, or its state_dict(), to "
+                "update_policy_weights_()."
+            )
             raise TypeError(msg)
-        self._board.publish(self.policy if policy_or_weights is None else policy_or_weights)
+        self._board.publish(given)
+
+    def _without_weights(self) -> str:
+        if self.policy is not None:
+            return f"a {type(self.policy).__name__} has no weights that could be replaced."
+        return (
+            "the workers' policies have no weights that could be replaced: actions are drawn at "
+            "random, or policy_factory makes something that holds no tensors."
+        )
 
     @property
     def policy_version(self) -> int:
