@@ -284,5 +284,5 @@ def test_frames_that_a_transform_of_the_buffer_makes_are_refused():
     rows[keys.ROW] = torch.arange(3)
     made = UnsqueezeTransform(-1, in_keys=[FRAME], out_keys=["frame"])
     for reads in (CatFrames(2, -3, ["frame"]), TimeMaxPool(["frame"], T=2)):
-        with pytest.raises(KeyError, match="frame.*put it into the environment"):
+        with pytest.raises(KeyError, match=r"frame.*put it into the environment"):
             Compose(made, reads)(rows, ListRowSource(rows))
