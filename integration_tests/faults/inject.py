@@ -4,8 +4,10 @@ Run with `nox -s faults`, or as a script: `--seconds 100 --seed 3`. One call of 
 interrupted at one line of our sources, as Ctrl-C interrupts it. Then every row that `sample` and
 indexing give must be one that was written, bit for bit, with its own next observation; links and
 the index of trajectories must be those of a plain loop over the rows; and the next writes must
-work. Without `--seconds` every line of every scenario is tried. The exit status is 1 where one
-failed.
+work. Rows that a transform holds back stand as before the call, or as after it: the same call made
+again leaves what one call leaves that nobody interrupts.
+
+Without `--seconds` every line of every scenario is tried. The exit status is 1 where one failed.
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ from tensordict import TensorDict
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 from rl_replay.storages import TensorStorage
 from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_transforms import MultiStepTransform
 
 OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/")
 CAPACITY, OLD, EPISODE, ENVS = 24, 31, 7, 3
 NEWER = 1000  # what a later version of a row adds to its value
+N_STEPS, GAMMA = 3, 0.5
+STEPS, ORIGINAL = ("next", "steps_to_next_obs"), ("next", "original_reward")
 
 
 class Interrupt(BaseException):
@@ -78,12 +83,37 @@ def table(first: int, count: int) -> TensorDict:
     return torch.stack([rows(10_000 * EPISODE * env + first, count) for env in range(ENVS)], 0)
 
 
+def far_row(number: int, steps: int) -> TensorDict:
+    """A row `[1]` that reaches some steps ahead."""
+    row, last = rows(number, 1), rows(number + steps - 1, 1)
+    reward = sum(GAMMA**step * (number + step) for step in range(steps))
+    row["next"] = last["next"].set("reward", torch.tensor([[reward]], dtype=torch.float64))
+    row[ORIGINAL] = torch.tensor([[number]], dtype=torch.float64)
+    row[STEPS] = torch.tensor([[steps]])
+    return row
+
+
+def reach(number: int) -> int:
+    """How many steps a row reaches whose trajectory is there up to its end."""
+    return min(N_STEPS, EPISODE - number % EPISODE)
+
+
 def problems(found: TensorDict) -> list[str]:
     """The rows that are none of those that were written, a line each."""
     found = found.reshape(-1)
     numbers = found["number"]
-    wanted = torch.cat([rows(int(number), 1) for number in numbers]) if len(found) else found
-    lines = []
+    steps = found.get(STEPS, None)
+    made = [
+        rows(number, 1) if steps is None else far_row(number, int(steps[place]))
+        for place, number in enumerate(numbers.tolist())
+    ]
+    wanted, lines = torch.cat(made) if made else found, []
+    if steps is not None:
+        lines += [
+            f"row {number} reaches {int(step)} steps"
+            for number, step in zip(numbers.tolist(), steps, strict=True)
+            if not 0 < step <= reach(number)
+        ]
     for key in wanted.keys(True, True):
         ours, theirs = found[key], wanted[key]
         if key == "value":
@@ -134,13 +164,14 @@ class Scenario:
         make: A buffer with `OLD` rows.
         call: What is interrupted.
         more: Rows `[count]` from a number on, as the buffer takes them.
-        steps: How many steps a row's next observation lies ahead.
+        newest: The newest row that must be stored after `more`, given the same; None for none.
     """
 
     name: str
     make: Callable[[], ReplayBuffer]
     call: Callable[[ReplayBuffer], Any]
     more: Callable[[int, int], TensorDict] = rows
+    newest: Callable[[int, int], int | None] = lambda first, count: first + count - 1
 
 
 def check(buffer: ReplayBuffer, *, settled: bool = True) -> list[str]:
@@ -163,16 +194,57 @@ def trial(scenario: Scenario, place: int) -> list[str]:
     lines = []
     try:
         lines += [f"after the interrupt: {line}" for line in check(buffer, settled=False)]
+        if holds_back(buffer):
+            lines += again(scenario, buffer)
         for first, count in ((700, 2), (707, 5), (721, 7)):
             buffer.extend(scenario.more(first, count))
-            lines += [f"after {count} more rows: {line}" for line in check(buffer)]
-            if not (buffer[:]["number"] == first + count - 1).any():
+            newest = scenario.newest(first, count)
+            found = check(buffer, settled=newest is not None)
+            lines += [f"after {count} more rows: {line}" for line in found]
+            if newest is not None and not (buffer[:]["number"] == newest).any():
                 lines.append(f"after {count} more rows these are not there")
         if getattr(buffer.storage, "takes_turns", False):
             lines += by_another_thread(lambda: buffer.extend(scenario.more(735, 3)))
     except (Exception, AssertionError):
         lines.append(f"a check or the next write fails: {traceback.format_exc()[-900:]}")
     return lines
+
+
+def holds_back(buffer: ReplayBuffer) -> bool:
+    """Whether rows wait in a transform for those ahead of them."""
+    return any(isinstance(one, MultiStepTransform) for one in buffer.transform)
+
+
+def again(scenario: Scenario, buffer: ReplayBuffer) -> list[str]:
+    """What differs from a call that nobody interrupted, once the call was made or made again."""
+    former, whole = scenario.make(), scenario.make()
+    scenario.call(whole)
+    if same_rows(buffer, former):
+        scenario.call(buffer)
+    if same_rows(buffer, whole):
+        return []
+    numbers = [one[:]["number"].flatten().tolist() for one in (buffer, whole)]
+    return [f"made again, the call leaves {numbers[0]}, not {numbers[1]}, or other rows held back"]
+
+
+def same_rows(one: ReplayBuffer, other: ReplayBuffer) -> bool:
+    """Whether two buffers hold the same newest rows, and hold back the same."""
+    stored = [buffer[:].reshape(-1)[-N_STEPS:].to_dict() for buffer in (one, other)]
+    held = [
+        None if transform.held is None else transform.held.to_dict()
+        for buffer in (one, other)
+        for transform in buffer.transform
+    ]
+    return all(same_trees(*pair) for pair in (stored, held))
+
+
+def same_trees(one: Any, other: Any) -> bool:
+    """Whether two dictionaries of tensors, or nothing at all, are equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_trees(one[k], other[k]) for k in one)
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one is None and other is None
 
 
 def by_another_thread(call: Callable[[], Any]) -> list[str]:
@@ -196,8 +268,9 @@ def interrupting(place: int) -> Iterator[list[str]]:
     """Raise at the line of ours that is executed as number `place`; -1 for none, to count them.
 
     A line of a `with` is passed over where it is left: an exception between the last line inside
-    and the call of `__exit__` is no interrupt that there can be, only one of tracing. So is the
-    line that releases the lock of `claim_lock` within a process, which is a call of C.
+    and the call of `__exit__` is no interrupt that there can be, only one of tracing. So is a
+    `try:`, where nothing is done, and the line that releases the lock of `claim_lock` within a
+    process, which is a call of C.
     """
     seen: list[str] = []
     withs: set[tuple[FrameType, int]] = set()
@@ -211,7 +284,7 @@ def interrupting(place: int) -> Iterator[list[str]]:
             withs.symmetric_difference_update([(frame, frame.f_lineno)])
             if left:
                 return trace
-        if line.startswith(("if held:", "_in_process.release()")):
+        if line.startswith(("if held:", "_in_process.release()", "try:")):
             return trace
         if event == "line":
             seen.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
@@ -226,11 +299,17 @@ def interrupting(place: int) -> Iterator[list[str]]:
         sys.settrace(None)
 
 
-def of(storage: Callable[[], Any], **options: Any) -> Callable[[], ReplayBuffer]:
+def of(
+    storage: Callable[[], Any],
+    *,
+    transform: Callable[[], MultiStepTransform] | None = None,
+    **options: Any,
+) -> Callable[[], ReplayBuffer]:
     """Make a buffer with rows that have gone once round."""
 
     def make() -> ReplayBuffer:
-        buffer = ReplayBuffer(storage=storage(), batch_size=5, **options)
+        made = None if transform is None else transform()
+        buffer = ReplayBuffer(storage=storage(), batch_size=5, transform=made, **options)
         for first in range(0, OLD, 5):
             buffer.extend(rows(first, min(5, OLD - first)))
         return buffer
@@ -238,12 +317,29 @@ def of(storage: Callable[[], Any], **options: Any) -> Callable[[], ReplayBuffer]
     return make
 
 
-def with_columns() -> ReplayBuffer:
+def with_columns(transform: MultiStepTransform | None = None) -> ReplayBuffer:
     """A buffer of two dimensions that has gone once round."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(CAPACITY, ndim=2), batch_size=5)
+    storage = LazyTensorStorage(CAPACITY, ndim=2)
+    buffer = ReplayBuffer(storage=storage, batch_size=5, transform=transform)
     for first in range(0, 11, 3):
         buffer.extend(table(first, min(3, 11 - first)))
     return buffer
+
+
+def ahead(*, columns: bool = False) -> MultiStepTransform:
+    """n-step rows."""
+    return MultiStepTransform(N_STEPS, GAMMA, columns=columns)
+
+
+def newest_ahead(first: int, count: int) -> int | None:
+    """The newest of some rows that does not wait for others."""
+    whole = [n for n in range(first, first + count) if n + reach(n) <= first + count]
+    return max(whole, default=None)
+
+
+def newest_column(first: int, count: int) -> int | None:
+    """The newest row of which `N_STEPS - 1` more steps of its environment are there."""
+    return first + count - N_STEPS if count >= N_STEPS else None
 
 
 def update(buffer: ReplayBuffer) -> None:
@@ -297,6 +393,7 @@ def scenarios(folder: Path) -> list[Scenario]:
         if not kind.startswith("shared"):
             calls["set"] = replace
         found += [Scenario(f"{kind}: {name}", make, call) for name, call in calls.items()]
+    found += held_scenarios()
     found.append(
         Scenario(
             "two dimensions: extend",
@@ -316,6 +413,36 @@ def scenarios(folder: Path) -> list[Scenario]:
     ]
 
 
+def held_scenarios() -> list[Scenario]:
+    """Writes through a transform that holds rows back."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "private": lambda: LazyTensorStorage(CAPACITY),
+        "lossless": lambda: LazyTensorStorage(CAPACITY, lossless=True),
+    }
+    calls: dict[str, Callable[[ReplayBuffer], Any]] = {
+        "extend": lambda buffer: buffer.extend(rows(OLD, 11)),
+        "add": lambda buffer: buffer.add(rows(OLD, 1)[0]),
+        "held whole": lambda buffer: buffer.extend(rows(70_000, 2)),
+    }
+    found = [
+        Scenario(f"n-step {kind}: {name}", of(storage, transform=ahead), call, newest=newest_ahead)
+        for kind, storage in kinds.items()
+        for name, call in calls.items()
+    ]
+    shared = of(lambda: LazyTensorStorage(2 * CAPACITY, lanes=2), shared=True, transform=ahead)
+    found.append(Scenario("n-step shared: extend", shared, calls["extend"], newest=newest_ahead))
+    return [
+        *found,
+        Scenario(
+            "n-step columns: extend",
+            lambda: with_columns(ahead(columns=True)),
+            lambda buffer: buffer.extend(table(11, 3)),
+            table,
+            newest_column,
+        ),
+    ]
+
+
 def sweep(
     seconds: float | None,
     seed: int,
@@ -323,6 +450,7 @@ def sweep(
     only: str = "",
     most: int | None = None,
     few: int | None = None,
+    once: bool = False,
 ) -> int:
     """Try lines of scenarios, print the figures, and return how many trials failed.
 
@@ -332,6 +460,8 @@ def sweep(
         only: Scenarios whose name has this in it.
         most: Lines of each scenario.
         few: So many scenarios, drawn by the seed; all unless given.
+        once: Each line of our sources that a scenario runs when it is run first and last, not
+            every time.
     """
     generator, failed, tried, known = random.Random(seed), 0, 0, 0
     begin = time.monotonic()
@@ -343,6 +473,10 @@ def sweep(
             with interrupting(-1) as seen:
                 scenario.call(buffer)
             places = list(range(len(seen)))
+            if once:
+                first = {line: place for place, line in reversed(list(enumerate(seen)))}
+                last = {line: place for place, line in enumerate(seen)}
+                places = sorted({*first.values(), *last.values()})
             known += len(places)
             generator.shuffle(places)
             end = None if seconds is None else begin + seconds * (number + 1) / len(listed)
@@ -370,8 +504,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--only", default="", help="scenarios whose name has this in it")
     parser.add_argument("--most", type=int, default=None, help="lines of each scenario")
+    parser.add_argument(
+        "--once", action="store_true", help="each line of the sources first and last, not always"
+    )
     options = parser.parse_args()
-    return int(sweep(options.seconds, options.seed, only=options.only, most=options.most) > 0)
+    found = sweep(
+        options.seconds, options.seed, only=options.only, most=options.most, once=options.once
+    )
+    return int(found > 0)
 
 
 if __name__ == "__main__":

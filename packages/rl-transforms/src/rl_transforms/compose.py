@@ -110,6 +110,20 @@ class Compose(Transform):
             passed = one.inv(passed)
         return passed
 
+    def write_state(self) -> Any:
+        """Return what the inverses of members keep between calls; None where none does."""
+        found = [(one, state) for one in self if (state := one.write_state()) is not None]
+        return found or None
+
+    def restore_write_state(self, state: Any) -> None:
+        """Let members keep again what `write_state` returned.
+
+        Args:
+            state: what it returned, not None.
+        """
+        for one, kept in state:
+            one.restore_write_state(kept)
+
     def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Pass what a reset starts from through every transform in reverse order."""
         for one in reversed(list(self)):

@@ -129,6 +129,21 @@ class Transform(nn.Module):
             )
         return with_entries(batch, changes) if changes else batch
 
+    def write_state(self) -> Any:
+        """Return what `inv` keeps from one call to the next; None where it keeps nothing.
+
+        A buffer asks ahead of every write, and hands it to `restore_write_state` where the write
+        fails. It costs no copy, so later calls of `inv` must not change it.
+        """
+        return None
+
+    def restore_write_state(self, state: Any) -> None:
+        """Keep again what `write_state` returned.
+
+        Args:
+            state: what it returned, not None.
+        """
+
     def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Transform what an environment is given to reset from, ahead of its reset.
 

@@ -127,7 +127,12 @@ class ReplayBuffer(Keeping):
         with self._lock:
             self._writer.check(1)
             if self._transform.changes:
-                found = self._add_inverse(self._as_several(data, self._dim_extend))
+                held = self._held_back()
+                try:
+                    found = self._add_inverse(self._as_several(data, self._dim_extend))
+                except BaseException:
+                    self._hold_back(held)
+                    raise
                 return int(found) if storage.ndim == len(found) == 1 else found
             span = storage.add(data)
             self._took_in()
@@ -162,9 +167,14 @@ class ReplayBuffer(Keeping):
         """
         with self._lock:
             self._writer.check(1)
-            if isinstance(data, list) and not isinstance(self._storage, ListStorage):
-                return self._add_inverse(stacked(data, self._dim_extend))
-            return self._extend_inverse(self._inverse(data))
+            held = self._held_back()
+            try:
+                if isinstance(data, list) and not isinstance(self._storage, ListStorage):
+                    return self._add_inverse(stacked(data, self._dim_extend))
+                return self._extend_inverse(self._inverse(data))
+            except BaseException:
+                self._hold_back(held)
+                raise
 
     def __len__(self) -> int:
         return len(self._storage)
@@ -368,6 +378,18 @@ class ReplayBuffer(Keeping):
         self._changes += 1
         if self._waiting:
             self._written.notify_all()
+
+    def _held_back(self) -> Any:
+        """What transforms hold of former calls, ahead of a write that may fail; None mostly."""
+        held = self._transform.write_state() if self._transform.changes else None
+        if held is not None:
+            self._storage.ring.begin_attempt()
+        return held
+
+    def _hold_back(self, held: Any) -> None:
+        """Let transforms hold that again, unless what they passed on is stored."""
+        if held is not None and not self._storage.ring.attempt_stands():
+            self._transform.restore_write_state(held)
 
     def _inverse(self, data: Any) -> Any:
         return self._transform.inv(data) if self._transform.changes else data

@@ -21,9 +21,10 @@ _NOBODY = bytes(8)
 
 
 class _Own(threading.local):
-    """What each thread claimed last."""
+    """What each thread claimed last, and the span that it reserved last."""
 
     lane: Lane | None = None
+    attempt: range | None = None
 
 
 class SharedRing:
@@ -138,6 +139,7 @@ class SharedRing:
         """
         lane = self._claimed()
         span = lane.reserve(count)
+        self._own.attempt = span.numbers
         if self.gate is not None:
             try:
                 self.gate.wait()
@@ -145,6 +147,18 @@ class SharedRing:
                 lane.cancel()
                 raise
         return span
+
+    def begin_attempt(self) -> None:
+        """Know of no span; see `attempt_stands`."""
+        self._own.attempt = None
+
+    def attempt_stands(self) -> bool:
+        """Whether this thread has reserved a span since `begin_attempt` and published it."""
+        numbers, found = self._own.attempt, self._look()
+        if numbers is None or found is None:
+            return False
+        lane, last = divmod(numbers.stop - 1, 1 << LANE_SHIFT)
+        return last < int(found.slab.words[lane][PUBLISHED])
 
     def publish(self, count: int) -> None:
         """Let the rows of the span be read.

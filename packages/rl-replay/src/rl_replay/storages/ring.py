@@ -20,6 +20,14 @@ class Ring(Protocol):
 
     capacity: int
 
+    def begin_attempt(self) -> None:
+        """Know of no span; see `attempt_stands`."""
+        ...
+
+    def attempt_stands(self) -> bool:
+        """Whether this thread has reserved a span since `begin_attempt` and published it."""
+        ...
+
     @property
     def span_limit(self) -> int:
         """The most rows that can be written at once."""
@@ -92,7 +100,16 @@ class PrivateRing:
         self.capacity = capacity
         self.published = self.floor = self._reserved = self._before = self._skipped = 0
         self._window: Window | None = None  # made again only where something changed
+        self._attempt: range | None = None
         self._begin_after(after)
+
+    def begin_attempt(self) -> None:
+        """Know of no span; see `attempt_stands`."""
+        self._attempt = None
+
+    def attempt_stands(self) -> bool:
+        """Whether a span was reserved since `begin_attempt` and published."""
+        return self._attempt is not None and self._attempt.stop <= self.published
 
     @property
     def span_limit(self) -> int:
@@ -133,7 +150,7 @@ class PrivateRing:
         # never back: rows that an interrupted write half overwrote would look whole again
         self._reserved, self._window = max(self._reserved, first + count), None
         start = first % self.capacity
-        numbers = range(first, first + count)
+        numbers = self._attempt = range(first, first + count)
         if start + count <= self.capacity:
             return Span(slice(start, start + count), numbers)
         return Span(torch.arange(start, start + count) % self.capacity, numbers)

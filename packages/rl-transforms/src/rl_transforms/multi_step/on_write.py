@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,16 @@ from rl_transforms.multi_step.pending_steps import HeldColumns
 from rl_transforms.multi_step.trajectory_order import Array, Arrivals, calls_waited
 from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
+
+
+class Pending(NamedTuple):
+    """Rows that are held back, and for how many calls of its producer each of them has been."""
+
+    rows: FlatRows | None
+    waited: Array
+
+
+_NOTHING = Pending(None, np.zeros(0, dtype=np.int64))
 
 
 class MultiStepTransform(Transform):
@@ -92,14 +102,13 @@ class MultiStepTransform(Transform):
         self.gamma = gamma
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
         self._columns = HeldColumns() if columns else None
-        self._held: FlatRows | None = None
+        self._pending = _NOTHING  # one attribute, so that no interrupt leaves half of it
         self._warned = False  # of rows without ids that end with their call
-        self._waited: Array = np.zeros(0, dtype=np.int64)  # calls, of each held row
 
     @property
     def held(self) -> TensorDictBase | None:
         """Rows that are held back, ``[K]`` or ``[*B, T]``; None where none is."""
-        held = self._held if self._columns is None else self._columns.all()
+        held = self._pending.rows if self._columns is None else self._columns.all()
         return None if held is None else held.batch()
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
@@ -131,12 +140,13 @@ class MultiStepTransform(Transform):
         fresh = FlatRows.of(batch)
         if not _has_ids(fresh):
             return self._of_call(batch)
-        if self._held is None:
+        held = self._pending.rows
+        if held is None:
             self._check(batch, fresh)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
-        return self._passed(fresh if self._held is None else self._held.followed_by(fresh))
+        return self._passed(fresh if held is None else held.followed_by(fresh))
 
     def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
         """Rows that reach as far as their call does: without ids none is held back."""
@@ -156,18 +166,34 @@ class MultiStepTransform(Transform):
             blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
             made = [far for rows in blocks if (far := self._far(rows, 0)) is not None]
             return torch.cat(made, -1) if made else None
-        if self._held is None:
+        held = self._pending.rows
+        if held is None:
             return None
-        stand = Arrivals.of(self._held.leaves)
-        rest = self._horizon.of(self._held, stand, np.arange(len(self._held))).batch()
-        self._held, self._waited = None, self._waited[:0]
+        stand = Arrivals.of(held.leaves)
+        rest = self._horizon.of(held, stand, np.arange(len(held))).batch()
+        self._pending = _NOTHING
         return rest
+
+    def write_state(self) -> Any:
+        """Return the rows that are held back."""
+        return self._pending if self._columns is None else dict(self._columns.blocks)
+
+    def restore_write_state(self, state: Any) -> None:
+        """Hold back what `write_state` returned.
+
+        Args:
+            state: what it returned.
+        """
+        if self._columns is None:
+            self._pending = state
+        else:
+            self._columns.blocks = state
 
     def _passed(self, rows: FlatRows) -> TensorDictBase | None:
         """The n-step rows of those that are complete, None without any; the others are held."""
         stand = Arrivals.of(rows.leaves)
         check_group_flags(rows.leaves, stand.left == 1)
-        waited = calls_waited(stand, self._waited)
+        waited = calls_waited(stand, self._pending.waited)
         waiting = np.flatnonzero(stand.is_open & (stand.left < self.n_steps))
         newest = stand.order[stand.place[waiting] + stand.left[waiting] - 1]
         waiting = waiting[waited[newest] < self.patience]
@@ -175,8 +201,8 @@ class MultiStepTransform(Transform):
         is_kept[waiting] = False
         kept = np.flatnonzero(is_kept)
         made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
-        self._held = rows.take(rows.index(waiting)) if len(waiting) else None
-        self._waited = waited[waiting]
+        held = rows.take(rows.index(waiting)) if len(waiting) else None
+        self._pending = Pending(held, waited[waiting])
         return made
 
     def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
@@ -220,7 +246,7 @@ class MultiStepTransform(Transform):
         held = self.held
         if held is None:
             return {"held": None, "waited": []}
-        return {"held": held.to_dict(), "waited": self._waited.tolist()}
+        return {"held": held.to_dict(), "waited": self._pending.waited.tolist()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Hold back what `get_extra_state` returned."""
@@ -230,9 +256,9 @@ class MultiStepTransform(Transform):
         if self._columns is not None:
             self._columns.load(state["columns"])
             return
-        self._waited = np.array(state["waited"], dtype=np.int64)
-        held, count = state["held"], len(self._waited)
-        self._held = None if held is None else FlatRows.of(TensorDict(held, [count]))
+        waited, held = np.array(state["waited"], dtype=np.int64), state["held"]
+        rows = None if held is None else FlatRows.of(TensorDict(held, [len(waited)]))
+        self._pending = Pending(rows, waited)
 
 
 def _has_ids(rows: FlatRows) -> bool:
