@@ -1,18 +1,28 @@
 """Slices of trajectories, with a write between any two samples: the peer, and rl-replay.
 
     python packages/rl-replay/benchmarks/slices.py
+    python packages/rl-replay/benchmarks/slices.py --rows 10000000  # of the large buffer
 
 One process; 8 slices of 32 rows with 9 leaves, every one stored and returned on both sides,
 episodes of 200 steps; 64 rows are written before each sample. Medians in microseconds; the
 contenders take turns, twenty calls each, so that a busy machine slows them all. Of ours the sample
 includes taking the new rows into the trajectory index, which the storage puts off until asked.
+
+The last table is the first slices of a large buffer, of small rows, in milliseconds: 100 million
+rows, or as many as a quarter of the free memory holds. The index is built while rows are written or
+loaded where the sampler draws slices, and by the first sample where it is exchanged for one that
+does.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,31 +30,36 @@ from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.samplers import SliceSampler
+from rl_replay.samplers import RandomSampler, SliceSampler
 from rl_replay.trajectories.index import TrajectoryIndex
 
 SLICES, LENGTH, WRITTEN, EPISODE = 8, 32, 64, 200
 ROWS, FEW_ROWS, MANY_ROWS = 1_000_000, 10_000, 10_000_000
-CHUNK = 10_000
+CHUNK, LARGE, LARGE_CHUNK = 10_000, 100_000_000, 1_000_000
+LARGE_ROW = 128  # bytes that a small row takes while it is written, at most
 
 Call = Callable[[], object]
 
 
 def batches(count: int) -> Iterator[TensorDict]:
-    """Rows of one environment after another, `count` at a time, for ever."""
-    start = 0
+    """Rows of one environment after another, `count` at a time, for ever.
+
+    A next observation is the observation of the row behind it, as it is of real rows.
+    """
+    start, seen = 0, torch.rand(1, 8)
     while True:
+        seen = torch.cat([seen[-1:], torch.rand(count, 8)])
         first, offset = divmod(start, EPISODE)
         lengths = [EPISODE - offset] + [EPISODE] * (count // EPISODE + 1)
         batch = trajectories(lengths, EndKind.TERMINATED, first_id=first, first_step=offset)[:count]
         yield TensorDict(
             {
-                "observation": torch.rand(count, 8),
+                "observation": seen[:-1],
                 "action": torch.rand(count, 2),
                 "is_init": batch["is_init"],
                 "collector": {"traj_ids": batch["collector", "traj_ids"]},
                 "next": {
-                    "observation": torch.rand(count, 8),
+                    "observation": seen[1:],
                     "reward": batch["next", "reward"],
                     "done": batch["next", "done"],
                     "terminated": batch["next", "terminated"],
@@ -153,6 +168,56 @@ def by_capacity() -> None:
     )
 
 
+def first_slices(rows: int) -> None:
+    """The claim: who draws the first slices of a large buffer does not wait for its index."""
+    batch = trajectories([EPISODE] * (LARGE_CHUNK // EPISODE)).select(
+        "is_init", ("collector", "traj_ids"), ("collector", "traj_step"), ("next", "done")
+    )
+
+    def slices() -> SliceSampler:
+        return SliceSampler(num_slices=SLICES, slice_len=LENGTH)
+
+    def empty(sampler: SliceSampler | RandomSampler) -> TensorDictReplayBuffer:
+        storage = LazyTensorStorage(rows)
+        return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SLICES * LENGTH)
+
+    def write(buffer: TensorDictReplayBuffer) -> None:
+        for turn in range(rows // LARGE_CHUNK):
+            batch["collector", "traj_ids"] += LARGE_CHUNK // EPISODE * bool(turn)
+            buffer.extend(batch)
+
+    took, other = {}, empty(RandomSampler())
+    with tempfile.TemporaryDirectory() as folder:
+        took["write, no slices drawn"] = _ms(partial(write, other))
+        buffer = empty(slices())
+        took["write, slices drawn"] = _ms(partial(write, buffer))
+        took["first slices behind that"] = _ms(buffer.sample)
+        took["the next ones"] = _ms(buffer.sample)
+        del buffer
+        took["exchange the sampler for one of slices"] = _ms(partial(other.set_sampler, slices()))
+        took["first slices behind that "] = _ms(other.sample)
+        other.dumps(folder)
+        del other
+        buffer = empty(slices())
+        took["load"] = _ms(partial(buffer.loads, folder))
+        took["first slices behind that  "] = _ms(buffer.sample)
+    print(f"\nfirst slices of a large buffer: {rows:,} rows")
+    for name, milliseconds in took.items():
+        print(f"  {name:<52}{milliseconds:>10.1f} ms")
+
+
+def _ms(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - start)
+
+
+def large_rows() -> int:
+    """As many rows as a quarter of the free memory holds, whole chunks."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(LARGE, free // 4 // LARGE_ROW) // LARGE_CHUNK) * LARGE_CHUNK
+
+
 def taking_in() -> None:
     """The index alone, by how rows lie."""
     nothing: Call = lambda: None  # noqa: E731
@@ -182,6 +247,10 @@ def taking_in() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=None, help="of the large buffer")
+    large = parser.parse_args().rows or large_rows()
     taking_in()
     against_the_peer()
     by_capacity()
+    first_slices(large)
