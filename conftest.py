@@ -24,6 +24,9 @@ else:
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+PAGES = ("examples", "extending", "contributing", "decisions")  # with code that runs as tests
+
+
 def _lacks(*modules: str) -> bool:
     """Whether an extra that a page shows is not installed."""
     return any(find_spec(name) is None for name in modules)
@@ -46,7 +49,7 @@ pytest_collect_file = SybilCollection(
     [
         Sybil(
             parsers=[PythonCodeBlockParser(), SkipParser()],
-            patterns=["README.md", "docs/*.md", "docs/examples/*.md"],
+            patterns=["README.md", "docs/*.md", *(f"docs/{folder}/*.md" for folder in PAGES)],
             setup=_begin_page,
         ),
         Sybil(

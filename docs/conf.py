@@ -1,27 +1,31 @@
-"""One site for all packages; their API pages and first pages are written from what is on disk."""
+"""One site for all packages; the API pages are written from the packages on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 from rl_layout import draw_layout
 
-project = "rl packages"
+project = "RL data packages"
 author = "The rl-packages developers"
 copyright = "2026, the rl-packages developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
-exclude_patterns = ["_build"]
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+exclude_patterns = ["_build", "packages"]
 suppress_warnings = ["myst.header"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # types stand in the signatures
+autodoc_typehints = "none"  # the signatures show types
 napoleon_google_docstring = True
 napoleon_use_rtype = False
 napoleon_use_ivar = True  # attributes are listed once, on their class
-# names of other libraries: their inventories are not fetched, so that a build needs no network
+# names of other libraries: their inventories are not fetched, so a build needs no network
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|tensordict|numpy|np|collections|typing|hypothesis|weakref|pathlib)\b.*"),
     ("py:.*", r"[A-Za-z_]+"),  # bare names in signatures and in `Raises`
@@ -49,7 +53,7 @@ def section(of: str) -> str:
 
 
 def draw(page: Path, into: Path) -> None:
-    """Save the drawings of a page: run its first block of code, and draw the batches it names."""
+    """Save the drawings of a page: run its first code block and draw the batches it defines."""
     made: dict[str, object] = {"print": lambda *_, **__: None}
     exec(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], made)
     into.mkdir(exist_ok=True)
@@ -60,7 +64,6 @@ def draw(page: Path, into: Path) -> None:
 here = Path(__file__).parent
 draw(here / "conventions.md", here / "_drawn")
 (here / "api").mkdir(exist_ok=True)
-(here / "packages").mkdir(exist_ok=True)
 for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     name = declared.parent.name
     module = name.replace("-", "_")
@@ -68,7 +71,13 @@ for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     modules = [module, *(f"{module}.{also}" for also in ALSO if any(source.glob(f"{also}*")))]
     page = PAGE.format(name=name, modules="\n".join(map(section, modules)))
     (here / "api" / f"{name}.md").write_text(page, encoding="utf-8")
-    readme = (declared.parent / "README.md").read_text(encoding="utf-8")
-    (here / "packages" / f"{name}.md").write_text(
-        readme.replace("](../../docs/", "](../"), encoding="utf-8"
-    )
+
+
+def link_glossary(_app: Sphinx, name: str, source: list[str]) -> None:
+    """End every page with a link to the glossary."""
+    if name not in {"glossary", "index"}:
+        source[0] += "\n\n---\n\nTerms are defined in the {doc}`/glossary`.\n"
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", link_glossary)

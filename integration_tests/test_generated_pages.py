@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def test_layer_picture_names_every_package() -> None:
 def test_third_figure_follows_from_two(row: dict[str, float], missing: str, value: float) -> None:
     """A record may hold any two of the three figures."""
     assert bench_table.complete(row)[missing] == value
+
+
+def test_every_place_of_the_architecture_page_exists() -> None:
+    """The table of places names files and folders of the repository."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    places = re.findall(r"`((?:packages|integration_tests)/[^`]+)`", page)
+    assert len(places) > 20
+    assert [place for place in places if not any(ROOT.glob(place))] == []
