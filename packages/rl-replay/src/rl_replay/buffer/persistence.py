@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from rl_replay.buffer.batches import Sampling
-from rl_replay.checkpoint.buffer import dump_buffer, load_buffer
+from rl_replay.checkpoint.buffer import dump_buffer, load_buffer, load_rows
 from rl_replay.checkpoint.hooks import Hook, dump_changed, load_changed
 from rl_replay.checkpoint.state_dict import load_state, state_of
 from rl_replay.edges import edge, folder_name
@@ -81,23 +81,29 @@ class Keeping(Sampling):
             else:
                 dump_buffer(self, path)
 
-    def loads(self, path: str | os.PathLike[str]) -> None:
+    def loads(self, path: str | os.PathLike[str], *, rows_only: bool = False) -> None:
         """Stand as the buffer did that was written to a folder: the next samples are the same.
 
         Args:
             path: The folder.
+            rows_only: Take the rows alone. Sampler, writer, transforms, batch size and generator
+                stay this buffer's, and an epoch begins anew. So rows that one program collected
+                are sampled by another in its own way.
 
         Raises:
             FileNotFoundError: There is no dump.
             RuntimeError: Other processes hold lanes of a shared buffer.
             ValueError: A dump that was cut short or altered, of another version, or of a buffer of
                 other parts.
+            TypeError: `rows_only` is no bool.
             OSError: Too little memory or disk.
         """
         path = folder_name(path)
+        if not isinstance(rows_only, bool):
+            raise TypeError(f"rows_only: expected True or False, got {rows_only!r}.")
         with self._lock:
             if not load_changed(self, path, self._load_hooks):
-                load_buffer(self, path)
+                (load_rows if rows_only else load_buffer)(self, path)
             self._changed()
 
     dump = save = dumps

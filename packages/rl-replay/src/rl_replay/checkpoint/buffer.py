@@ -165,7 +165,8 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
     with Archive(path) as archive:
         archive.verify()
         for name, part in (("sampler", buffer._sampler), ("writer", buffer._writer)):
-            require_same_kind(path, name, archive.part(f"{name}/kind"), part)
+            rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
+            require_same_kind(path, name, archive.part(f"{name}/kind"), part, rows)
         state = {
             "sampler": archive.read("sampler/state"),
             "writer": archive.read("writer/state"),
@@ -175,6 +176,26 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
         }
         capacity = archive.part("storage/capacity")
         stand(buffer, state, lambda: load_storage(buffer._storage, archive), capacity)
+
+
+def load_rows(buffer: Any, path: str | os.PathLike[str]) -> None:
+    """Take the rows of a dumped buffer, and begin a new epoch of this one's sampler.
+
+    Args:
+        buffer: The buffer, whose lock the caller holds.
+        path: The folder.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: A dump that was truncated or altered, or rows that do not fit; nothing has
+            changed then.
+        OSError: Too little memory or disk.
+    """
+    with Archive(path) as archive:
+        archive.verify()
+        buffer._rewind()
+        load_storage(buffer._storage, archive)
+    buffer._sampler.reset()
 
 
 def _columns(archive: Archive, under: str) -> torch.Size:

@@ -118,7 +118,9 @@ def stand(
         raise
 
 
-def require_same_kind(source: object, name: str, kind: str, part: object) -> None:
+def require_same_kind(
+    source: object, name: str, kind: str, part: object, otherwise: str = ""
+) -> None:
     """Nothing where a part of a buffer is of the kind that is to be loaded.
 
     Args:
@@ -126,6 +128,7 @@ def require_same_kind(source: object, name: str, kind: str, part: object) -> Non
         name: The part.
         kind: The name of its class.
         part: The buffer's.
+        otherwise: What else can be done, for the message.
 
     Raises:
         ValueError: It is of another kind.
@@ -136,7 +139,7 @@ def require_same_kind(source: object, name: str, kind: str, part: object) -> Non
     if kind != type(part).__name__:
         raise ValueError(
             f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
-            f"with the same {name}."
+            f"with the same {name}{otherwise}."
         )
 
 
