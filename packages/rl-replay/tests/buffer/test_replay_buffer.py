@@ -826,10 +826,10 @@ def test_a_buffer_that_is_not_shared_stays_in_its_process() -> None:
     assert len(buffer) == 5
 
 
-def test_tensordict_buffers_take_tensordicts() -> None:
+def test_tensordict_buffers_take_tensordicts_and_dicts_alone() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
     for write in (buffer.add, buffer.extend):
-        with pytest.raises(TypeError, match="expected a tensordict, got Tensor"):
+        with pytest.raises(TypeError, match="a tensordict or a dict of arrays, got Tensor"):
             write(torch.ones(3))
     assert isinstance(buffer.writer, TensorDictRoundRobinWriter)
 

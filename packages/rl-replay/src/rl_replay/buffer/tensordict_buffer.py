@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 
+from rl_layout import keys
 from rl_layout.keys import NestedKey
+from rl_layout.tensordict_fast import build, nest
 from rl_replay.buffer.replay_buffer import ReplayBuffer
+from rl_replay.data.pytree import take_apart
+from rl_replay.storages import ListStorage
 from rl_replay.writers import TensorDictRoundRobinWriter, Writer
 
 
@@ -34,25 +39,67 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = priority_key
         super().__init__(**parts)
 
-    def add(self, data: TensorDictBase) -> Any:
-        """Store one row; see `ReplayBuffer.add`."""
-        return super().add(_tensordict(data, "TensorDict(row), with batch_size=[],"))
+    def add(self, data: TensorDictBase | Mapping[str, Any]) -> Any:
+        """Store one row; see `ReplayBuffer.add`.
 
-    def extend(self, data: TensorDictBase | list[TensorDictBase]) -> torch.Tensor:
-        """Store several rows; see `ReplayBuffer.extend`."""
-        return super().extend(data if isinstance(data, list) else _tensordict(data, _WRAP_ROWS))
+        Args:
+            data: A tensordict, or a dict of arrays and numbers, as a loop over an environment has
+                them. Of a dict rewards, done flags and `is_init` get the singleton dimension that
+                they have in tensordicts.
+
+        Example:
+            >>> from rl_replay import LazyTensorStorage
+            >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+            >>> step = {"reward": 1.0, "done": False}
+            >>> _ = buffer.add({"observation": torch.zeros(3), "action": 2, "next": step})
+            >>> buffer[:]["next", "reward"].shape, buffer[:]["action"].shape
+            (torch.Size([1, 1]), torch.Size([1]))
+        """
+        return super().add(self._tensordict(data, self.storage.ndim - 1, "row", "[]"))
+
+    def extend(self, data: TensorDictBase | Mapping[str, Any] | list[Any]) -> torch.Tensor:
+        """Store several rows; see `ReplayBuffer.extend`.
+
+        Args:
+            data: A tensordict, a dict of arrays that have the dimensions of the storage in front,
+                or a list of what `add` takes.
+        """
+        if isinstance(data, list):
+            dims = self.storage.ndim - 1
+            return super().extend([self._of_dict(one, dims) for one in data])
+        return super().extend(self._tensordict(data, self.storage.ndim, "leaves", "[rows]"))
 
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
+    def _tensordict(self, data: Any, dims: int, what: str, size: str) -> TensorDictBase:
+        made = self._of_dict(data, dims)
+        if not isinstance(made, TensorDictBase):
+            raise TypeError(
+                f"expected a tensordict or a dict of arrays, got {type(data).__name__}: wrap it, "
+                f"TensorDict({what}, batch_size={size}), or use ReplayBuffer."
+            )
+        return made
 
-_WRAP_ROWS = "TensorDict(leaves, batch_size=[rows]),"
+    def _of_dict(self, data: Any, dims: int) -> Any:
+        """A dict as a tensordict with so many batch dimensions; anything else as it is."""
+        if is_tensor_collection(data) or not isinstance(data, Mapping) or not data:
+            return data
+        leaves = take_apart(data)[1]
+        for path, leaf in leaves.items():
+            if leaf.ndim == dims and path[-1] in _SINGLETON:
+                leaves[path] = leaf.unsqueeze(-1)
+        shapes = {leaf.shape[:dims] for leaf in leaves.values()}
+        if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
+            found = {".".join(path): list(leaf.shape) for path, leaf in leaves.items()}
+            raise ValueError(
+                f"the first {dims} dimension(s) of all leaves must be equal, got shapes {found}: "
+                "stack the data, or use add() for one element."
+            )
+        made = build(nest(leaves), shape)
+        # an environment may fill its arrays anew, and a list holds what it is given
+        return made.clone() if isinstance(self.storage, ListStorage) else made
 
 
-def _tensordict(data: Any, wrapped: str) -> TensorDictBase:
-    if not isinstance(data, TensorDictBase):
-        raise TypeError(
-            f"expected a tensordict, got {type(data).__name__}: wrap it, {wrapped} "
-            "or use ReplayBuffer."
-        )
-    return data
+_SINGLETON = frozenset({*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT})
+"""Leaves that end in a singleton dimension in tensordicts, where a dict may have numbers."""

@@ -1,0 +1,82 @@
+"""Rows that come as dicts of arrays and numbers, as a loop over an environment has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rl_replay import LazyTensorStorage, ListStorage, SliceSampler, TensorDictReplayBuffer
+
+
+def row(number: int, *, ended: bool = False) -> dict[str, object]:
+    return {
+        "observation": np.full(3, number, dtype=np.float32),
+        "action": number % 2,
+        "next": {
+            "observation": np.full(3, number + 1, dtype=np.float32),
+            "reward": float(number),
+            "terminated": ended,
+            "truncated": np.bool_(False),
+        },
+    }
+
+
+def test_rows_added_as_dicts_have_the_shapes_of_the_contract():
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20),
+        sampler=SliceSampler(slice_len=2, strict_length=True),
+        batch_size=4,
+    )
+    for number in range(7):
+        assert buffer.add(row(number, ended=number == 3)) == number
+    rows = buffer[:]
+    assert rows["next", "reward"].shape == (7, 1)
+    assert rows["next", "terminated"].flatten().tolist() == [False] * 3 + [True] + [False] * 3
+    assert rows["next", "truncated"].dtype is torch.bool
+    assert rows["observation"].shape == (7, 3)
+    assert rows["action"].shape == (7,)
+    for _ in range(9):
+        firsts, seconds = buffer.sample()["observation"][:, 0].view(2, 2).unbind(1)
+        assert (seconds == firsts + 1).all()
+        assert not (firsts == 3).any()  # it ended there
+
+
+def test_dicts_of_several_rows_and_lists_of_dicts_are_the_rows_one_by_one():
+    one, many, listed = (TensorDictReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(3))
+    rows = [row(number, ended=number == 1) for number in range(5)]
+    for each in rows:
+        one.add(each)
+    nexts = {name: np.stack([each["next"][name] for each in rows]) for name in rows[0]["next"]}
+    nexts["reward"] = nexts["reward"].astype(np.float32)
+    several = {name: np.stack([each[name] for each in rows]) for name in ("observation", "action")}
+    assert many.extend(several | {"next": nexts}).tolist() == [0, 1, 2, 3, 4]
+    listed.extend(rows)
+    assert (one[:] == many[:]).all()
+    assert (one[:] == listed[:]).all()
+
+
+def test_one_step_of_all_columns_may_come_as_a_dict():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20, ndim=2))
+    step = {"observation": np.zeros((4, 3)), "next": {"reward": np.arange(4.0)}}
+    buffer.add(step)
+    buffer.add(step)
+    assert buffer[:]["next", "reward"].shape == (4, 2, 1)
+    assert buffer[:]["next", "reward"][:, 1, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_a_row_does_not_change_with_the_array_it_came_in():
+    buffer, seen = TensorDictReplayBuffer(storage=ListStorage(5)), np.zeros(3)
+    buffer.add({"observation": seen})
+    seen += 1
+    assert not buffer[0]["observation"].any()
+
+
+def test_dicts_that_are_no_rows_are_refused_by_their_leaves():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(5))
+    with pytest.raises(ValueError, match=r"dimension.*a': \[2, 3\], 'b': \[4\]"):
+        buffer.extend({"a": np.zeros((2, 3)), "b": np.zeros(4)})
+    with pytest.raises(TypeError, match="holds tensors, got str at"):
+        buffer.add({"a": "text"})
+    with pytest.raises(TypeError, match="expected a tensordict or a dict of arrays, got ndarray"):
+        buffer.add(np.zeros(3))
