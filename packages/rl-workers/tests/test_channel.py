@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rl_envs.channel import PIECE_BYTES, Channel
+from rl_workers.channel import PIECE_BYTES, Channel
 
 
 @pytest.fixture

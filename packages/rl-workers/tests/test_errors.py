@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from rl_envs.worker_errors import (
+from rl_workers.errors import (
     CallOutOfOrder,
     WorkerDied,
     WorkerError,

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from rl_envs.failure import Failure
-from rl_envs.worker_errors import WorkerDied, WorkerError, WorkerTraceback
+from rl_workers.errors import WorkerDied, WorkerError, WorkerTraceback
+from rl_workers.exceptions import Failure
 
 
 class Coded(Exception):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rl_envs import lifeline
+from rl_workers import lifeline
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -1,12 +1,12 @@
 """Functions that travel, whatever they are made of."""
 
 import pickle
+from fractions import Fraction
 from functools import partial
 
 import pytest
 
-from rl_envs.portable import Portable
-from rl_envs.testing import CountingEnv
+from rl_workers.pickling import Portable
 
 
 def test_a_closure_arrives_with_what_it_holds():
@@ -15,7 +15,7 @@ def test_a_closure_arrives_with_what_it_holds():
 
 
 def test_a_class_stays_the_same_class():
-    assert pickle.loads(pickle.dumps(Portable(CountingEnv))).function is CountingEnv
+    assert pickle.loads(pickle.dumps(Portable(Fraction))).function is Fraction
 
 
 def test_a_portable_function_in_another_one_travels_too():
@@ -24,5 +24,7 @@ def test_a_portable_function_in_another_one_travels_too():
 
 
 def test_what_cannot_be_called_is_refused():
-    with pytest.raises(TypeError, match="got int"):
+    with pytest.raises(TypeError, match="a function that makes an object, got int"):
         Portable(3)
+    with pytest.raises(TypeError, match="a function that makes an environment, got int"):
+        Portable(3, makes="an environment")

@@ -15,14 +15,14 @@ import pytest
 import torch
 from tensordict import TensorDict, set_lazy_legacy
 
-from rl_envs.worker_errors import (
+from rl_workers import WorkerPool
+from rl_workers.errors import (
     CallOutOfOrder,
     WorkerDied,
     WorkerError,
     WorkerTimeout,
     WorkerTraceback,
 )
-from rl_envs.workers import WorkerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 # this file is no module that another process could import
@@ -508,7 +508,7 @@ def test_nothing_is_said_of_a_worker_whose_process_ends_a_little_after_its_chann
 def test_a_worker_that_does_not_end_is_told_of_and_its_exception_in_close_still_arrives(
     caplog, monkeypatch
 ):
-    monkeypatch.setattr("rl_envs.workers.SILENT_S", 0.1)
+    monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.1)
     pool = WorkerPool([functools.partial(Slow, signal.pause)], start_method="fork")
     with pytest.raises(OSError, match="the door is stuck"):
         pool.close(timeout_s=1.0)
@@ -520,7 +520,7 @@ def test_a_worker_that_does_not_end_is_told_of_and_its_exception_in_close_still_
 
 
 def test_the_call_that_keeps_a_worker_from_ending_is_told(gate, caplog, monkeypatch):
-    monkeypatch.setattr("rl_envs.workers.SILENT_S", 0.1)
+    monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.1)
     pool = pool_of(1, gate=gate)
     pool.signal(0, "wait")
     pool.close(timeout_s=0.3)
@@ -627,7 +627,7 @@ def test_an_interrupt_of_all_reaches_the_parent_which_ends_all(parent, capfd):
 
 FORGETFUL = """
 import os
-from rl_envs.workers import WorkerPool
+from rl_workers import WorkerPool
 pool = WorkerPool([list, list], start_method="fork")
 print(*pool.pids)
 """

@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from rl_envs import serving
-from rl_envs.serving import Orders
-from rl_envs.worker import STARTING, Worker
-from rl_envs.worker_errors import CallOutOfOrder, WorkerDied
+from rl_workers import worker_loop
+from rl_workers.errors import CallOutOfOrder, WorkerDied
+from rl_workers.worker import STARTING, Worker
+from rl_workers.worker_loop import WorkerConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 @pytest.fixture
 def worker():
-    orders = Orders(list, ("__len__",), os.getpid(), None)
+    config = WorkerConfig(list, ("__len__",), os.getpid(), None)
     worker = Worker(
-        multiprocessing.get_context("fork"), orders, index=3, name="shelf", timeout_s=20
+        multiprocessing.get_context("fork"), config, index=3, name="shelf", timeout_s=20
     )
     yield worker
     worker.kill()
@@ -28,7 +28,7 @@ def worker():
 def test_a_new_worker_has_its_start_pending(worker):
     assert worker.pending == STARTING
     with pytest.raises(CallOutOfOrder, match=r"shelf 3 .*: 'starting' is pending"):
-        worker.send(serving.request_signal(0), "__len__")
+        worker.send(worker_loop.request_signal(0), "__len__")
     assert worker.take_reply(20) == ()
     assert worker.pending is None
 
@@ -36,7 +36,7 @@ def test_a_new_worker_has_its_start_pending(worker):
 def test_a_reply_is_an_event(worker):
     worker.take_reply(20)
     assert not worker.has_event(0)
-    worker.send(serving.request_signal(0), "__len__")
+    worker.send(worker_loop.request_signal(0), "__len__")
     assert worker.has_event(20)
     assert worker.read() == (0,)
 
@@ -72,7 +72,7 @@ def test_kill_ends_it_at_once_and_once_more_is_nothing(worker):
 
 def test_a_process_that_cannot_be_started_leaves_nothing():
     before = len(os.listdir("/proc/self/fd"))
-    orders = Orders(lambda: None, (), os.getpid(), None)
+    config = WorkerConfig(lambda: None, (), os.getpid(), None)
     with pytest.raises(Exception, match="pickle"):
-        Worker(multiprocessing.get_context("spawn"), orders)
+        Worker(multiprocessing.get_context("spawn"), config)
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # spawn keeps its resource tracker

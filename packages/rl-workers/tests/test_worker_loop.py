@@ -1,11 +1,14 @@
 """The worker's side, run here: requests in, replies out."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
-from rl_envs import serving
-from rl_envs.channel import Channel
+from rl_workers import worker_loop
+from rl_workers.channel import Channel
 
 
 class Adder:
@@ -32,47 +35,47 @@ class Adder:
 
 def reply_to(request, *names):
     adder = Adder()
-    return serving.answer(adder, [getattr(adder, name) for name in names], request)
+    return worker_loop.answer(adder, [getattr(adder, name) for name in names], request)
 
 
 def test_a_signal_takes_and_returns_whole_numbers():
-    assert serving.numbers_in(reply_to(serving.request_signal(0, (2, -7)), "add")) == (-5,)
-    assert serving.numbers_in(reply_to(serving.request_signal(1), "add", "pair")) == (3, -5)
-    assert reply_to(serving.request_signal(0), "add") == bytes([serving.DONE])
+    assert worker_loop.numbers_in(reply_to(worker_loop.request_signal(0, (2, -7)), "add")) == (-5,)
+    assert worker_loop.numbers_in(reply_to(worker_loop.request_signal(1), "add", "pair")) == (3, -5)
+    assert reply_to(worker_loop.request_signal(0), "add") == bytes([worker_loop.DONE])
 
 
 def test_a_signal_is_a_few_bytes():
-    assert len(serving.request_signal(3)) == 2
-    assert len(serving.request_signal(3, (5,))) == 10
+    assert len(worker_loop.request_signal(3)) == 2
+    assert len(worker_loop.request_signal(3, (5,))) == 10
 
 
 def test_a_call_returns_anything():
-    reply = reply_to(serving.request_call("text", (), {}))
-    assert (reply[0], pickle.loads(reply[1:])) == (serving.RESULT, "text")
+    reply = reply_to(worker_loop.request_call("text", (), {}))
+    assert (reply[0], pickle.loads(reply[1:])) == (worker_loop.RESULT, "text")
 
 
 @pytest.mark.parametrize(
     ("request_", "name"),
     [
-        (serving.request_call("fail", (), {}), "ZeroDivisionError"),
-        (serving.request_call("jump", (), {}), "AttributeError"),
-        (serving.request_signal(0), "error"),
-        (serving.request_signal(1), "ZeroDivisionError"),
+        (worker_loop.request_call("fail", (), {}), "ZeroDivisionError"),
+        (worker_loop.request_call("jump", (), {}), "AttributeError"),
+        (worker_loop.request_signal(0), "error"),
+        (worker_loop.request_signal(1), "ZeroDivisionError"),
     ],
 )
 def test_an_exception_is_a_reply(request_, name):
     reply = reply_to(request_, "text", "fail")
-    assert reply[0] == serving.FAILED
+    assert reply[0] == worker_loop.FAILED
     assert pickle.loads(reply[1:]).name.endswith(name)
 
 
 def test_leaving_closes_the_servant_and_says_so():
     near, far = Channel.pair()
     adder = Adder()
-    near.send(bytes([serving.LEAVE]))
-    serving.serve(far, adder, ["add"])
+    near.send(bytes([worker_loop.LEAVE]))
+    worker_loop.serve(far, adder, ["add"])
     assert adder.closed
-    assert near.receive() == bytes([serving.DONE])
+    assert near.receive() == bytes([worker_loop.DONE])
     near.close()
     far.close()
 
@@ -82,17 +85,48 @@ def test_any_other_end_closes_the_servant_too(request_, error):
     near, far = Channel.pair()
     adder = Adder()
     if request_ is not None:
-        near.send(serving.request_call(request_, (), {}))
+        near.send(worker_loop.request_call(request_, (), {}))
     near.close()
     with pytest.raises(error):
-        serving.serve(far, adder, [])
+        worker_loop.serve(far, adder, [])
     assert adder.closed
     far.close()
 
 
 def test_a_servant_needs_no_close():
     near, far = Channel.pair()
-    near.send(bytes([serving.LEAVE]))
-    serving.serve(far, [], ["append"])
+    near.send(bytes([worker_loop.LEAVE]))
+    worker_loop.serve(far, [], ["append"])
     near.close()
     far.close()
+
+
+LATE = """
+import sys
+from rl_workers import WorkerPool
+
+class Late:
+    def threads(self):
+        assert "torch" not in sys.modules
+        import torch
+        return torch.get_num_threads()
+
+if __name__ == "__main__":
+    with WorkerPool([Late], start_method="spawn", num_threads=1) as pool:
+        print(pool.call(0, "threads"), "torch" in sys.modules)
+"""
+
+
+def test_torch_has_its_number_of_threads_where_a_worker_imports_it_late(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LATE)
+    two = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+    told = subprocess.run(
+        [sys.executable, str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | two,
+    )
+    assert told.stdout == "1 False\n"

@@ -16,10 +16,9 @@ from rl_collect.multi.batch_transport import Slots
 from rl_collect.multi.worker import Servant
 from rl_collect.weights.load import load_weights
 from rl_collect.weights.shared_weights import WeightBoard
-from rl_envs import WorkerDied, WorkerTimeout
-from rl_envs.channel import Channel
 from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv
 from rl_slabs import Rows
+from rl_workers import Channel, WorkerDied, WorkerTimeout
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 

@@ -14,9 +14,10 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
-from rl_envs import GymEnv, SerialEnv, WorkerDied
+from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv, RaisingEnv
 from rl_layout import check_layout
+from rl_workers import WorkerDied
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 

@@ -208,7 +208,7 @@ class Stuck(CountingEnv):
 
 def test_shutdown_of_workers_has_one_time_limit_and_says_who_hangs(caplog, monkeypatch, gone):
     monkeypatch.setattr("rl_collect.patience.SILENT_S", 0.05)
-    monkeypatch.setattr("rl_envs.workers.SILENT_S", 0.05)
+    monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.05)
     collector = MultiAsyncCollector(
         [Stuck, Stuck],
         frames_per_batch=4,

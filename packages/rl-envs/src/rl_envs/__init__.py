@@ -15,8 +15,7 @@ from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.testing.check_env_specs import check_env_specs
 from rl_envs.transformed.transformed_env import TransformedEnv
 from rl_envs.transformed.wire_policy import wire_policy
-from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerError, WorkerTimeout
-from rl_envs.workers import WorkerPool
+from rl_workers import CallOutOfOrder, WorkerDied, WorkerError, WorkerPool, WorkerTimeout
 
 __all__ = [
     "Alphabet",

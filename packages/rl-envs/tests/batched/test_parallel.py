@@ -14,9 +14,9 @@ from torch.nn.functional import one_hot
 
 from rl_envs import EnvBase, GymEnv, SerialEnv, TransformedEnv, testing
 from rl_envs.batched.parallel import ParallelEnv
-from rl_envs.worker_errors import WorkerDied, WorkerTimeout, WorkerTraceback
 from rl_specs import OneHot, Unbounded
 from rl_transforms import Compose, InitTracker, StepCounter, TensorDictPrimer
+from rl_workers import WorkerDied, WorkerTimeout, WorkerTraceback
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -11,7 +11,7 @@ class WorkerError(RuntimeError):
     Example:
         >>> raise WorkerError("worker 1 raised game.Crash: the disk is full")
         Traceback (most recent call last):
-        rl_envs.worker_errors.WorkerError: worker 1 raised game.Crash: the disk is full
+        rl_workers.errors.WorkerError: worker 1 raised game.Crash: the disk is full
     """
 
 

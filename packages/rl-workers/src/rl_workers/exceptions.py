@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from rl_envs.worker_errors import WorkerError, WorkerTraceback
+from rl_workers.errors import WorkerError, WorkerTraceback
 
 
 @dataclass(frozen=True)

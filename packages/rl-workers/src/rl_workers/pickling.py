@@ -18,6 +18,10 @@ class Portable:
 
     Args:
         function: Any callable.
+        makes: What it makes, as the message for something that cannot be called has it.
+
+    Raises:
+        TypeError: `function` cannot be called.
 
     Example:
         >>> twice = pickle.loads(pickle.dumps(Portable(lambda x: 2 * x)))
@@ -25,11 +29,11 @@ class Portable:
         6
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, makes: str = "an object") -> None:
         if not callable(function):
             raise TypeError(
-                f"expected a function that makes an environment, got {type(function).__name__}: "
-                "pass the function itself, or lambda: env."
+                f"expected a function that makes {makes}, got {type(function).__name__}: pass the "
+                "function itself, or a lambda that returns the object."
             )
         self.function = function
 

@@ -2,13 +2,13 @@
 
     caller                                            worker i
     ------                                            --------
-    WorkerPool                                        Servant, made here by make[i]
+    WorkerPool                                        an object, made here by make[i]
       |  signal(i, "step")   2 bytes and integers       |
-      |---------------------- channel ----------------->|  servant.step()
+      |---------------------- channel ----------------->|  object.step()
       |<--------------------- channel ------------------|
       |  receive(i)                                     |
 
-Data that moves at every step lies in a shared slab that both sides were given; a signal only says
+Data that moves at every step lies in shared memory that both sides were given; a signal only says
 that it is there. A call carries anything that can be pickled, for what happens seldom.
 
 What each side sees when the other one ends: a worker, the end of its channel and its lifeline, and
@@ -27,17 +27,17 @@ from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.util import Finalize
 from typing import Any, Self
 
-from rl_envs import serving
-from rl_envs.portable import Portable
-from rl_envs.serving import Orders
-from rl_envs.start_methods import StartMethod, context_of
-from rl_envs.worker import Worker
-from rl_envs.worker_errors import CallOutOfOrder
+from rl_workers import worker_loop
+from rl_workers.errors import CallOutOfOrder
+from rl_workers.pickling import Portable
+from rl_workers.start_methods import StartMethod, context_of
+from rl_workers.worker import Worker
+from rl_workers.worker_loop import WorkerConfig
 
 SILENT_S = 3.0
 """How long nothing is said of workers that do not leave."""
 
-log = logging.getLogger("rl_envs")
+log = logging.getLogger("rl_workers")
 
 
 class WorkerPool:
@@ -50,7 +50,9 @@ class WorkerPool:
         make: One function for each worker, which makes its object there.
         signals: Names of methods that take and return whole numbers only, or nothing; `signal`
             calls them with a message of a few bytes.
-        start_method: "fork", "spawn" or "forkserver"; see `rl_envs.start_methods`.
+        start_method: "fork", "spawn" or "forkserver"; see `context_of`.
+        preload: Modules that the server of forks imports once for all workers, where `start_method`
+            is None and the program has no such server yet.
         timeout_s: Longest time to wait for a reply; each wait may name its own.
         start_timeout_s: Longest time to wait for a new worker.
         name: What to call the workers in messages.
@@ -81,6 +83,7 @@ class WorkerPool:
         *,
         signals: Iterable[str] = (),
         start_method: StartMethod | None = None,
+        preload: Sequence[str] = (),
         timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
         name: str = "worker",
@@ -90,9 +93,9 @@ class WorkerPool:
         _require(make, timeout_s, start_timeout_s)
         self._make = [Portable(function) for function in make]
         self._requests = {
-            signal: serving.request_signal(number) for number, signal in enumerate(signals)
+            signal: worker_loop.request_signal(number) for number, signal in enumerate(signals)
         }
-        self._context = context_of(start_method)
+        self._context = context_of(start_method, preload=preload)
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._name, self._num_threads = name, num_threads
         self._process = os.getpid()
@@ -155,7 +158,7 @@ class WorkerPool:
         """
         request = self._request(name)
         if numbers:
-            request = serving.request_signal(request[1], numbers)
+            request = worker_loop.request_signal(request[1], numbers)
         self._worker(index).send(request, name)
 
     def signal_all(self, name: str) -> None:
@@ -190,7 +193,7 @@ class WorkerPool:
             ...     pool.receive(0)
             ()
         """
-        self._worker(index).send(serving.request_call(name, args, kwargs), name)
+        self._worker(index).send(worker_loop.request_call(name, args, kwargs), name)
 
     def receive(self, index: int, *, timeout_s: float | None = None) -> Any:
         """Wait for the reply of one worker.
@@ -478,9 +481,11 @@ class WorkerPool:
         return f"WorkerPool({state}{len(self)} of {self._name!r}, pending={self.pending})"
 
     def _start(self, index: int) -> Worker:
-        orders = Orders(self._make[index], tuple(self._requests), os.getpid(), self._num_threads)
+        config = WorkerConfig(
+            self._make[index], tuple(self._requests), os.getpid(), self._num_threads
+        )
         return Worker(
-            self._context, orders, index=index, name=self._name, timeout_s=self._timeout_s
+            self._context, config, index=index, name=self._name, timeout_s=self._timeout_s
         )
 
     def _watch(self) -> None:

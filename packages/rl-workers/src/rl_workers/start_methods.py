@@ -1,18 +1,20 @@
 """How the processes of workers are started.
 
 `forkserver`, unless another is asked for: workers are forked from a small server process that has
-imported this package and nothing else, so they start in milliseconds and inherit no threads, no
-locks and no CUDA context. The server stays until the program ends, for the pools to come. `spawn`
-needs no server, and imports torch anew in each worker, which takes seconds. `fork` is the quickest
-and leaves nothing behind, but a child of a process that runs threads (torch's own after the first
-large operation, a prefetching buffer's, CUDA's) may find a lock that nobody will ever release. With
-the first two, a script needs its own lines under `if __name__ == "__main__":`.
+imported this package and the modules to preload, so they start in milliseconds and inherit no
+threads, no locks and no CUDA context. The server stays until the program ends, for the pools to
+come. `spawn` needs no server, and imports everything anew in each worker; torch takes seconds.
+`fork` is the quickest and leaves nothing behind, but a child of a process that runs threads
+(torch's own after the first large operation, a prefetching buffer's, CUDA's) may find a lock that
+nobody will ever release. With the first two, a script needs its own lines under `if __name__ ==
+"__main__":`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Sequence
 from multiprocessing.context import BaseContext
 from typing import Literal
 
@@ -21,28 +23,33 @@ MODES = ("LAZY_LEGACY_OP", "CAPTURE_NONTENSOR_STACK", "LIST_TO_STACK")
 """Variables in which tensordict keeps its modes, for new processes."""
 
 
-def context_of(start_method: StartMethod | None) -> BaseContext:
+def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ()) -> BaseContext:
     """Find what starts processes.
 
     Args:
         start_method: "fork", "spawn" or "forkserver"; where None, a server of forks that has
-            imported this package and nothing else.
+            imported this package and `preload`.
+        preload: Names of modules for that server to import. Without effect with a start method, and
+            where the program has its server already.
 
     Returns:
         The context of `multiprocessing`.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: There is no such method.
+        TypeError: `preload` is a single text.
 
     Example:
         >>> context_of("spawn").get_start_method()
         'spawn'
     """
+    if isinstance(preload, str):
+        raise TypeError(f"preload takes the names of modules, got a text: pass [{preload!r}].")
     if start_method is not None:
         return multiprocessing.get_context(start_method)
     context = multiprocessing.get_context("forkserver")
     # without effect where the program has its server already
-    context.set_forkserver_preload(["rl_envs.workers"])
+    context.set_forkserver_preload(["rl_workers", *preload])
     return context
 
 

@@ -12,12 +12,12 @@ import weakref
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from rl_envs import serving
-from rl_envs.channel import Channel
-from rl_envs.failure import Failure
-from rl_envs.serving import Orders
-from rl_envs.start_methods import forget_unset_modes
-from rl_envs.worker_errors import CallOutOfOrder, WorkerDied, WorkerTimeout, ending
+from rl_workers import worker_loop
+from rl_workers.channel import Channel
+from rl_workers.errors import CallOutOfOrder, WorkerDied, WorkerTimeout, ending
+from rl_workers.exceptions import Failure
+from rl_workers.start_methods import forget_unset_modes
+from rl_workers.worker_loop import WorkerConfig
 
 STARTING = "starting"
 _DYING_S = 5.0  # for the exit code of a process that is gone to become known
@@ -32,7 +32,7 @@ class Worker:
 
     Args:
         context: How to start it, from `multiprocessing.get_context`.
-        orders: What it is told.
+        config: What it is told.
         index: Its place among its like.
         name: What to call it in messages.
         timeout_s: Longest time to wait for it to take a part of a message.
@@ -44,14 +44,14 @@ class Worker:
         exit_code: How it ended, once that is known; negative for a signal.
 
     Example:
-        >>> worker = Worker(context, orders, index=0, name="env")  # doctest: +SKIP
+        >>> worker = Worker(context, config, index=0, name="env")  # doctest: +SKIP
         >>> worker.take_reply(timeout_s=60.0)  # doctest: +SKIP
     """
 
     def __init__(
         self,
         context: BaseContext,
-        orders: Orders,
+        config: WorkerConfig,
         *,
         index: int = 0,
         name: str = "worker",
@@ -61,7 +61,7 @@ class Worker:
         self.pending: str | None = STARTING
         self._name = name
         self._channel, far = Channel.pair()
-        serving.NEAR_ENDS.add(self._channel)
+        worker_loop.NEAR_ENDS.add(self._channel)
         self._descriptor = -1
         self._close_descriptor: Any = None
         self._ending: str | None = None
@@ -71,7 +71,7 @@ class Worker:
         forget_unset_modes()
         # not a daemon, which may not start workers of its own: its lifeline does what daemons do
         self._process = context.Process(  # type: ignore[attr-defined]
-            target=serving.run, args=(far, orders), name=f"{name}-{index}", daemon=False
+            target=worker_loop.run, args=(far, config), name=f"{name}-{index}", daemon=False
         )
         try:
             with warnings.catch_warnings():
@@ -125,7 +125,7 @@ class Worker:
             WorkerTimeout: It does not take the request.
 
         Example:
-            >>> worker.send(serving.request_signal(0), "step")  # doctest: +SKIP
+            >>> worker.send(worker_loop.request_signal(0), "step")  # doctest: +SKIP
         """
         if self._ending is not None:
             raise self._death()
@@ -202,9 +202,9 @@ class Worker:
                 raise self._death() from None
             raise WorkerTimeout(f"{self.who} stopped in the middle of a reply: {error}") from None
         doing, self.pending = self.pending, None
-        if reply[0] == serving.DONE:
-            return serving.numbers_in(reply)
-        if reply[0] == serving.RESULT:
+        if reply[0] == worker_loop.DONE:
+            return worker_loop.numbers_in(reply)
+        if reply[0] == worker_loop.RESULT:
             return pickle.loads(reply[1:])
         failure: Failure = pickle.loads(reply[1:])
         raise failure.revive(f"{self.who}, in {doing!r}")
@@ -218,7 +218,7 @@ class Worker:
         if self.pending is None:
             with contextlib.suppress(WorkerDied, WorkerTimeout):
                 # any object has this method
-                self.send(serving.request_call("__sizeof__", (), {}), "revive")
+                self.send(worker_loop.request_call("__sizeof__", (), {}), "revive")
 
     def answers(self, deadline: float) -> bool:
         """Take the reply that is pending, and say whether the worker is there for another call.
@@ -260,7 +260,7 @@ class Worker:
         """
         with contextlib.suppress(OSError, ValueError):
             self._channel.limit(timeout_s)
-            self._channel.send(bytes([serving.LEAVE]))
+            self._channel.send(bytes([worker_loop.LEAVE]))
 
     def drain(self, deadline: float) -> BaseException | None:
         """Read what a leaving worker still says, until its process ends or the deadline is over.
@@ -279,7 +279,7 @@ class Worker:
             while self.has_event(max(deadline - time.monotonic(), 0)) and self._has_message():
                 last = self._channel.receive()
         self._is_gone(max(deadline - time.monotonic(), 0))  # the channel ends before the process
-        if last is None or last[0] != serving.FAILED:
+        if last is None or last[0] != worker_loop.FAILED:
             return None
         failure: Failure = pickle.loads(last[1:])
         return failure.revive(f"{self.who}, in 'close'")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from rl_envs import lifeline
-from rl_envs.channel import Channel
-from rl_envs.failure import Failure
+from rl_workers import lifeline
+from rl_workers.channel import Channel
+from rl_workers.exceptions import Failure
 
 # the first byte of a request
 SIGNAL, CALL, LEAVE = 0, 1, 2
@@ -25,7 +25,7 @@ NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
-class Orders:
+class WorkerConfig:
     """What a new worker is told.
 
     Attributes:
@@ -35,7 +35,7 @@ class Orders:
         num_threads: How many threads torch may use; None to leave that alone.
 
     Example:
-        >>> Orders(dict, ("step",), 71, 1).signals
+        >>> WorkerConfig(dict, ("step",), 71, 1).signals
         ('step',)
     """
 
@@ -45,29 +45,29 @@ class Orders:
     num_threads: int | None
 
 
-def run(channel: Channel, orders: Orders) -> None:
+def run(channel: Channel, config: WorkerConfig) -> None:
     """The whole life of a worker; the target of its process.
 
     It ends when it is told to leave, or when the channel ends because its parent is gone.
 
     Args:
         channel: The worker's end.
-        orders: What to do.
+        config: What to do.
 
     Example:
-        >>> run(worker_end, orders)  # doctest: +SKIP
+        >>> run(worker_end, config)  # doctest: +SKIP
     """
     # a forked worker has inherited the ends of its parent: an end of file must come through
     for end in list(NEAR_ENDS):
         end.close()
     try:
         lifeline.ignore_interrupts()
-        lifeline.end_with(orders.parent)
-        if orders.num_threads is not None:
-            torch.set_num_threads(orders.num_threads)
-        servant = _made(channel, orders.make)
+        lifeline.end_with(config.parent)
+        if config.num_threads is not None:
+            limit_threads(config.num_threads)
+        servant = _made(channel, config.make)
         if servant is not None:
-            serve(channel, servant, orders.signals)
+            serve(channel, servant, config.signals)
     except (EOFError, BrokenPipeError, ProcessLookupError):
         return  # nobody is left to tell
 
@@ -158,6 +158,14 @@ def numbers_in(reply: bytes) -> tuple[int, ...]:
         ()
     """
     return struct.unpack_from(f"<{(len(reply) - 1) // 8}q", reply, 1)
+
+
+def limit_threads(count: int) -> None:
+    """Give torch this many threads in this process, whether it is imported already or later."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(count)
+    else:  # a worker that does not need torch is spared the seconds of its import
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 def _made(channel: Channel, make: Callable[[], Any]) -> Any:

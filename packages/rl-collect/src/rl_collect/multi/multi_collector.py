@@ -29,7 +29,7 @@ from rl_collect.options.multi_options import (
 from rl_collect.patience import Patience
 from rl_collect.weights.load import has_weights, load_weights
 from rl_collect.weights.shared_weights import WeightBoard
-from rl_envs import WorkerDied
+from rl_workers import WorkerDied
 
 
 class MultiCollector(Collecting):

@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from rl_collect.multi.batch_transport import NUM_SLOTS, Delivery, Slots
 from rl_collect.patience import Patience
 from rl_collect.weights.shared_weights import WeightBoard
-from rl_envs import WorkerDied, WorkerPool
 from rl_envs.env.seeds import next_seed
+from rl_workers import WorkerDied, WorkerPool
 
 MAX_DEATHS = 3
 """How often in a row a worker is replaced that delivers nothing."""
@@ -63,7 +63,11 @@ class Crew:
     ) -> None:
         self.replaces, self._shares = replaces, shares
         self.pool = WorkerPool(
-            make, start_method=start_method, timeout_s=timeout_s, name="collector worker"
+            make,
+            start_method=start_method,
+            preload=["rl_collect"],
+            timeout_s=timeout_s,
+            name="collector worker",
         )
         self.stats: list[dict[str, Any]] = [{} for _ in make]
         self.frames = self.restarts = 0

@@ -12,22 +12,27 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.batched.serial import Makers, one_each, requests, stacked, states_of
+from rl_envs.batched.serial import (
+    Makers,
+    environment_makers,
+    one_each,
+    requests,
+    stacked,
+    states_of,
+)
 from rl_envs.batched.shared_step_buffers import RESET, Exchange, schema_of
 from rl_envs.batched.worker_env import EnvServant, EnvTraits
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.specs import has_form, leaves_of
 from rl_envs.env.whole_number import check_whole
-from rl_envs.portable import Portable
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_envs.rollouts.binding import Binding
-from rl_envs.start_methods import StartMethod
-from rl_envs.workers import WorkerPool
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_slabs import Slab
 from rl_specs import Composite, stack_specs
+from rl_workers import StartMethod, WorkerPool
 
 
 class ParallelEnv(EnvBase):
@@ -44,7 +49,7 @@ class ParallelEnv(EnvBase):
     Close it, or use it in a `with` block. An environment that fails raises its own exception here,
     with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
     `WorkerTimeout`, and `restart` replaces both. No process outlives this one. See
-    `rl_envs.start_methods` for the ways to start them.
+    `rl_workers.context_of` for the ways to start them.
 
     Args:
         num_workers: how many environments.
@@ -89,6 +94,7 @@ class ParallelEnv(EnvBase):
             _servants(self._shares, num_workers, create_env_fn, create_env_kwargs or {}),
             signals=EnvServant.signals,
             start_method=mp_start_method,
+            preload=["rl_envs"],
             timeout_s=timeout_s,
             name="env worker",
             num_threads=num_threads,
@@ -418,7 +424,7 @@ def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
 def _servants(
     shares: list[slice], num_workers: int, create_env_fn: Any, create_env_kwargs: Any
 ) -> list[Any]:
-    makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
+    makers = environment_makers(num_workers, create_env_fn)
     kwargs = one_each(num_workers, create_env_kwargs, "create_env_kwargs")
     return [partial(EnvServant, makers[share], kwargs[share]) for share in shares]
 

@@ -13,11 +13,11 @@ from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.specs import Leaves, has_form
 from rl_envs.env.whole_number import check_whole
-from rl_envs.portable import Portable
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_envs.rollouts.binding import Binding
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
+from rl_workers import Portable
 
 Makers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
 
@@ -55,7 +55,7 @@ class SerialEnv(EnvBase):
         create_env_fn: Makers,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        makers = [Portable(make) for make in one_each(num_workers, create_env_fn, "create_env_fn")]
+        makers = environment_makers(num_workers, create_env_fn)
         kwargs = one_each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
         first = self.envs[0]
@@ -246,6 +246,12 @@ def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
 
 def _row(columns: Rows, i: int) -> dict[tuple[str, ...], Array]:
     return {key: column[i] for key, column in columns.items()}
+
+
+def environment_makers(num_workers: int, create_env_fn: Makers) -> list[Portable]:
+    """One function for each worker, which can travel to another process."""
+    makers = one_each(num_workers, create_env_fn, "create_env_fn")
+    return [Portable(make, makes="an environment") for make in makers]
 
 
 def one_each(number: int, given: Any, name: str) -> list[Any]:

@@ -1,0 +1,48 @@
+"""How processes start: which methods there are, and what their server imports for all."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rl_workers import context_of
+
+IMPORTS = """
+import multiprocessing.forkserver, sys
+from rl_workers import context_of
+
+def probe(pipe):
+    pipe.send([name in sys.modules for name in ("rl_workers", "wave", "torch")])
+
+if __name__ == "__main__":
+    context = context_of(None, preload=["wave"])
+    near, far = context.Pipe()
+    process = context.Process(target=probe, args=(far,))
+    process.start()
+    print(near.recv())
+    process.join()
+"""
+
+
+def test_a_start_method_is_taken_by_its_name():
+    assert context_of("spawn").get_start_method() == "spawn"
+    assert context_of(None).get_start_method() == "forkserver"
+
+
+def test_an_unknown_start_method_is_refused():
+    with pytest.raises(ValueError, match="cannot find context for 'thread'"):
+        context_of("thread")
+
+
+def test_a_text_is_no_list_of_modules():
+    with pytest.raises(TypeError, match=r"pass \['wave'\]"):
+        context_of(None, preload="wave")
+
+
+def test_the_server_imports_the_package_and_what_is_preloaded(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(IMPORTS)
+    told = subprocess.run(
+        [sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert told.stdout == "[True, True, False]\n"
