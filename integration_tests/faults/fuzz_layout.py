@@ -7,7 +7,16 @@ from fuzz_pools import Pool, each, steps
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl_layout import Flat2TED, Nested2TED, TED2Flat, TED2Nested
+from rl_layout import (
+    Flat2TED,
+    Nested2TED,
+    Segments,
+    TED2Flat,
+    TED2Nested,
+    check_layout,
+    draw_layout,
+    set_recurrent_mode,
+)
 
 
 def cell() -> TensorDictModule:
@@ -22,6 +31,14 @@ CALLS = [
     ("TED2Nested()", TED2Nested),
     ("Flat2TED()", Flat2TED),
     ("Nested2TED()", Nested2TED),
+    ("Segments.of", lambda: Segments.of),
+    ("Segments.from_ids", lambda: Segments.from_ids),
+    ("Segments.from_lengths", lambda: Segments.from_lengths),
+    ("Segments()", lambda: Segments.of(steps())),
+    ("Segments() with gaps", lambda: Segments.from_ids(torch.tensor([4, 4, -1, 6, 6, 6]))),
+    ("LayoutReport()", lambda: check_layout(steps())),
+    ("LayoutDrawing()", lambda: draw_layout(steps())),
+    ("set_recurrent_mode()", lambda: set_recurrent_mode(True)),
 ]
 POOLS: dict[str, Pool] = {
     "networks": [

@@ -152,3 +152,71 @@ def test_checks_do_not_break_the_graph_of_compiled_code():
 def test_the_flat_form_given_to_the_reader_of_the_jagged_one_is_named():
     with pytest.raises(ValueError, match=r"'shared': expected jagged leaves.* Call Flat2TED"):
         Nested2TED()(TED2Flat()(trajectories([2, 3])))
+
+
+def two_and_four():
+    return Segments.from_lengths(torch.tensor([2, 4]))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (Segments.from_starts, "is_init"),
+        (Segments.from_ends, "done"),
+        (Segments.from_ids, "ids"),
+        (lambda given: Segments.from_ids(torch.arange(3), torch.arange(3), mask=given), "mask"),
+        (Segments.from_lengths, "lengths"),
+        (lambda given: Segments.from_lengths(torch.tensor([2]), given), "kinds"),
+        (two_and_four().spread, "values"),
+        (two_and_four().gather, "values"),
+        (two_and_four().scatter, "values"),
+        (two_and_four().pad, "values"),
+        (two_and_four().unpad, "padded"),
+        (two_and_four().nest, "values"),
+        (two_and_four().unnest, "nested"),
+        (two_and_four().sum, "values"),
+        (two_and_four().mean, "values"),
+        (two_and_four().first, "values"),
+        (two_and_four().last, "values"),
+    ],
+)
+@pytest.mark.parametrize("given", [[1, 2], "text", TensorDict({}, [])])
+def test_segments_name_what_is_no_tensor(call, name, given):
+    with pytest.raises(TypeError, match=rf"{name}: expected a tensor of .*, got .*Call "):
+        call(given)
+
+
+@pytest.mark.parametrize("name", ["gather", "scatter", "sum", "first", "pad"])
+def test_segments_name_a_sparse_leaf(name):
+    with pytest.raises(TypeError, match=r"values: expected a dense tensor, got torch.sparse_coo"):
+        getattr(two_and_four(), name)(torch.zeros(6, 3).to_sparse())
+
+
+def test_segments_say_how_many_values_they_expect():
+    segments = Segments.from_ids(torch.tensor([4, -1, 6, 6]))
+    with pytest.raises(ValueError, match=r"expected \[2, \.\.\.\], one a segment, got \[3\]"):
+        segments.spread(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"expected \[3, \.\.\.\], one row a real step, got \[4\]"):
+        segments.scatter(torch.zeros(4))
+    with pytest.raises(ValueError, match=r"expected padded segments \[2, 2, \.\.\.\].*got \[2\]"):
+        segments.unpad(torch.zeros(2))
+
+
+def test_a_fill_is_a_number_a_share_a_number_and_a_device_a_device():
+    segments = two_and_four()
+    with pytest.raises(TypeError, match=r"fill: expected a number, got 'a'"):
+        segments.pad(torch.zeros(6), "a")
+    with pytest.raises(TypeError, match=r"max_waste: expected a share"):
+        segments.time_blocks(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"device: expected a device or its name"):
+        segments.to("nowhere")
+    with pytest.raises(TypeError, match=r"nested: expected a jagged nested tensor"):
+        segments.unnest(torch.zeros(2, 4))
+
+
+def test_a_drawing_names_what_is_no_file_and_what_are_no_axes():
+    drawing = draw_layout(trajectories([2, 3]))
+    with pytest.raises(TypeError, match=r"path: expected a file name"):
+        drawing.save([1])
+    with pytest.raises(TypeError, match=r"ax: expected axes of matplotlib"):
+        drawing.plot(3)

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
@@ -29,6 +31,44 @@ def check_tensordict(value: Any, name: str) -> None:
     if not isinstance(value, TensorDictBase) and not is_tensorclass(value):
         msg = f"{name}: expected a tensordict, got {shown(value)}. Write TensorDict(..., [*B, T])."
         raise TypeError(msg)
+
+
+def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
+    """Raise unless a value is of one of some types, which `expected` names."""
+    if not isinstance(value, kinds):
+        msg = f"{name}: expected {expected}, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def check_tensor(value: Any, name: str, expected: str) -> None:
+    """Raise where a value is no tensor; `expected` says what it holds, and its shape."""
+    if not isinstance(value, Tensor):
+        msg = f"{name}: expected a tensor of {expected}, got {shown(value)}. Call torch.as_tensor."
+        raise TypeError(msg)
+
+
+def check_dense(value: Any, name: str, expected: str) -> None:
+    """Raise where a value is no tensor, or one without rows that lie side by side."""
+    check_tensor(value, name, expected)
+    if value.layout is not torch.strided or value.is_nested:
+        msg = f"{name}: expected a dense tensor, got {value.layout}. Call to_dense() or values()."
+        raise TypeError(msg)
+
+
+def check_fill(value: Any, name: str = "fill") -> None:
+    """Raise where a value is no single number that fills cells."""
+    if not isinstance(value, int | float | complex | np.number):
+        msg = f"{name}: expected a number, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def as_device(value: Any) -> torch.device:
+    """Read a device."""
+    try:
+        return torch.device(value)
+    except (TypeError, RuntimeError, OverflowError, ValueError) as error:
+        msg = f"device: expected a device or its name, as 'cpu' or 'cuda:0', got {shown(value)}."
+        raise (ValueError if isinstance(value, str | int) else TypeError)(msg) from error
 
 
 def check_dim(dim: Any, batch_size: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.arguments import check_count
+from rl_layout.arguments import check_count, check_type, shown
 from rl_layout.checks.check_layout import check_layout
 from rl_layout.checks.report import LayoutReport
 from rl_layout.segments.end_kind import EndKind
@@ -93,6 +93,9 @@ class LayoutDrawing:
             >>> drawing = draw_layout(trajectories([2, 3]))
             >>> axes = drawing.plot()  # doctest: +SKIP
         """
+        if ax is not None and not callable(getattr(ax, "barh", None)):
+            msg = f"ax: expected axes of matplotlib, got {shown(ax)}. Pass plt.gca(), or nothing."
+            raise TypeError(msg)
         ax = _axes(len(self.bars)) if ax is None else ax
         for place, bar in enumerate(self.bars):
             end = bar.first + bar.length
@@ -125,6 +128,7 @@ class LayoutDrawing:
             >>> drawing = draw_layout(trajectories([2, 3]))
             >>> drawing.save("layout.png")  # doctest: +SKIP
         """
+        check_type("path", path, str | Path, "a file name, as 'layout.txt'")
         if Path(path).suffix == ".txt":
             Path(path).write_text(f"{self}\n", encoding="utf-8")
         else:

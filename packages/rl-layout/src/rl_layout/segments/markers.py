@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_tensordict
+from rl_layout.arguments import check_dense, check_tensordict
 from rl_layout.keys import NestedKey
 from rl_layout.segments.flat_views import array_of
 
@@ -229,6 +229,7 @@ def flag_rows(flag: Tensor, name: str) -> Tensor:
         >>> flag_rows(torch.zeros(3, 1, dtype=torch.bool), "is_init").shape
         torch.Size([3])
     """
+    check_dense(flag, name, "bool [*B, T, 1]")
     if flag.dtype != torch.bool:
         msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
         raise TypeError(msg)
@@ -256,8 +257,10 @@ def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
         >>> id_rows(torch.tensor([[1, 1], [2, 2]]), None)
         (tensor([1, 1, 2, 2]), None)
     """
-    for name, value in (("ids", ids), ("steps", steps)):
-        if value is not None and value.dtype not in SIGNED:
+    given = {"ids": ids} if steps is None else {"ids": ids, "steps": steps}
+    for name, value in given.items():
+        check_dense(value, name, "integers [*B, T]")
+        if value.dtype not in SIGNED:
             msg = f"{name}: expected signed integers, got {value.dtype}. Call .long()."
             raise TypeError(msg)
     if not ids.numel() or not ids.ndim or (steps is not None and steps.shape != ids.shape):
@@ -285,4 +288,5 @@ def mask_rows(mask: Tensor, shape: torch.Size) -> Tensor:
         >>> mask_rows(torch.ones(2, 3, dtype=torch.bool), torch.Size([2, 3])).shape
         torch.Size([6])
     """
+    check_dense(mask, "mask", f"bool {list(shape)}")
     return flat_marker(mask, shape, "mask", torch.bool, False)

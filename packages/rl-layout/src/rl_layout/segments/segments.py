@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor, shown
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
 from rl_layout.segments.cache import Memo, leaves_of
@@ -129,7 +130,8 @@ class Segments:
             >>> Segments.from_starts(torch.tensor([[1], [0], [1]], dtype=torch.bool)).lengths
             tensor([2, 1])
         """
-        return cls._of_markers(Markers(flag.shape[:-1], is_init=flag_rows(flag, "is_init")))
+        starts = flag_rows(flag, "is_init")
+        return cls._of_markers(Markers(flag.shape[:-1], is_init=starts))
 
     @classmethod
     def from_ends(cls, flag: Tensor, *, mask: Tensor | None = None) -> Segments:
@@ -201,8 +203,12 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([2, 3])).starts
             tensor([0, 2])
         """
+        check_dense(lengths, "lengths", "integers [S]")
         for name, value in (("lengths", lengths), ("kinds", kinds)):
-            if value is not None and value.dtype not in (*SIGNED, torch.uint8):
+            if value is None:
+                continue
+            check_dense(value, name, "integers [S]")
+            if value.dtype not in (*SIGNED, torch.uint8):
                 msg = f"{name}: expected integers, got {value.dtype}. Call .long()."
                 raise TypeError(msg)
         if lengths.ndim != 1 or not len(lengths) or int(lengths.min()) < 1:
@@ -303,6 +309,13 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([2, 1])).spread(torch.tensor([5, 7]))
             tensor([5, 5, 7])
         """
+        check_dense(values, "values", f"[{len(self)}, ...], one value a segment")
+        if values.shape[:1] != self.starts.shape:
+            msg = (
+                f"values: expected [{len(self)}, ...], one a segment, got {list(values.shape)}. "
+                "Use gather for a leaf of the batch."
+            )
+            raise ValueError(msg)
         return torch.repeat_interleave(values, self.lengths, 0, output_size=self.num_real)
 
     def gather(self, values: Tensor) -> Tensor:
@@ -321,7 +334,7 @@ class Segments:
             >>> Segments.from_ids(torch.tensor([4, -1, 6])).gather(torch.tensor([1, 2, 3]))
             tensor([1, 3])
         """
-        flat = flat_views.flatten(values, self.batch_shape)
+        flat = self._flat(values)
         return flat.index_select(0, self.rows) if self.has_gaps else flat
 
     def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
@@ -338,6 +351,8 @@ class Segments:
             >>> Segments.from_ids(torch.tensor([4, -1, 6])).scatter(torch.tensor([1, 3]), -9)
             tensor([ 1, -9,  3])
         """
+        self._check_real(values)
+        check_fill(fill)
         if self.has_gaps:
             values = flat_views.place(values, self.rows, self.num_rows, fill)
         return values.reshape(*self.batch_shape, *values.shape[1:])
@@ -357,6 +372,7 @@ class Segments:
             tensor([[5, 0],
                     [6, 7]])
         """
+        check_fill(fill)
         return flat_views.pad(self.gather(values), self._cells, (len(self), self.max_length), fill)
 
     def unpad(self, padded: Tensor, fill: float = 0) -> Tensor:
@@ -376,10 +392,11 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([1, 2])).unpad(torch.tensor([[5, 0], [6, 7]]))
             tensor([5, 6, 7])
         """
-        if padded.shape[0] != len(self) or padded.shape[1] < self.max_length:
+        check_dense(padded, "padded", f"[{len(self)}, {self.max_length}, ...]")
+        if padded.ndim < 2 or padded.shape[0] != len(self) or padded.shape[1] < self.max_length:
             msg = (
-                f"expected padded segments [{len(self)}, {self.max_length}, ...]: "
-                f"got {list(padded.shape)}."
+                f"expected padded segments [{len(self)}, {self.max_length}, ...], one a row, "
+                f"got {list(padded.shape)}. Pass what pad returns."
             )
             raise ValueError(msg)
         cells = self._cells if padded.shape[1] == self.max_length else self._at(padded.shape[1])
@@ -434,6 +451,10 @@ class Segments:
             >>> segments.unnest(segments.nest(torch.tensor([5, 6, 7])))
             tensor([5, 6, 7])
         """
+        check_tensor(nested, "nested", f"[{len(self)}, j, ...], nested")
+        if not nested.is_nested or nested.layout is not torch.jagged:
+            msg = f"nested: expected a jagged nested tensor, got {shown(nested)}. Call nest or pad."
+            raise TypeError(msg)
         return self.scatter(nested.values(), fill)
 
     def time_blocks(self, max_waste: float = 0.03) -> list[TimeBlock]:
@@ -499,7 +520,7 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([1, 2])).first(torch.tensor([5, 6, 7]))
             tensor([5, 6])
         """
-        return flat_views.flatten(values, self.batch_shape).index_select(0, self.starts)
+        return self._flat(values).index_select(0, self.starts)
 
     def last(self, values: Tensor) -> Tensor:
         """Take a leaf ``[*B, T, ...]`` at the last row of each segment: ``[S, ...]``.
@@ -508,16 +529,30 @@ class Segments:
             >>> Segments.from_lengths(torch.tensor([1, 2])).last(torch.tensor([5, 6, 7]))
             tensor([5, 7])
         """
-        return flat_views.flatten(values, self.batch_shape).index_select(0, self.lasts)
+        return self._flat(values).index_select(0, self.lasts)
 
     def to(self, device: Any) -> Segments:
         """Move to a device; these segments themselves where they are there already."""
-        if torch.device(device) == self.starts.device:
+        if as_device(device) == self.starts.device:
             return self
         starts, lengths = self.starts.to(device), self.lengths.to(device)
         moved = Segments(starts, lengths, self.kinds.to(device), self.batch_shape)
         moved.num_contradicted = self.num_contradicted
         return moved
+
+    def _flat(self, values: Tensor) -> Tensor:
+        """A leaf of the batch as ``[N, ...]``."""
+        check_dense(values, "values", f"{[*self.batch_shape, '...']}, a leaf of the batch")
+        return flat_views.flatten(values, self.batch_shape)
+
+    def _check_real(self, values: Tensor) -> None:
+        check_dense(values, "values", f"[{self.num_real}, ...], one row a real step")
+        if values.shape[:1] != (self.num_real,):
+            msg = (
+                f"values: expected [{self.num_real}, ...], one row a real step, "
+                f"got {list(values.shape)}. Call gather on a leaf of the batch first."
+            )
+            raise ValueError(msg)
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_layout.arguments import check_type
 from rl_layout.segments import flat_views
 
 
@@ -88,6 +89,7 @@ def time_blocks(starts: Tensor, lengths: Tensor, max_waste: float) -> list[TimeB
         >>> [tuple(block.rows.shape) for block in blocks]
         [(2, 2), (2, 1)]
     """
+    check_type("max_waste", max_waste, float | int | np.integer | np.floating, "a share in [0, 1)")
     if not 0 <= max_waste < 1:
         msg = f"max_waste must lie in [0, 1): got {max_waste}."
         raise ValueError(msg)
