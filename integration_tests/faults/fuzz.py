@@ -5,7 +5,8 @@
 Each answer is one of
 
 - fine: a result, or an error of the machine, as where a petabyte is asked for;
-- ours: an exception that our code raises, with a message, or one with a note that it added;
+- ours: an exception that our code raises, with a message, or one with a note of ours that says
+  what to do;
 - obscure: an exception of torch, numpy, tensordict, gymnasium or Python itself, raised below the
   call or inside our function; a call that takes longer than its time; the end of the process.
 

@@ -39,6 +39,10 @@ LACKS = re.compile(
 SIGNATURE = re.compile(
     r"missing \d+ required|unexpected keyword|takes .* positional|multiple values"
 )
+# what a note tells a user to do about an error of torch; to name the call again is no help
+ADVICE = re.compile(
+    r"\b(call|check|compare|give|look|make|match|pass|see|store|use|wrap|write)\b", re.IGNORECASE
+)
 
 
 class Hang(BaseException):
@@ -168,8 +172,8 @@ def verdict(error: BaseException, seconds: float) -> dict[str, Any]:
     message = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
     ours = [(frame, line) for frame, _, line in frames if OURS.search(frame.f_code.co_filename)]
     frame, position, _ = frames[-1]
-    # a note is ours: it says what the call was about
-    if (SIGNATURE.search(message) and len(frames) <= 4) or getattr(error, "__notes__", None):
+    advised = any(ADVICE.search(note) for note in getattr(error, "__notes__", ()))
+    if advised or (SIGNATURE.search(message) and len(frames) <= 4):
         return {"kind": "ours", "message": message}
     # the system names the file itself
     if isinstance(error, MemoryError | FileExistsError | FileNotFoundError | NotADirectoryError):
