@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "tests", "wheel", "plain", "integration"]
-nox.options.sessions += ["examples", "docs"]
+nox.options.sessions = ["lint", "types", "tests", "integration", "slow", "examples", "docs"]
 
 ROOT = Path(__file__).parent
 PACKAGES = {
@@ -30,6 +28,8 @@ FEWER_STEPS = {
     "dqn_recurrent_slices": ["--steps", "4096"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
 }
+BUILT: set[str] = set()  # packages whose wheels this process has built
+
 # imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
 HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
@@ -37,6 +37,8 @@ HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
+
+WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need beside
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])
@@ -117,13 +119,14 @@ def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
 @frees_disk
 def lint(session: nox.Session) -> None:
     """Check style, layers and what every package folder must hold; `-- --fix` mends style."""
-    install(session, "ruff", "import-linter")
+    install(session, "ruff", "import-linter", "networkx", "pytest")
     install(session, "--no-deps", *editable(list(PACKAGES)))
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
     contracts = Path(session.create_tmp()) / "contracts.toml"
     contracts.write_text(layer_contracts(), encoding="utf-8")
     session.run("lint-imports", "--config", str(contracts), "--no-cache")
+    session.run("pytest", "--confcutdir=tools", "tools/tests", env={"PYTHONPATH": "tools"})
     for problem in folder_problems():
         session.error(problem)
 
@@ -183,70 +186,63 @@ def types(session: nox.Session) -> None:
 @each_package
 @frees_disk
 def tests(session: nox.Session, package: str) -> None:
-    """Test one package with only what it declares: unit tests, README and docstring examples."""
-    install(session, *work("test", package))
-    assert_light_import(session, package)
-    session.run("pytest", f"packages/{package}", *session.posargs)
-
-
-def assert_light_import(session: nox.Session, package: str) -> None:
-    """Fail if importing a package imports a heavy library that its own imports do not."""
-    probe = (
-        f"import sys, tensordict; before = set(sys.modules); import {module(package)};"
-        f"extra = (set(sys.modules) - before) & set({HEAVY});"
-        f"sys.exit(f'importing {module(package)} also imports {{extra}}' if extra else 0)"
-    )
-    if not set(declared(package)) & set(HEAVY):
-        session.run("python", "-c", probe)
-
-
-@nox.session
-@each_package
-@frees_disk
-def wheel(session: nox.Session, package: str) -> None:
-    """Build wheels of one package and those below it, and test the installed copies."""
-    dist = Path(session.create_tmp()) / "dist"
+    """Test the wheel of one package: what users are shown with the package alone, then all."""
     ours, others = needs("test", package)
     names = closure(package, *ours)
-    session.run(
-        "pip", "wheel", "-q", "--no-deps", "-w", str(dist), *(f"packages/{n}" for n in names)
-    )
-    wheels = [next(dist.glob(f"{module(name)}-*.whl")) for name in names]
-    for name, path in zip(names, wheels, strict=True):
-        inside = {entry.split("/")[0] for entry in zipfile.ZipFile(path).namelist()}
-        if {entry for entry in inside if not entry.endswith(".dist-info")} != {module(name)}:
-            session.error(f"{path.name} holds more than {module(name)}: {sorted(inside)}")
-        if f"{module(name)}/py.typed" not in zipfile.ZipFile(path).namelist():
-            session.error(f"{path.name} holds no py.typed")
-    install(session, *map(str, wheels), *others)
-    session.run(
-        "pytest", f"packages/{package}/tests", f"packages/{package}/README.md", *session.posargs
-    )
+    wheels = built(session, *names)
+    links = ["--find-links", str(wheels)]
+    if session.virtualenv.reuse_existing:  # it holds what the tests need, and our older wheels
+        install(session, *links, package, *ours, *others)
+        ours_again = [str(next(wheels.glob(f"{module(name)}-*.whl"))) for name in names]
+        install(session, "--force-reinstall", "--no-deps", *ours_again)
+    else:
+        run_alone(session, package, links)
+        install(session, *links, *ours, *others)
+    session.run("pytest", f"packages/{package}", "-m", "not slow", *session.posargs)
 
 
-@nox.session
-@frees_disk
-def plain(session: nox.Session) -> None:
-    """Run all code that users are shown with only what the packages declare: no test extras."""
-    install(session, "pytest", "sybil", *editable(list(PACKAGES)))
-    shown = [f"packages/{name}/{part}" for name in PACKAGES for part in ("README.md", "src")]
+def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
+    """Install a package as a user does, and run what users are shown without test extras."""
+    install(session, *links, package, "pytest", "sybil")
+    below = [name for name in closure(package) if name != package]
+    light = [] if set(declared(package)) & set(HEAVY) else ["--heavy", *HEAVY]
+    session.run("python", "tools/installed.py", package, *below, *light)
     ignored = [f"--ignore-glob=packages/*/src/{path}.py" for path in OF_EXTRAS]
-    session.run("pytest", *shown, "README.md", "docs", *ignored, *session.posargs)
+    session.run("pytest", f"packages/{package}/README.md", f"packages/{package}/src", *ignored)
+
+
+def built(session: nox.Session, *names: str) -> Path:
+    """The folder with the wheels of these packages; each is built once."""
+    folder = session.cache_dir.resolve() / "wheels"
+    if not BUILT:
+        shutil.rmtree(folder, ignore_errors=True)
+    missing = [name for name in names if name not in BUILT]
+    if missing:
+        paths = [f"packages/{name}" for name in missing]
+        session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *paths)
+    BUILT.update(missing)
+    return folder
 
 
 @nox.session
 @frees_disk
 def integration(session: nox.Session) -> None:
-    """Run the whole path over all packages, and the code of the documentation pages."""
-    install(
-        session,
-        *editable(list(PACKAGES)),
-        *groups("test", *PACKAGES),
-        "gymnasium",
-        "matplotlib",
-        "psutil",
-    )
-    session.run("pytest", "integration_tests", "docs", "README.md", *session.posargs)
+    """Run the pages with only what the packages declare, then the whole path with all extras."""
+    links = ["--find-links", str(built(session, *PACKAGES))]
+    install(session, *links, *PACKAGES, "pytest", "sybil")
+    session.run("pytest", "README.md", "docs")
+    install(session, *groups("test", *PACKAGES), *WHOLE_PATH)
+    shown = ["integration_tests", "docs", "README.md"]
+    session.run("pytest", *shown, "-m", "not slow", *session.posargs)
+
+
+@nox.session
+@frees_disk
+def slow(session: nox.Session) -> None:
+    """Run the tests of more than ten seconds, against the wheels of all packages."""
+    links = ["--find-links", str(built(session, *PACKAGES))]
+    install(session, *links, *PACKAGES, *groups("test", *PACKAGES), *WHOLE_PATH)
+    session.run("pytest", "packages", "integration_tests", "-m", "slow", *session.posargs)
 
 
 @nox.session(default=False)
@@ -366,8 +362,7 @@ def shape(session: nox.Session) -> None:
 def wheels(session: nox.Session) -> None:
     """Build a wheel of every package into `dist`, for `pip install --find-links dist NAME`."""
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
-    paths = [f"packages/{name}" for name in PACKAGES]
-    session.run("pip", "wheel", "-q", "--no-deps", "-w", "dist", *paths)
+    shutil.copytree(built(session, *PACKAGES), ROOT / "dist")
 
 
 @nox.session(default=False, venv_backend="none")

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import contracts
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -115,23 +117,12 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def circles() -> list[list[str]]:
-    """Modules that import each other in a circle."""
-    import grimp
-    import networkx
-
-    graph = grimp.build_graph(*map(module_of, PACKAGES))
-    arrows = [(m, to) for m in graph.modules for to in graph.find_modules_directly_imported_by(m)]
-    parts = networkx.strongly_connected_components(networkx.DiGraph(arrows))
-    return sorted(sorted(part) for part in parts if len(part) > 1)
-
-
 def print_packages() -> None:
     """Print a row for each package, then circles and type names with several homes."""
     homes: dict[str, list[str]] = defaultdict(list)
     names = ("files", "code", "comments/100", "internal docs", "circles", "private", "in tests")
     print(f"{'package':<16}" + "".join(f"{name:>14}" for name in names))
-    found, total = circles(), Counter[str]()
+    found, total = contracts.circles(contracts.PACKAGES), Counter[str]()
     for package in PACKAGES:
         row, public = Counter[str](), exported(package)
         for path in sources(package):

@@ -1,0 +1,100 @@
+"""Check how modules import each other.
+
+    python tools/contracts.py             print what breaks a rule; exit with 1 where something does
+
+What one package takes from another, that one offers by name: in its `__init__`, or in a module that
+`[tool.house] public` of the root's pyproject.toml lists. No modules import each other in a circle;
+imports that only type checkers see count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    path.parent.name.replace("-", "_"): path.parent / "src"
+    for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
+}
+
+
+def public_modules() -> set[str]:
+    """The modules that siblings may import, beside the packages themselves."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return set(tomllib.load(file)["tool"]["house"]["public"])
+
+
+def file_of(module: str, sources: Path) -> Path:
+    """The file of a module, of a package its `__init__`."""
+    folder = sources.joinpath(*module.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def offered(path: Path) -> set[str]:
+    """What a module offers: its `__all__`, or else what it defines without an underscore."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = {target.id for target in targets if isinstance(target, ast.Name)}
+            if "__all__" in found and node.value is not None:
+                return set(ast.literal_eval(node.value))
+            names |= found
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+    return {name for name in names if not name.startswith("_")}
+
+
+def taken(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
+    """Line, module and name of every absolute import; no name where a module is imported whole."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.lineno, node.module, alias.name) for alias in node.names)
+
+
+def unoffered(packages: dict[str, Path], public: set[str]) -> list[str]:
+    """Imports of what a sibling does not offer, one sentence each."""
+    known = {name: offered(file_of(name, sources)) for name, sources in packages.items()}
+    known.update({m: offered(file_of(m, packages[m.split(".")[0]])) for m in public})
+    found = []
+    for package, sources in packages.items():
+        for path in sorted(sources.rglob("*.py")):
+            for line, module, name in taken(ast.parse(path.read_text(encoding="utf-8"))):
+                owner = module.split(".")[0]
+                if owner == package or owner not in packages:
+                    continue
+                names = known.get(module, set())
+                whole = module in known if name is None else f"{module}.{name}" in public
+                if not whole and name not in names:
+                    what = module if name is None else f"{module}.{name}"
+                    found.append(f"{path.relative_to(sources)}:{line}: {owner} offers no {what}")
+    return found
+
+
+def circles(packages: dict[str, Path]) -> list[list[str]]:
+    """Modules that import each other in a circle."""
+    import grimp
+    import networkx
+
+    graph = grimp.build_graph(*packages, cache_dir=None)
+    arrows = [(m, to) for m in graph.modules for to in graph.find_modules_directly_imported_by(m)]
+    parts = networkx.strongly_connected_components(networkx.DiGraph(arrows))
+    return sorted(sorted(part) for part in parts if len(part) > 1)
+
+
+def main() -> None:
+    """Print every import that breaks a rule."""
+    problems = unoffered(PACKAGES, public_modules())
+    problems += [f"a circle of imports: {', '.join(part)}" for part in circles(PACKAGES)]
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
