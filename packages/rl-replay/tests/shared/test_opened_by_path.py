@@ -79,6 +79,49 @@ def test_a_process_attaches_by_path_while_another_one_writes(tmp_path):
     assert len(buffer) == 18
 
 
+@pytest.mark.parametrize("first_writer", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_opened_before_its_first_rows_come(tmp_path, kind, first_writer):
+    made = over(LazyMemmapStorage(60, scratch_dir=tmp_path, **KINDS[kind]))
+    opened = over(LazyMemmapStorage.open(tmp_path))
+    assert len(opened) == 0
+    assert opened.storage.max_size == made.storage.max_size
+    rows = environments(2, 6, [5], [EndKind.CUT])
+    rows = rows if kind == "columns" else rows.reshape(-1)
+    first, second = (made, opened) if first_writer == 0 else (opened, made)
+    first.extend(rows)
+    second.extend(rows)
+    assert len(made) == len(opened) == 24
+    assert (made[:] == opened[:]).all()
+    assert opened.storage.lossless is not None
+    assert "settings.json" not in {path.name for path in tmp_path.iterdir()}
+    assert len(over(LazyMemmapStorage.open(tmp_path))) == 24
+
+
+def test_lanes_and_columns_of_a_buffer_without_rows_are_those_of_who_made_it(tmp_path):
+    storage = LazyMemmapStorage(60, scratch_dir=tmp_path, ndim=2)
+    made = ReplayBuffer(storage=storage, dim_extend=0, shared=True)
+    opened = LazyMemmapStorage.open(tmp_path)
+    assert opened.ring.lanes == made.storage.ring.lanes == 8
+    assert opened.arrangement == made.storage.arrangement
+
+
+def test_a_process_that_opens_an_empty_folder_writes_what_the_maker_reads(tmp_path):
+    buffer = over(LazyMemmapStorage(60, scratch_dir=tmp_path, lossless=True))
+    assert elsewhere(tmp_path, "open") == [9, 4]
+    assert (buffer[:] == trajectories([6, 3], first_id=70)).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"capacity": 9}', '{"capacity": -1, "lanes": 1, "ndim": 1}']
+)
+def test_settings_of_another_form_are_refused(tmp_path, text):
+    _ = over(LazyMemmapStorage(60, scratch_dir=tmp_path))
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(ValueError, match=r"settings\.json does not say"):
+        LazyMemmapStorage.open(tmp_path)
+
+
 def test_a_folder_whose_process_has_ended_is_opened_again(tmp_path):
     assert elsewhere(tmp_path, "make") == [9, 4]
     buffer = over(LazyMemmapStorage.open(tmp_path))
@@ -92,6 +135,7 @@ def test_a_folder_without_a_storage_says_what_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"rows\.slab is missing"):
         LazyMemmapStorage.open(tmp_path)
     buffer = over(LazyMemmapStorage(9, scratch_dir=tmp_path))
+    (tmp_path / "settings.json").unlink()
     with pytest.raises(ValueError, match="nothing was written to"):
         LazyMemmapStorage.open(tmp_path)
     buffer.extend(trajectories([3]))

@@ -398,7 +398,7 @@ def test_a_shared_file_has_its_name_also_behind_a_failed_first_write(
 
     storage = LazyMemmapStorage(24, scratch_dir=tmp_path)
     buffer = TensorDictReplayBuffer(storage=storage, shared=True)
-    assert sorted(os.listdir(tmp_path)) == ["rows.slab", "tables.slab"]
+    assert sorted(os.listdir(tmp_path)) == ["rows.slab", "settings.json", "tables.slab"]
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(OSError, match="No space"):
         buffer.extend(rows("a", 3))

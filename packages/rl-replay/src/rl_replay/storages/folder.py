@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_layout.keys import NestedKey, as_key
+from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import SharedFiles
 from rl_slabs import LazySlab
+from rl_slabs.regular_file import open_regular
 
 ROWS_FILE = "rows.slab"
 SIDE_FILE = "side.slab"
 TABLES_FILE = "tables.slab"
+SETTINGS_FILE = "settings.json"
+"""There until the first rows come, which say the same."""
+
+_SETTINGS_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class FolderStorage:
     lanes: int
     ndim: int
     dim_extend: int
-    lossless: list[NestedKey]
+    lossless: bool | list[NestedKey]
 
     @classmethod
     def of(cls, folder: Path) -> FolderStorage:
@@ -43,8 +49,8 @@ class FolderStorage:
 
         Raises:
             FileNotFoundError: There are no such files.
-            ValueError: Nothing was written yet, the files are damaged, or their rows are of a class
-                that this process does not know.
+            ValueError: The files are damaged, or their rows are of a class that this process does
+                not know.
         """
         for name in (ROWS_FILE, TABLES_FILE):
             if not (folder / name).exists():
@@ -52,9 +58,13 @@ class FolderStorage:
                     f"{folder} holds no storage to open: {name} is missing. Give the scratch_dir "
                     "of a LazyMemmapStorage."
                 )
-        slab = LazySlab.open(folder / ROWS_FILE).get()
-        if slab is None:
+        handle = LazySlab.open(folder / ROWS_FILE)
+        settings = None if handle.get() else _settings(folder)  # gone once the rows are there
+        slab = handle.get()
+        if slab is None and settings is None:
             raise ValueError(f"nothing was written to {folder} yet: extend its buffer first.")
+        if slab is None:
+            return cls._to_come(folder, dict(settings or {}))
         about = _about(slab.about, folder)
         Structure.from_plain(about["structure"]).require_classes()
         side = folder / SIDE_FILE if about["once"] else None
@@ -62,6 +72,53 @@ class FolderStorage:
         once = [as_key(tuple(key)) for key in about["once"]]
         ndim = 1 + len(about["columns"])
         return cls(files, slab.capacity, slab.lanes, ndim, about["dim_extend"], once)
+
+    @classmethod
+    def _to_come(cls, folder: Path, settings: dict[str, Any]) -> FolderStorage:
+        """The storage of files that have no rows yet."""
+        lossless, lanes = settings["lossless"], settings["lanes"]
+        side = folder / SIDE_FILE if lossless else None
+        files = SharedFiles.opened(folder / ROWS_FILE, side, folder / TABLES_FILE, lanes)
+        once = lossless if isinstance(lossless, bool) else [as_key(tuple(key)) for key in lossless]
+        return cls(
+            files, settings["capacity"], lanes, settings["ndim"], settings["dim_extend"], once
+        )
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Say how a storage was made that has no rows yet, for those who open it by its path.
+
+    Args:
+        folder: Where its files lie.
+        settings: `capacity`, `lanes`, `ndim`, `dim_extend`, and `lossless`: a bool or keys.
+    """
+    lossless = settings["lossless"]
+    keys = lossless if isinstance(lossless, bool) else [list(as_tuple(key)) for key in lossless]
+    made = folder / f"{SETTINGS_FILE}.{os.getpid()}"
+    made.write_text(json.dumps({**settings, "lossless": keys}), encoding="utf-8")
+    made.replace(folder / SETTINGS_FILE)
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    """What `write_settings` wrote, of the form that it has; None where it is gone."""
+    try:
+        descriptor = open_regular(folder / SETTINGS_FILE, os.O_RDONLY, follow=False)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        text = file.read(_SETTINGS_LIMIT)
+    try:
+        found = dict(json.loads(text))
+        numbers = [found[name] for name in ("capacity", "lanes", "ndim")]
+        sound = all(type(n) is int and n > 0 for n in numbers)
+        sound &= type(found["dim_extend"]) is int and 0 <= found["dim_extend"] < found["ndim"]
+        once = [] if isinstance(found["lossless"], bool) else list(found["lossless"])
+        sound &= all(key and all(isinstance(name, str) for name in key) for key in once)
+    except (ValueError, TypeError, KeyError, UnicodeDecodeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{folder / SETTINGS_FILE} does not say how its storage was made.")
+    return found
 
 
 def _about(text: str, folder: Path) -> dict[str, Any]:

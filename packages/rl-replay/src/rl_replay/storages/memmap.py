@@ -14,7 +14,14 @@ import torch
 from rl_layout.keys import NestedKey
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import SharedFiles
-from rl_replay.storages.folder import ROWS_FILE, SIDE_FILE, TABLES_FILE, FolderStorage
+from rl_replay.storages.folder import (
+    ROWS_FILE,
+    SETTINGS_FILE,
+    SIDE_FILE,
+    TABLES_FILE,
+    FolderStorage,
+    write_settings,
+)
 from rl_replay.storages.lazy import LazyTensorStorage
 from rl_slabs import RowSchema
 
@@ -77,15 +84,16 @@ class LazyMemmapStorage(LazyTensorStorage):
         """The storage whose files lie in a folder: the same rows, ring and trajectories.
 
         Processes that have it open see each other's rows, as if it had been passed to them. What
-        it is, its size, dimensions and lanes, is read from the files; nothing in them is run.
+        it is, its size, dimensions and lanes, is read from the files; nothing in them is run. Any
+        of them may write the first rows.
 
         Args:
             scratch_dir: The folder that another storage, in this process or another one, was given.
 
         Raises:
             FileNotFoundError: There are no such files.
-            ValueError: Nothing was written yet, the files are damaged, or their rows are of a class
-                that this process does not know.
+            ValueError: The files are damaged, or their rows are of a class that this process does
+                not know.
 
         Example:
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -100,11 +108,18 @@ class LazyMemmapStorage(LazyTensorStorage):
         storage = cls(
             found.capacity, ndim=found.ndim, lossless=found.lossless or False, lanes=found.lanes
         )
-        storage.scratch_dir = Path(scratch_dir)
         storage.arrange(found.dim_extend)
+        storage.scratch_dir = Path(scratch_dir)
         storage._stand_over(storage._over(found.files))
         storage.look()
         return storage
+
+    def arrange(self, dim_extend: int) -> None:
+        """Say along which dimension of the data the storage grows; see `Storage.arrange`."""
+        former = self.arrangement.dim_extend
+        super().arrange(dim_extend)
+        if dim_extend != former and self.store is None and self._sharing is not None:
+            self._tell(self._sharing.ring.lanes)
 
     def flush(self) -> None:
         """Wait until every row is on the disk.
@@ -126,7 +141,17 @@ class LazyMemmapStorage(LazyTensorStorage):
         if not mark and (self.existsok or self._sharing is not None):  # the latter are its own
             self._drop("")
         rows, side, tables = self._names(mark)
-        return SharedFiles.on_disk(rows, side if self.lossless else None, tables, lanes)
+        files = SharedFiles.on_disk(rows, side if self.lossless else None, tables, lanes)
+        if not mark:
+            self._tell(lanes)
+        return files
+
+    def _tell(self, lanes: int) -> None:
+        """Say beside files without rows how they will be filled, for those who open them."""
+        if self.scratch_dir is not None:
+            settings = {"capacity": self._asked, "lanes": lanes, "ndim": self.ndim}
+            settings["dim_extend"] = self.arrangement.dim_extend
+            write_settings(self.scratch_dir, {**settings, "lossless": self.lossless})
 
     def _names(self, mark: str) -> list[Path]:
         folder, names = self.scratch_dir, (ROWS_FILE, SIDE_FILE, TABLES_FILE)
@@ -140,6 +165,8 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _drop(self, mark: str) -> None:
         for name in self._names(mark):
             name.unlink(missing_ok=True)
+        if not mark and self.scratch_dir is not None:
+            (self.scratch_dir / SETTINGS_FILE).unlink(missing_ok=True)
 
     def _take_new(
         self, structure: Structure, schema: RowSchema, columns: torch.Size, *, instead: bool = False
@@ -154,3 +181,5 @@ class LazyMemmapStorage(LazyTensorStorage):
                 self._drop("")  # leave no empty file behind that nobody waits for
                 self._lost = True
             raise
+        if self.scratch_dir is not None:
+            (self.scratch_dir / SETTINGS_FILE).unlink(missing_ok=True)
