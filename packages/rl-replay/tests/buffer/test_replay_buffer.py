@@ -955,3 +955,30 @@ def test_a_row_that_is_no_tensordict_is_refused_with_the_wrapping_that_fits() ->
         buffer.add(row)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"batch_size=\[rows\]"):
         buffer.extend(row)  # type: ignore[arg-type]
+
+
+class CountedWriter(Writer):
+    """Notes how many rows each call brings."""
+
+    def __init__(self):
+        self.counts = []
+
+    def check(self, count):
+        self.counts.append(count)
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        pytest.param(trajectories([3, 4]), 7, id="flat"),
+        pytest.param(environments(2, 5, [5], [EndKind.CUT]), 10, id="batch of trajectories"),
+        pytest.param([1, 2, 3], 3, id="list"),
+        pytest.param(torch.arange(6), 6, id="tensor"),
+        pytest.param({"a": torch.zeros(4, 2)}, 4, id="dict"),
+        pytest.param((torch.zeros(5), torch.zeros(5, 3)), 5, id="tuple"),
+    ],
+)
+def test_writer_is_told_how_many_rows_a_call_brings(data, count):
+    writer = CountedWriter()
+    ReplayBuffer(storage=LazyTensorStorage(50), writer=writer).extend(data)
+    assert writer.counts == [count]

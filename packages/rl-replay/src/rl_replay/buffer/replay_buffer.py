@@ -16,7 +16,7 @@ from rl_replay.buffer.parts import apply
 from rl_replay.buffer.persistence import Keeping
 from rl_replay.data.collate import Collate, stacked
 from rl_replay.data.indexing import coordinates, positions_at, require_numbers
-from rl_replay.data.pytree import take_apart
+from rl_replay.data.pytree import count_elements, take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
@@ -166,7 +166,7 @@ class ReplayBuffer(Keeping):
             (tensor([0, 1, 2]), tensor([3, 0]))
         """
         with self._lock:
-            self._writer.check(1)
+            self._writer.check(count_elements(data, self._storage.ndim))
             held = self._held_back()
             try:
                 if isinstance(data, list) and not isinstance(self._storage, ListStorage):

@@ -164,3 +164,19 @@ def _as_leaf(value: Any, path: Path) -> torch.Tensor:
         f"this storage holds tensors, got {type(value).__name__}{where}: use ListStorage for "
         "other objects."
     )
+
+
+def count_elements(data: Any, ndim: int) -> int:
+    """How many elements a call of `extend` brings; 1 where that shows only later.
+
+    A tensordict counts all its batch dimensions, as its rows are stored one by one.
+    """
+    if isinstance(data, list):
+        return len(data)
+    if hasattr(data, "batch_size"):
+        return int(data.batch_size.numel())
+    if isinstance(data, Mapping | tuple) and data:
+        leaves = data.values() if isinstance(data, Mapping) else data
+        return count_elements(next(iter(leaves)), ndim)
+    shape = getattr(data, "shape", ())
+    return int(torch.Size(shape[:ndim]).numel()) if shape else 1
