@@ -1,0 +1,55 @@
+"""The conformance check passes on the backends of the package and fails on broken ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_recurrent import reference
+from rl_recurrent.backends.dispatch import backend_module
+from rl_recurrent.testing import check_backend
+
+
+@pytest.mark.parametrize("name", ["pack", "pad", "scan"])
+def test_backend_of_the_package_conforms(name):
+    check_backend(backend_module(name))
+
+
+class Loops:
+    """The plain loops, as a backend."""
+
+    def lstm_layer(self, x, weights, states, segments, settings):
+        return reference.lstm_layer(x, weights, states, segments)
+
+    def gru_layer(self, x, weights, state, segments, settings):
+        return reference.gru_layer(x, weights, state, segments)
+
+
+class StateLost(Loops):
+    """Starts every segment from zeros."""
+
+    def gru_layer(self, x, weights, state, segments, settings):
+        return reference.gru_layer(x, weights, state * 0, segments)
+
+
+class Detached(Loops):
+    """Lets no gradient through the input."""
+
+    def lstm_layer(self, x, weights, states, segments, settings):
+        return reference.lstm_layer(x * 0 + x.detach(), weights, states, segments)
+
+
+class ShortCells(Loops):
+    """Gives the last cell state of the batch alone."""
+
+    def lstm_layer(self, x, weights, states, segments, settings):
+        h, c = reference.lstm_layer(x, weights, states, segments)
+        return h, c[-1:]
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [(StateLost, "gru: h"), (Detached, "lstm: gradient 0"), (ShortCells, "expected the shape")],
+)
+def test_broken_backend_fails(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_backend(broken())

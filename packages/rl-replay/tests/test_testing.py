@@ -1,0 +1,164 @@
+"""The conformance checks pass on every class of the package and fail on broken ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl_replay import (
+    ImmutableDatasetWriter,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    RoundRobinWriter,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictRoundRobinWriter,
+    Writer,
+)
+from rl_replay.testing import check_sampler, check_storage, check_writer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        RandomSampler,
+        SamplerWithoutReplacement,
+        pytest.param(lambda: SliceSampler(slice_len=4), id="slices"),
+        pytest.param(lambda: SliceSampler(slice_len=4, by="step", span=True), id="span"),
+        pytest.param(lambda: SliceSamplerWithoutReplacement(slice_len=4), id="epochs of slices"),
+    ],
+)
+def test_sampler_of_the_package_conforms(make):
+    check_sampler(make)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        LazyTensorStorage,
+        LazyMemmapStorage,
+        ListStorage,
+        pytest.param(lambda size: LazyTensorStorage(size, lossless=True), id="lossless"),
+    ],
+)
+def test_storage_of_the_package_conforms(make):
+    check_storage(make)
+
+
+@pytest.mark.parametrize(
+    "make", [RoundRobinWriter, TensorDictRoundRobinWriter, ImmutableDatasetWriter]
+)
+def test_writer_of_the_package_conforms(make):
+    check_writer(make)
+
+
+class OverwrittenRows(Sampler):
+    """Chooses row ids from 0 on, which the ring has overwritten."""
+
+    def sample(self, storage, batch_size):
+        return torch.arange(batch_size), {}
+
+
+class GlobalRandomness(Sampler):
+    """Ignores the generator that it is given."""
+
+    def sample(self, storage, batch_size):
+        window = storage.ring.window()
+        return window.numbers(torch.randint(len(window), (batch_size,))), {}
+
+
+class TooManyRows(Sampler):
+    """Chooses one row more than it was asked for."""
+
+    def sample(self, storage, batch_size):
+        return storage.ring.window().draw(batch_size + 1, generator=self.generator), {}
+
+
+class Forgetful(Sampler):
+    """Counts its calls, and does not save the count."""
+
+    calls = 0
+
+    def sample(self, storage, batch_size):
+        self.calls += 1
+        window = storage.ring.window()
+        return window.numbers((torch.arange(batch_size) + self.calls) % len(window)), {}
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (OverwrittenRows, "only rows that can be read"),
+        (GlobalRandomness, "equal generators"),
+        (TooManyRows, "1 to batch_size rows"),
+        (Forgetful, "a loaded state"),
+    ],
+)
+def test_broken_sampler_fails(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_sampler(broken)
+
+
+class ShiftedReads(ListStorage):
+    """Reads the row after the one that was asked for."""
+
+    def read(self, positions):
+        return super().read((positions + 1) % len(self))
+
+
+class DroppedReplacement(ListStorage):
+    """Replaces nothing."""
+
+    def replace(self, positions, data):
+        del positions, data
+
+
+class SilentTruncation(ListStorage):
+    """Stores the last rows of too many."""
+
+    def extend(self, data):
+        return super().extend(data[-self.max_size :])
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (ShiftedReads, "reads back what was written"),
+        (DroppedReplacement, "replace"),
+        (SilentTruncation, "more rows than max_size"),
+    ],
+)
+def test_broken_storage_fails(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_storage(broken)
+
+
+class RandomState(Writer):
+    """Saves another state each time."""
+
+    def state_dict(self):
+        return {"state": float(torch.rand(()))}
+
+
+class CheckedOnce(Writer):
+    """Refuses the first time only."""
+
+    asked = False
+
+    def check(self, count):
+        if not self.asked:
+            self.asked = True
+            raise ValueError("not the first one: write again.")
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [(RandomState, "a loaded state"), (CheckedOnce, "refused by extend")],
+)
+def test_broken_writer_fails(broken, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_writer(broken)

@@ -1,0 +1,168 @@
+"""Conformance checks for value estimators and losses, to call from the tests of an author."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from rl_layout import EndKind, keys
+from rl_layout.synthetic import trajectories
+from rl_value.estimators import ValueEstimator
+
+__all__ = ["check_estimator", "check_loss"]
+
+LENGTHS = [4, 1, 3, 5]
+
+
+def check_estimator(make: Callable[[TensorDictModule], ValueEstimator]) -> None:
+    """Check that an estimator keeps the promises of estimators.
+
+    Results are finite and have the shape of the reward; a trajectory's results depend on its own
+    steps alone; what follows a termination is worth nothing; a truncation bootstraps; a step whose
+    next observation is missing has the advantage 0; no stored entry is changed.
+
+    Args:
+        make: makes the estimator for a value network that reads ``"observation"`` ``[*B, 2]``.
+
+    Raises:
+        AssertionError: a promise is broken; the message says which.
+
+    Example:
+        >>> from rl_value import GAE
+        >>> check_estimator(lambda net: GAE(gamma=0.9, lmbda=0.8, value_network=net))
+    """
+    estimator, ends = make(_critic()), [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
+    kind = type(estimator).__name__
+    batch = trajectories(LENGTHS, [*ends, EndKind.TERMINATED])
+    before = batch.clone()
+    advantage, target = _estimate(estimator, batch)
+    _require(_kept(before, batch), kind, "no stored entry is changed")
+    for name, values in (("advantage", advantage), ("target", target)):
+        _require(values.shape == batch["next", "reward"].shape, kind, f"{name} is [*B, T, 1]")
+        _require(bool(values.isfinite().all()), kind, f"{name} is finite")
+    _check_separate(estimator, before, (advantage, target), kind)
+    _check_ends(estimator, before, target, kind)
+
+
+def check_loss(make: Callable[[], nn.Module], batch: TensorDictBase) -> None:
+    """Check that a loss keeps the promises of losses.
+
+    Its ``loss*`` entries are finite scalars whose sum has gradients; no stored entry is changed;
+    padded rows, whatever they hold, change neither losses nor gradients.
+
+    Args:
+        make: makes the loss, with equal parameters each time.
+        batch: flat rows ``[N]`` with what the loss reads; all rows are real.
+
+    Raises:
+        AssertionError: a promise is broken; the message says which.
+
+    Example:
+        >>> from rl_value import DQNLoss
+        >>> def make():
+        ...     _ = torch.manual_seed(0)
+        ...     net = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
+        ...     return DQNLoss(net, action_space="categorical")
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1)
+        >>> check_loss(make, batch)
+    """
+    kind, given = type(make()).__name__, batch.clone()
+    losses, gradients = _trained(make(), given, kind)
+    _require(_kept(batch, given), kind, "no stored entry is changed")
+    finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
+    _require(finite and bool(gradients), kind, "the sum of the losses has finite gradients")
+    padded_losses, padded_gradients = _trained(make(), _padded(batch), kind)
+    same = all(torch.allclose(losses[key], padded_losses[key], atol=1e-6) for key in losses)
+    _require(same, kind, "padded rows do not change the losses")
+    pairs = zip(gradients, padded_gradients, strict=True)
+    same = all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
+    _require(same, kind, "padded rows do not change the gradients")
+
+
+def _critic() -> TensorDictModule:
+    return TensorDictModule(
+        lambda x: (0.3 * x[..., :1] - 0.7 * x[..., 1:]).sin(), ["observation"], ["state_value"]
+    )
+
+
+def _estimate(estimator: ValueEstimator, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
+    estimator(batch)
+    advantage: Tensor = batch.get(estimator.entries["advantage"])
+    return advantage, batch.get(estimator.entries["value_target"])
+
+
+def _check_separate(
+    estimator: ValueEstimator, batch: TensorDictBase, results: tuple[Tensor, Tensor], kind: str
+) -> None:
+    """Each trajectory alone, then with a NaN in another one."""
+    for alone, whole in zip(
+        batch.split(LENGTHS), zip(*(r.split(LENGTHS) for r in results), strict=True), strict=True
+    ):
+        for one, other in zip(_estimate(estimator, alone.clone()), whole, strict=True):
+            same = torch.allclose(one, other, atol=1e-6)
+            _require(same, kind, "a trajectory's results depend on its own steps alone")
+    spoilt = batch.clone()
+    spoilt["next", "reward"][LENGTHS[0]] = float("nan")  # the only step of the second trajectory
+    for one, other in zip(_estimate(estimator, spoilt), results, strict=True):
+        rest = torch.arange(len(batch)) != LENGTHS[0]
+        same = torch.allclose(one[rest], other[rest], atol=1e-6)
+        _require(same, kind, "a NaN reaches no other trajectory")
+
+
+def _check_ends(
+    estimator: ValueEstimator, batch: TensorDictBase, target: Tensor, kind: str
+) -> None:
+    """The last steps of a terminated and of a truncated trajectory, and a missing observation."""
+    terminated, truncated = LENGTHS[0] - 1, LENGTHS[0]
+    moved = batch.clone()
+    moved["next", "observation"][[terminated, truncated]] += 5
+    changed = (_estimate(estimator, moved)[1] != target).flatten()
+    _require(not changed[terminated], kind, "the state after a termination is worth nothing")
+    _require(bool(changed[truncated]), kind, "a truncation bootstraps from its next observation")
+    lost = batch.clone()
+    lost[keys.NEXT_MISSING] = torch.arange(len(batch)) == truncated
+    missing = _estimate(estimator, lost)[0][truncated]
+    _require(float(missing) == 0, kind, "a step without next observation has the advantage 0")
+
+
+def _trained(
+    loss: nn.Module, batch: TensorDictBase, kind: str
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Its losses, and the gradients of their sum."""
+    out = loss(batch)
+    losses = {key: value for key, value in out.items() if key.startswith("loss")}
+    _require(bool(losses), kind, "it writes an entry that begins with 'loss'")
+    for key, value in losses.items():
+        scalar = value.shape == () and bool(value.isfinite())
+        _require(scalar, kind, f"{key} is a finite scalar")
+    loss.zero_grad()
+    torch.stack(list(losses.values())).sum().backward()
+    return losses, [p.grad for p in loss.parameters() if p.grad is not None]
+
+
+def _padded(batch: TensorDictBase) -> TensorDictBase:
+    """The batch with three rows of padding, whose rewards and observations are NaN."""
+    padding = batch[:3].clone()
+    for key in padding.keys(True, True):
+        value: Tensor = padding.get(key)
+        if value.is_floating_point():
+            padding.set(key, torch.full_like(value, float("nan")))
+    padding.set(keys.TRAJ_IDS, torch.full((3,), -1))
+    padded: TensorDictBase = torch.cat([batch, padding])
+    padded.set(keys.MASK, torch.arange(len(padded)) < len(batch))
+    return padded
+
+
+def _kept(before: TensorDictBase, after: TensorDictBase) -> bool:
+    return all(torch.equal(before.get(key), after.get(key)) for key in before.keys(True, True))
+
+
+def _require(true: bool, kind: str, promise: str) -> None:
+    if not true:
+        msg = f"{kind} breaks a promise: {promise}."
+        raise AssertionError(msg)
