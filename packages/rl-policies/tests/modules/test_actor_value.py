@@ -175,3 +175,29 @@ def test_a_copy_shares_nothing():
 def test_parts_that_do_not_fit_are_refused(parts, error, message):
     with pytest.raises(error, match=message):
         ActorValueOperator(*parts)
+
+
+def test_a_slice_is_a_sequence_of_the_parts():
+    both, batch = operator(), rows()
+    head = both[:2]
+    assert [*head.module] == [both.module[0], *both.module[1].module]
+    with set_interaction_type(InteractionType.RANDOM):
+        found, wanted = written(head, batch), written(both.get_policy_operator(), batch)
+    assert torch.equal(found["action"], wanted["action"])
+    assert head.get_dist(batch.clone()).probs.shape == (6, 5)
+    assert both[::2].out_keys == ["hidden", "state_value"]
+    assert both[0] is both.module[0]
+
+
+@pytest.mark.parametrize("name", ["one-hot", "tanh", "values"])
+@pytest.mark.parametrize("part", [slice(1), slice(1, None), slice(None)])
+def test_policies_are_cut_into_their_parts(name, part):
+    policy = POLICIES[name]()
+    assert [*policy[part].module] == [*policy.module[part]]
+
+
+@pytest.mark.parametrize("name", ["one-hot", "tanh"])
+def test_a_part_of_a_policy_is_chosen_by_what_it_writes(name):
+    policy = POLICIES[name]()
+    wanted = policy.module[0].out_keys
+    assert policy.select_subsequence(out_keys=wanted).out_keys == wanted

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
 from torch import Tensor, nn
 
 from rl_layout.keys import NestedKey
@@ -77,6 +83,29 @@ class PlannedStep(TensorStep):
 
     The plan is made on the first call, and again after modules were replaced or hooks added.
     """
+
+    def __getitem__(self, index: int | slice | str) -> TensorDictModuleBase:
+        """Get one part by number or name, or by a slice a sequence of some, which shares them."""
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        return _sequence_of([*self.module[index]])
+
+    def select_subsequence(
+        self,
+        in_keys: Iterable[NestedKey] | None = None,
+        out_keys: Iterable[NestedKey] | None = None,
+    ) -> TensorDictSequential:
+        """Choose the parts that some inputs reach, and that some outputs need.
+
+        Args:
+            in_keys: the inputs; all by default.
+            out_keys: the outputs; all by default.
+
+        Returns:
+            A sequence of these parts.
+        """
+        plain = TensorDictSequential(*self.module)
+        return _sequence_of([*plain.select_subsequence(in_keys, out_keys).module])
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run every part, without a tensordict.
@@ -214,3 +243,13 @@ def _is_stock(module: Any) -> bool:
 
 def _hooks(module: nn.Module) -> tuple[dict[Any, Any], ...]:
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
+
+
+def _sequence_of(parts: list[Any]) -> TensorDictSequential:
+    """A sequence of parts, with a distribution where the last one has; they are shared."""
+    *first, last = parts or [None]
+    if isinstance(last, ProbabilisticTensorDictSequential):
+        first, last = [*first, *last.module[:-1]], last.module[-1]  # its distribution is ours
+    if isinstance(last, ProbabilisticTensorDictModule):
+        return ProbabilisticTensorDictSequential(*first, last)
+    return TensorDictSequential(*parts)
