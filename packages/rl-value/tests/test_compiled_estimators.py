@@ -39,3 +39,11 @@ def test_so_can_a_function_that_calls_one():
 
     found = torch.compile(step, backend="eager")(batch.clone())
     torch.testing.assert_close(found, step(batch), rtol=0, atol=0)
+
+
+def test_one_graph_is_refused_with_what_to_do():
+    torch._dynamo.reset()
+    estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic())
+    whole = torch.compile(estimator, backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="compute the advantage ahead"):
+        whole(trajectories([4, 5]))

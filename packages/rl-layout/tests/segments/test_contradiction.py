@@ -254,3 +254,15 @@ def test_contradictions_are_those_of_the_row_by_row_twin(batch, dim):
 
 def test_the_package_exports_what_its_neighbours_need():
     assert {"contradictions", "must_compare_observations"} <= set(rl_layout.__all__)
+
+
+def test_a_comparison_that_is_known_is_not_made_again():
+    batch = vector_step()
+    known = compare_neighbours(batch)
+    assert known.count == 4
+    found = quietly(batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = Segments.of(batch.exclude("observation"), known)
+    assert again.num_contradicted == 4
+    assert torch.equal(again.starts, found.starts)

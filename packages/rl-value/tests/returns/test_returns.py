@@ -322,3 +322,18 @@ def test_a_learnt_discount_warns_of_nothing():
     gamma = torch.tensor(0.9, dtype=torch.float64, requires_grad=True)
     td0(REWARD, NEXT, *(TERMINATED,), gamma=gamma).sum().backward()
     assert gamma.grad.isfinite()
+
+
+@pytest.mark.parametrize("estimate", ["gae", "td1", "td_lambda", "vtrace"])
+def test_flags_that_are_swapped_are_refused(estimate):
+    one, done, terminated = column(1, 1, 1), flags(0, 1, 1), flags(0, 1, 0)
+    made, settings = {
+        "gae": (gae, {"gamma": 0.9, "lmbda": 0.9}),
+        "td1": (td1, {"gamma": 0.9}),
+        "td_lambda": (td_lambda, {"gamma": 0.9, "lmbda": 0.9}),
+        "vtrace": (vtrace, {"gamma": 0.9}),
+    }[estimate]
+    values = (one,) * {"gae": 3, "td1": 2, "td_lambda": 2, "vtrace": 4}[estimate]
+    made(*values, terminated, done, **settings)
+    with pytest.raises(ValueError, match=r"1 steps are terminated and not done.*swapped"):
+        made(*values, done, terminated, **settings)

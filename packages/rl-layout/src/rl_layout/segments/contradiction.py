@@ -195,6 +195,8 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
     if not leaves:
         return None
     pairs = _Pairs(batch, dim, next(iter(leaves.values()))[0].device)
+    if all(pairs.agree(*both) for both in leaves.values()):
+        return Comparison(torch.zeros_like(pairs.compared), pairs.compared, (), dim % batch.ndim)
     differs = {key: _differing(pairs, *both) for key, both in leaves.items()}
     for key in _derived(pairs, leaves, differs):
         del differs[key]
@@ -217,7 +219,7 @@ class _Pairs:
     """
 
     def __init__(self, batch: TensorDictBase, dim: int, device: torch.device) -> None:
-        self._dim, self._shape = dim, batch.batch_size
+        self._dim, self._shape = dim % batch.ndim, batch.batch_size
         missing = self._flag(batch, keys.NEXT_MISSING)
         ends = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
         flags = [self._flag(batch, key, 1) for key in ends]
@@ -239,17 +241,48 @@ class _Pairs:
         for flag in silent:
             compared &= ~flag
         self.compared = compared.movedim(-1, dim)
-        self.row = numbers[compared]
-        self.other = numbers.gather(-1, target)[compared]
-        self._before = numbers.gather(-1, target - 1)[compared]
-        self._alone = alone[compared]
+        self._numbers, self._target = numbers, target
+        self._alone, self._has_far = alone, ahead is not None
+
+    def agree(self, root: Tensor, after: Tensor) -> bool:
+        """Whether no pair of rows one step apart differs, as far as a quick look tells.
+
+        Args:
+            root: observations ``[*B, T, ...]``.
+            after: next ones.
+
+        Returns:
+            False where one differs, and where rows are wide or lie several steps apart.
+        """
+        rows = self._shape.numel()
+        if self._has_far or root.numel() > 2 * _PROBE * rows:
+            return False
+        flat = (_flat_bits(leaf, rows) for leaf in (after, root))
+        here, behind = (  # [..., T, F]
+            leaf.view(*self._shape, leaf.shape[1]).movedim(self._dim, -2) for leaf in flat
+        )
+        differs = (here[..., :-1, :] != behind[..., 1:, :]).any(-1)
+        return not bool((differs & self._where[..., :-1]).any())
+
+    @cached_property
+    def _where(self) -> Tensor:
+        return self.compared.movedim(self._dim, -1)
+
+    @cached_property
+    def row(self) -> Tensor:
+        return self._numbers[self._where]
+
+    @cached_property
+    def other(self) -> Tensor:
+        return self._numbers.gather(-1, self._target)[self._where]
 
     def marked(self, wrong: Tensor) -> Tensor:
         """The rows behind which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
         cut = torch.zeros(self._shape, dtype=torch.bool, device=wrong.device)
         flat = cut.view(-1)
-        flat[self._before[wrong]] = True
-        flat[self.row[wrong & self._alone]] = True
+        before = self._numbers.gather(-1, self._target - 1)[self._where]
+        flat[before[wrong]] = True
+        flat[self.row[wrong & self._alone[self._where]]] = True
         return cut
 
     def _cuts(self, batch: TensorDictBase, ends: list[Tensor], like: Tensor) -> Tensor:

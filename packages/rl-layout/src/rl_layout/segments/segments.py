@@ -18,7 +18,7 @@ from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
 from rl_layout.segments.cache import Memo, leaves_of
-from rl_layout.segments.contradiction import compare_neighbours
+from rl_layout.segments.contradiction import Comparison, compare_neighbours
 from rl_layout.segments.cuts import find_runs
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.segments.markers import (
@@ -64,7 +64,7 @@ class Segments:
         self.num_contradicted = 0
 
     @classmethod
-    def of(cls, batch: TensorDictBase) -> Segments:
+    def of(cls, batch: TensorDictBase, compared: Comparison | None = None) -> Segments:
         """Derive the segments from every marker that a batch has.
 
         Row i + 1 continues row i if both are real, their ids are equal, its step is one more, it
@@ -77,6 +77,7 @@ class Segments:
 
         Args:
             batch: a TED tensordict ``[N]`` or ``[*B, T]``, time last.
+            compared: what `compare_neighbours` found in this batch, where that is known already.
 
         Returns:
             The segments, over real rows only.
@@ -93,7 +94,7 @@ class Segments:
         """
         shape, found = batch_shape(batch), leaves_of(batch)
         if found[_IDS] is None or found[_STEP] is None:
-            compared = compare_neighbours(batch)
+            compared = compare_neighbours(batch) if compared is None else compared
             if compared is not None:  # never kept: observations change without their markers
                 markers = Markers.of_leaves(shape, found)
                 made = cls._of_markers(markers, compared.contradicts.reshape(-1))

@@ -23,7 +23,7 @@ from rl_value.estimators.bootstrapping.chunking import MissingNext, ValueCalls
 from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
 from rl_value.estimators.key_map import Entries
-from rl_value.estimators.time_place import time_dimension, with_time_last
+from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import Steps, check_writable, under_next
 from rl_value.estimators.valued import Valued, standardised
 from rl_value.returns.arguments import check_fraction
@@ -403,7 +403,7 @@ class ValueEstimator(NamedModule):
             tensordict.set(keys.NEXT_MISSING, unplace(found.missing.flatten(1).any(1)))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+@torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
 def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Call what compilers cannot follow."""
     return call(*args, **settings)

@@ -8,7 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import EndKind, Segments, compare_neighbours, keys, must_compare_observations
+from rl_layout import (
+    Comparison,
+    EndKind,
+    Segments,
+    compare_neighbours,
+    keys,
+    must_compare_observations,
+)
 from rl_layout.tensordict_fast import find
 from rl_value.returns.arguments import is_transformed
 
@@ -19,13 +26,24 @@ NAMED = "Pass time_dim={dim} to an estimator, or name it: names=[{names}] of the
 TURNED = "Recurrent networks read along the last one: pass batch.transpose({dim}, -1)."
 
 
-def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> None:
+OUTSIDE = (
+    "estimators find segments by the numbers of a batch, outside of compiled code and with one "
+    "graph break. For one graph compute the advantage ahead: call the estimator outside of what is "
+    "compiled with fullgraph=True, or leave fullgraph out"
+)
+"""Why there is a graph break, as compilers print it."""
+
+
+def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> Comparison | None:
     """Raise where observations say that time is another dimension than the last one.
 
     Args:
         batch: a TED tensordict ``[*B, T]``; where it has ids and steps, or names time, it is not
             looked at.
         advice: what to do, with places for ``dim`` and ``names``.
+
+    Returns:
+        What observations say of neighbours along the last dimension, where they were compared.
 
     Raises:
         ValueError: most neighbours along the last dimension contradict each other, and most along
@@ -34,12 +52,13 @@ def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> None:
     Example:
         >>> from rl_layout import EndKind
         >>> from rl_layout.synthetic import environments
-        >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT]))
+        >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT])) is None
+        True
     """
     dims: int = batch.ndim
     last = compare_neighbours(batch) if dims > 1 else None
     if last is None or not last.is_rule:
-        return
+        return last
     for dim in range(dims - 1):
         other = compare_neighbours(batch, dim)
         number = 0 if other is None else int(other.compared.sum())
@@ -50,6 +69,7 @@ def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> None:
             f"along the last one, and {other.count} of {number} along that"
         )
         raise ValueError(_misplaced(batch, dim, why, advice))
+    return last
 
 
 def _misplaced(batch: TensorDictBase, dim: int, why: str, advice: str) -> str:
@@ -142,7 +162,7 @@ def _is_numbered(batch: TensorDictBase) -> bool:
     return bool(batch.batch_size.numel()) and all(stored)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers
+@torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
 def _look_for_time(batch: TensorDictBase) -> None:
     refuse_misplaced_time(batch, TURNED)
 

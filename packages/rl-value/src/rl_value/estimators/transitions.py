@@ -232,10 +232,10 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     if batch.device is not None and batch.device.type == "meta":
         msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
         raise ValueError(msg)
-    refuse_misplaced_time(batch)
+    compared = refuse_misplaced_time(batch)
     standard = all(entries[name] == usual for name, usual in STANDARD.items())
     if standard and find(batch, keys.NEXT_DONE) is not None:
-        return Segments.of(batch)
+        return Segments.of(batch, compared)
     renamed = {
         next_key(usual): value
         for name, usual in STANDARD.items()
@@ -245,7 +245,7 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     }
     markers = [key for key, _, _ in FIELDS.values()]
     if not renamed and any(batch.get(key, None) is not None for key in markers):
-        return Segments.of(batch)
+        return Segments.of(batch, compared)
     known = batch.exclude(keys.NEXT_TRUNCATED)  # a flag that goes with other names
     for key, value in renamed.items():
         known.set(key, value)

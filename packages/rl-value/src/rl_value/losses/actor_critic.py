@@ -21,7 +21,7 @@ from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.unroll import is_row_wise, observation_keys
-from rl_value.estimators.time_place import refuse_time_unless_last
+from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.estimators.transitions import floats
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
@@ -225,7 +225,7 @@ class ActorCriticLoss(LossModule):
                     batch.set(key, value)
         return _constant(batch, self.entries["advantage"])
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _estimate(self, batch: TensorDictBase) -> None:
         if self._estimator is None and find(batch, as_tuple(self.entries["advantage"])) is not None:
             self._warn_of_default()

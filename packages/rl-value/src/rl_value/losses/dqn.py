@@ -20,7 +20,7 @@ from rl_value.estimators.bootstrapping.chunking import ValueCalls
 from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
 from rl_value.estimators.static_shapes import FixedSteps, Inputs, unroll_rows
-from rl_value.estimators.time_place import time_dimension, with_time_last
+from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import Steps, check_writable, floats, under_next
 from rl_value.losses.loss import (
     LossModule,
@@ -209,7 +209,7 @@ class DQNLoss(LossModule):
         one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
         return plain and (one_step or self._read.is_row_wise)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # segments are found by numpy
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside(self, batch: TensorDictBase, moved: int | None) -> dict[NestedKey, Tensor]:
         return self._placed(Steps.of(batch, self.entries, moved))
 

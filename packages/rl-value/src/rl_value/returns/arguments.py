@@ -117,7 +117,8 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
 
     Raises:
         TypeError: a flag is not boolean.
-        ValueError: a shape differs.
+        ValueError: a shape differs; or a step is terminated and not done, which is looked for
+            where that need not wait for a device.
 
     Example:
         >>> check_flags(torch.zeros(3, 2), done=torch.zeros(3, 1, dtype=torch.bool))
@@ -133,6 +134,16 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
                 f"dimension, got {list(flag.shape)}. Call reshape or unsqueeze(-1)."
             )
             raise ValueError(msg)
+    terminated, done = flags.get("terminated"), flags.get("done")
+    if terminated is None or done is None or is_transformed():
+        return
+    if terminated.is_cpu and done.is_cpu and bool((terminated & ~done).any()):
+        count = int((terminated & ~done).sum())
+        msg = (
+            f"{count} steps are terminated and not done, and a step that terminated is done: are "
+            "the two swapped? terminated stands ahead of done: pass them by name."
+        )
+        raise ValueError(msg)
 
 
 def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = None) -> None:
