@@ -49,6 +49,10 @@ class ImageTransform(Transform):
 class ToTensorImage(ImageTransform):
     """Puts channels first, and scales integers to [0, 1]: ``[*B, H, W, C]`` to ``[*B, C, H, W]``.
 
+    Integers become floats whatever their layout is: bytes of a stack of frames that
+    `shape_tolerant` leaves in place take four times the memory. To keep them as bytes, store them
+    so, and put this behind what samples them.
+
     What comes out is a view: in memory the channels of a pixel stay side by side, which is torch's
     `channels_last`. Call `contiguous` where that matters.
 
