@@ -63,3 +63,13 @@ def test_a_group_without_a_reward_is_refused():
 def test_no_group_is_refused():
     with pytest.raises(ValueError, match="key of a group"):
         GroupDone([])
+
+
+def test_members_that_only_the_spec_tells_get_flags_too():
+    given = GroupDone("agents")
+    reward = Composite(agents=Composite(reward=Unbounded((4, 3, 1)), shape=(4, 3)), shape=(4,))
+    given.transform_reward_spec(reward)
+    for rows in ((4,), (4, 5)):
+        plain = {"agents": {"observation": torch.zeros(*rows, 3, 2)}}
+        root = TensorDict(plain | {"done": torch.ones(*rows, 1, dtype=torch.bool)}, rows)
+        assert given.reset(root)["agents", "done"].shape == (*rows, 3, 1)

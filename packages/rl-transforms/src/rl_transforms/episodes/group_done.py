@@ -49,6 +49,7 @@ class GroupDone(Transform):
             msg = f"expected the key of a group, as 'agents', or a list of keys: got {groups!r}."
             raise ValueError(msg)
         self._shapes: dict[tuple[str, ...], torch.Size] = {}
+        self._members: dict[tuple[str, ...], torch.Size] = {}
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Copy the flags of sampled or finished rows, at the root and under ``"next"``."""
@@ -70,6 +71,7 @@ class GroupDone(Transform):
             group = as_tuple(key)[:-1]
             if group in self.groups and leaf is not None:
                 self._shapes[group] = torch.Size((*leaf.shape[:-1], 1))
+                self._members[group] = torch.Size(leaf.shape[spec.ndim : -1])
         return spec
 
     def transform_done_spec(self, spec: Composite) -> Composite:
@@ -96,7 +98,10 @@ class GroupDone(Transform):
             holder = batch.get(group, None)
             if holder is None:
                 continue
-            shape = (*holder.batch_size, 1)
+            members = holder.batch_size[batch.ndim :]
+            if not members:  # a group that an environment made of a plain dict has no sizes
+                members = self._members.get(group, members)
+            shape = (*batch.batch_size, *members, 1)
             for name in keys.DONE_KEYS:
                 flag = batch.get(name, None)
                 if flag is not None:

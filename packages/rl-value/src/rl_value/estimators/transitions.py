@@ -290,8 +290,8 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
     if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
         msg = (
             f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} behind the "
-            f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=), or give a "
-            "group without flags of its own those of the root: rl_transforms.GroupDone(group)."
+            f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=), or give "
+            "a group without flags of its own those of the root: rl_transforms.GroupDone(group)."
         )
         raise ValueError(msg)
 
