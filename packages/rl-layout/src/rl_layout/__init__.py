@@ -19,6 +19,7 @@ from rl_layout.segments.contradiction import (
     Comparison,
     compare_neighbours,
     contradictions,
+    is_observed,
     must_compare_observations,
 )
 from rl_layout.segments.end_kind import EndKind
@@ -46,6 +47,7 @@ __all__ = [
     "compare_neighbours",
     "contradictions",
     "draw_layout",
+    "is_observed",
     "join_trajectories",
     "keys",
     "must_compare_observations",

@@ -20,8 +20,8 @@ def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
     warnings.warn(
         f"MultiStepTransform: {short} of {is_short.numel()} rows of a call reach less than "
         f"{n_steps} steps ahead, and no marker ends them: the rows lack ('collector', 'traj_ids') "
-        "or ('collector', 'traj_step'), so they are not held back and reach only as far as this "
-        "call goes on. Store ids and steps, also where one row comes a call, or take slices and "
+        "or ('collector', 'traj_step'), and no other row's observation is, bit for bit, what they "
+        "say comes next. Store ids and steps, also where one row comes a call, or take slices and "
         "MultiStep on samples.",
         UserWarning,
         stacklevel=3,

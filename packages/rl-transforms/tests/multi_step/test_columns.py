@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,9 +112,40 @@ def test_rows_that_do_not_fit_are_refused():
         ahead.inv(batch[:, 4:].clone().set("observation", batch["observation"][:, 4:].double()))
 
 
-def test_without_ids_nothing_is_held_back():
-    batch = environments(3, 8, [5], KINDS).exclude(keys.TRAJ_IDS)
+def test_without_ids_and_next_observations_nothing_is_held_back():
+    batch = environments(3, 8, [5], KINDS).exclude(keys.TRAJ_IDS, ("next", "observation"))
     ahead = columns(3)
     with pytest.warns(UserWarning, match="of 24 rows of a call reach less than 3 steps"):
         same(ahead.inv(batch), multi_step(batch, 0.9, 3))
     assert ahead.held is None
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.sampled_from(["collector", keys.TRAJ_IDS, keys.TRAJ_STEP]),
+)
+def test_columns_without_ids_go_on_where_observations_are_equal(lengths, widths, n_steps, gone):
+    batch = environments(3, sum(widths), lengths, KINDS)
+    ahead, passed = columns(n_steps), []
+    for piece in batch.exclude(gone, "is_init").split(widths, 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of rows cut at the end
+            passed.append(ahead.inv(piece))
+        assert ahead.held is None or ahead.held.batch_size[-1] <= n_steps - 1
+    passed = [one.clone() for one in (*passed, ahead.flush()) if one is not None]
+    same(torch.cat(passed, 1), multi_step(batch, 0.9, n_steps).exclude(gone, "is_init"))
+
+
+def test_a_column_whose_observations_do_not_agree_is_cut():
+    batch = environments(3, 8, [9], [EndKind.CUT]).exclude("collector", "is_init")
+    second = batch[:, 4:].clone()
+    second["observation"][1, 0] += 1
+    ahead = columns(3)
+    ahead.inv(batch[:, :4])
+    with pytest.warns(UserWarning, match="2 of 12 rows of a call reach less than 3 steps"):
+        made = ahead.inv(second)
+    steps = made[keys.STEPS_TO_NEXT_OBS].squeeze(-1)
+    assert steps[:, :2].tolist() == [[3, 3], [2, 1], [3, 3]]

@@ -337,7 +337,15 @@ def _entry(batch: TensorDictBase, key: tuple[str, ...]) -> object:
 
 
 def is_observed(key: tuple[str, ...]) -> bool:
-    """Tell whether a name is that of an observation: no flag, reward, action, value or state."""
+    """Tell whether a name is that of an observation: no flag, reward, action, value or state.
+
+    Args:
+        key: a root key as a tuple of strings.
+
+    Example:
+        >>> is_observed(("agents", "observation")), is_observed(("agents", "done"))
+        (True, False)
+    """
     made = any("recurrent_state" in part or "hidden" in part for part in key)
     return not made and key[-1] not in _NO_OBSERVATIONS
 

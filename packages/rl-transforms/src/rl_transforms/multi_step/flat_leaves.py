@@ -16,6 +16,9 @@ from rl_layout.segments.markers import FIELDS, flat_marker
 from rl_layout.tensordict_fast import build, nest, tensors
 
 Path = tuple[str, ...]
+OWN_ID: Path = (keys.COLLECTOR, "_own_id")
+OWN_STEP: Path = (keys.COLLECTOR, "_own_step")
+"""Ids and steps given to rows that come without, which are never handed out; see `own_ids`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,10 @@ class FlatRows:
     def real(self) -> FlatRows:
         """The real rows, without the mask that tells them: ``[K]`` where there is padding."""
         mask, rows = self.leaves.get(keys.MASK), self
-        is_real = self.leaves[keys.TRAJ_IDS] != keys.PADDING_ID
+        ids = self.leaves.get(keys.TRAJ_IDS, self.leaves.get(OWN_ID))
+        if ids is None:
+            return self
+        is_real = ids != keys.PADDING_ID
         if mask is not None:
             is_real = is_real & mask
             there = {key: leaf for key, leaf in self.leaves.items() if key != keys.MASK}
@@ -98,7 +104,7 @@ class FlatRows:
 
     def index(self, numbers: np.ndarray[Any, Any]) -> Tensor:
         """Bring numbers of the host to where the leaves lie."""
-        made, here = torch.from_numpy(numbers), self.leaves[keys.TRAJ_IDS]
+        made, here = torch.from_numpy(numbers), next(iter(self.leaves.values()))
         return made.to(here.device) if here.is_cuda else made
 
     def take(self, rows: Tensor, shape: torch.Size | None = None) -> FlatRows:
@@ -124,10 +130,12 @@ class FlatRows:
                 joined[key] = torch.cat(pair, 1).reshape(-1, *tail)
         return replace(others, leaves=joined, shape=shape)
 
-    def batch(self) -> TensorDictBase:
-        """Put the leaves together again, as a batch."""
+    def batch(self, *, own: bool = False) -> TensorDictBase:
+        """Put the leaves together again, as a batch; ids of our own where `own` says so."""
         shaped = {}
         for key, leaf in self.leaves.items():
+            if key in (OWN_ID, OWN_STEP) and not own:
+                continue
             shape = (*self.shape, *self.tails[key])
             shaped[key] = leaf if leaf.shape == shape else leaf.reshape(shape)
         return build(nest(shaped), self.shape, device=self.device)

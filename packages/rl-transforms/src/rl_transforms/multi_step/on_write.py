@@ -18,10 +18,11 @@ from rl_transforms.multi_step.checks import (
     flat_reward,
     refuse_far_rows,
 )
-from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.horizon import Horizon
 from rl_transforms.multi_step.on_sample import multi_step
-from rl_transforms.multi_step.pending_steps import HeldColumns
+from rl_transforms.multi_step.own_ids import numbered, observed_pairs
+from rl_transforms.multi_step.pending_steps import NOBODY, HeldColumns
 from rl_transforms.multi_step.trajectory_order import Array, Arrivals, calls_waited
 from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
@@ -40,13 +41,17 @@ _NOTHING = Pending(None, np.zeros(0, dtype=np.int64))
 class MultiStepTransform(Transform):
     """Makes rows reach n steps ahead while they are stored, put together by ids and steps.
 
-    Rows without ids or steps are never held back: they reach only as far as the call that brought
-    them, so that rows added one by one keep their single step. A warning says so once.
-
     A row is passed on when the rows that it reaches have come, or its trajectory has ended; until
     then it is held back, with at most n - 1 rows of each open trajectory. Rows are put together by
     ``("collector", "traj_ids")`` and ``"traj_step"``, so any number of producers may write in any
     order. What is passed on keeps the order in which it came, is flat and has no padding.
+
+    Rows without ids or steps are put together by their observations: neighbours of one call unless
+    these contradict it, and rows of two calls where ``("next", observation)`` of the earlier one
+    and the observation of the later one are equal bit for bit, as in a loop that adds one row, or
+    one row of every environment, a call. Where two rows that wait say the same comes next, none is
+    continued. Without a next observation they reach only as far as the call that brought them. A
+    warning says once where rows without ids reach less far than asked for.
 
     A trajectory that has not gone on in `patience` calls of its producer is taken for cut.
     Otherwise the rows of one that was given up, as by a reset ahead of its end, would wait for
@@ -138,21 +143,30 @@ class MultiStepTransform(Transform):
             made = self._by_column(rows, self._columns)
             return made if made is None or time is None else made.transpose(time, -1)
         fresh = FlatRows.of(batch)
-        if not _has_ids(fresh):
-            return self._of_call(batch)
         held = self._pending.rows
         if held is None:
             self._check(batch, fresh)
+        has_ids = _has_ids(fresh)
+        if not has_ids:
+            if not observed_pairs(fresh):
+                return self._of_call(batch)
+            fresh = numbered(batch, fresh, _own(held), columns=False)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
-        return self._passed(fresh if held is None else held.followed_by(fresh))
+        made = self._passed(fresh if held is None else held.followed_by(fresh))
+        return made if has_ids else self._warned_of(made)
+
+    def _warned_of(self, made: TensorDictBase | None) -> TensorDictBase | None:
+        """The same rows, once their warning is said if they reach less far than asked for."""
+        if made is not None and not self._warned:
+            self._warned = warn_of_ended_calls(made, self.n_steps)
+        return made
 
     def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
-        """Rows that reach as far as their call does: without ids none is held back."""
+        """Rows that reach as far as their call does: nothing tells which row goes on from which."""
         made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
-        if not self._warned:
-            self._warned = warn_of_ended_calls(made, self.n_steps)
+        self._warned_of(made)
         return made
 
     def flush(self) -> TensorDictBase | None:
@@ -208,16 +222,20 @@ class MultiStepTransform(Transform):
     def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
         """The n-step rows of all but the last steps of every environment, which are held."""
         fresh = FlatRows.of(batch)
-        if not _has_ids(fresh):
-            return self._of_call(batch)
         if not columns.blocks:
             self._check(batch, fresh)
+        has_ids = _has_ids(fresh)
+        if not has_ids:
+            if not observed_pairs(fresh):
+                return self._of_call(batch)
+            columns.require_alike(fresh)
+            fresh = numbered(batch, fresh, columns.blocks.get(NOBODY), columns=True)
         who, rows = columns.joined(fresh)
         made = self._far(rows, self.n_steps - 1)
         columns.keep(who, rows, self.n_steps - 1)
         if made is not None and batch._has_names():
             made.names = batch.names
-        return made
+        return made if has_ids else self._warned_of(made)
 
     def _far(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
         """The n-step rows of ``[*B, T]`` but for the last steps, None without any."""
@@ -243,10 +261,10 @@ class MultiStepTransform(Transform):
         """Return what is held back, as `state_dict` wants it."""
         if self._columns is not None:
             return {"columns": self._columns.state()}
-        held = self.held
+        held = self._pending.rows
         if held is None:
             return {"held": None, "waited": []}
-        return {"held": held.to_dict(), "waited": self._pending.waited.tolist()}
+        return {"held": held.batch(own=True).to_dict(), "waited": self._pending.waited.tolist()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Hold back what `get_extra_state` returned."""
@@ -259,6 +277,11 @@ class MultiStepTransform(Transform):
         waited, held = np.array(state["waited"], dtype=np.int64), state["held"]
         rows = None if held is None else FlatRows.of(TensorDict(held, [len(waited)]))
         self._pending = Pending(rows, waited)
+
+
+def _own(held: FlatRows | None) -> FlatRows | None:
+    """Held rows that were numbered here; those with ids of their own are continued by no others."""
+    return held if held is not None and OWN_ID in held.leaves else None
 
 
 def _has_ids(rows: FlatRows) -> bool:

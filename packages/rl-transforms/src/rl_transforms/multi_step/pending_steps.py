@@ -10,10 +10,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_layout import keys
-from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT
 
 Producer = tuple[int, ...]
+NOBODY: Producer = ()  # whose rows have no ids
 
 
 class HeldColumns:
@@ -45,7 +46,9 @@ class HeldColumns:
                 shapes, dtypes or the number of environments from those held back.
         """
         fresh = self._checked(fresh)
-        who = _producer(fresh.leaves[keys.TRAJ_IDS].reshape(-1, fresh.shape[-1]))
+        who = NOBODY
+        if OWN_ID not in fresh.leaves:
+            who = _producer(fresh.leaves[keys.TRAJ_IDS].reshape(-1, fresh.shape[-1]))
         before = self.blocks.get(who)
         return who, fresh if before is None else before.followed_by(fresh)
 
@@ -75,7 +78,7 @@ class HeldColumns:
         return {
             str(place): {
                 "producer": list(who),
-                "rows": block.batch().to_dict(),
+                "rows": block.batch(own=True).to_dict(),
                 "shape": list(block.shape),
             }
             for place, (who, block) in enumerate(self.blocks.items())
@@ -88,13 +91,23 @@ class HeldColumns:
             for one in state.values()
         }
 
-    def _checked(self, fresh: FlatRows) -> FlatRows:
+    def require_alike(self, fresh: FlatRows) -> None:
+        """Refuse rows that do not lie as those held back do.
+
+        Raises:
+            ValueError: they have no dimension but time, or another number of environments.
+        """
         if len(fresh.shape) < 2:
             msg = (
                 f"expected [*B, T], one row for each environment: got {list(fresh.shape)}. "
                 "Flat rows need columns=False."
             )
             raise ValueError(msg)
+        for block in self.blocks.values():
+            block.check_environments(fresh)
+
+    def _checked(self, fresh: FlatRows) -> FlatRows:
+        self.require_alike(fresh)
         real = fresh.real()
         if len(real) != len(fresh):
             msg = (
@@ -102,8 +115,6 @@ class HeldColumns:
                 "among columns of environments: use columns=False."
             )
             raise ValueError(msg)
-        for block in self.blocks.values():
-            block.check_environments(fresh)
         return real
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
+from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
 
 Array: TypeAlias = np.ndarray[Any, Any]
 FLAGS: tuple[tuple[str, ...], ...] = (
@@ -109,10 +110,37 @@ def calls_waited(stand: Arrivals, waited: Array) -> Array:
     return found
 
 
+def cuts_before(rows: FlatRows) -> Array:
+    """Rows of one call that the row before them does not continue to, by any marker: bool ``[N]``.
+
+    Args:
+        rows: with or without ids and steps.
+    """
+    count, found = len(rows), {}
+    for key in (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS):
+        if key in rows.leaves:
+            found[key] = rows.leaves[key].cpu().numpy().reshape(-1)
+    cut = np.ones(count, dtype=bool)
+    cut[1:] = False
+    if keys.TRAJ_IDS in found:
+        cut[1:] |= found[keys.TRAJ_IDS][1:] != found[keys.TRAJ_IDS][:-1]
+    if keys.TRAJ_STEP in found:
+        cut[1:] |= found[keys.TRAJ_STEP][1:] != found[keys.TRAJ_STEP][:-1] + 1
+    if keys.MASK in found:
+        cut[1:] |= ~(found[keys.MASK][1:] & found[keys.MASK][:-1])
+    if FLAGS[0] in found:
+        cut[1:] |= found[FLAGS[0]][1:]
+    for key in FLAGS[1:]:
+        if key in found:
+            cut[1:] |= found[key][:-1]
+    return cut
+
+
 def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Array, Array]:
     """Ids, steps, first steps and boundaries ``[N]``, in host memory of their own."""
-    ids, count = rows[keys.TRAJ_IDS], len(rows[keys.TRAJ_IDS])
-    numbers = torch.cat([ids, rows[keys.TRAJ_STEP]]).cpu().numpy()
+    id_key, step_key = (OWN_ID, OWN_STEP) if OWN_ID in rows else (keys.TRAJ_IDS, keys.TRAJ_STEP)
+    ids, count = rows[id_key], len(rows[id_key])
+    numbers = torch.cat([ids, rows[step_key]]).cpu().numpy()
     flags = [rows[key] for key in FLAGS if key in rows]
     if not flags:
         no = np.zeros(count, dtype=bool)
