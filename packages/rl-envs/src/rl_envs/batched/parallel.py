@@ -24,10 +24,10 @@ from rl_envs.batched.shared_step_buffers import RESET, Exchange, schema_of
 from rl_envs.batched.worker_env import EnvServant, EnvTraits
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
+from rl_envs.env.interface import Binding
 from rl_envs.env.specs import has_form, leaves_of
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts.arrays import Array, Rows
-from rl_envs.rollouts.binding import Binding
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_slabs import Slab

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from rl_envs.env.interface import Environment
 from rl_envs.env.specs import Leaves, has_fixed_form
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
-
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
 
 Key = tuple[str, ...]
 
@@ -60,7 +58,7 @@ class Exchange:
                 part[field.path[1:]] = column
 
 
-def schema_of(env: EnvBase) -> RowSchema | None:
+def schema_of(env: Environment) -> RowSchema | None:
     """What one row of a batch of environments holds.
 
     Args:

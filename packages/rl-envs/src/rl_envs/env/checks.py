@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_envs.env.arguments import check_kind
 from rl_envs.env.device_sync import may_wait
 from rl_envs.env.done import Prefix, complete_done
+from rl_envs.env.interface import Environment
 from rl_envs.env.partial_reset import fitted
 from rl_envs.env.specs import Leaves, leaves_of, matches
 from rl_envs.rollouts.arrays import Array
@@ -21,11 +22,8 @@ from rl_layout import keys
 from rl_specs import Bounded, Categorical, NonTensor, OneHot, StackedComposite, TensorSpec
 from rl_transforms import StepCounter, Transform
 
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
 
-
-def check_open(env: EnvBase) -> None:
+def check_open(env: Environment) -> None:
     """Refuse a closed environment.
 
     Args:
@@ -43,7 +41,7 @@ def check_open(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
-def check_root(env: EnvBase, root: Any) -> None:
+def check_root(env: Environment, root: Any) -> None:
     """Raise where something is no root of an environment, None included."""
     if root is None:
         msg = "expected a tensordict, as reset returns it: got None."
@@ -51,7 +49,7 @@ def check_root(env: EnvBase, root: Any) -> None:
     check_batch(env, root)
 
 
-def check_started(env: EnvBase) -> None:
+def check_started(env: Environment) -> None:
     """Refuse an environment that was never reset.
 
     Args:
@@ -71,7 +69,7 @@ def check_started(env: EnvBase) -> None:
         raise RuntimeError(msg)
 
 
-def check_step(env: EnvBase, root: TensorDictBase) -> None:
+def check_step(env: Environment, root: TensorDictBase) -> None:
     """Refuse what no step can be taken from.
 
     Args:
@@ -97,7 +95,7 @@ def check_step(env: EnvBase, root: TensorDictBase) -> None:
 
 
 @contextmanager
-def loading(env: EnvBase, state: Mapping[str, Any]) -> Iterator[None]:
+def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
     """Refuse what no environment like this one has saved, and undo what fails in the middle.
 
     Args:
@@ -135,7 +133,7 @@ def loading(env: EnvBase, state: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-def check_start(env: EnvBase, root: TensorDictBase | None) -> None:
+def check_start(env: Environment, root: TensorDictBase | None) -> None:
     """Refuse a rollout without a reset that has nothing to go on from.
 
     Args:
@@ -172,7 +170,7 @@ def check_start(env: EnvBase, root: TensorDictBase | None) -> None:
         raise RuntimeError(msg)
 
 
-def check_masks(env: EnvBase) -> None:
+def check_masks(env: Environment) -> None:
     """Refuse an environment that cannot reset single rows, where others rely on that.
 
     Args:
@@ -238,7 +236,7 @@ def check_ends(over: Array, truly: Array) -> None:
         raise RuntimeError(msg)
 
 
-def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
+def check_batch(env: Environment, tensordict: TensorDictBase | None) -> None:
     """Refuse a tensordict of another batch size.
 
     Args:
@@ -269,7 +267,7 @@ def check_batch(env: EnvBase, tensordict: TensorDictBase | None) -> None:
         raise ValueError(msg)
 
 
-def check_returned(env: EnvBase, returned: Any, what: str) -> TensorDictBase:
+def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase:
     """Raise unless `_reset` or `_step` returned a tensordict of the environment's batch size."""
     name = f"{type(env).__name__}._{what}"
     if not isinstance(returned, TensorDictBase):
@@ -286,7 +284,7 @@ def check_returned(env: EnvBase, returned: Any, what: str) -> TensorDictBase:
     return returned
 
 
-def fitted_action(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
+def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
     """Cast actions to the dtype of their specs where that is exact, and refuse others.
 
     Args:
@@ -536,7 +534,7 @@ def _range(value: Tensor) -> str:
     return f"values from {value.min().item()} to {value.max().item()}"
 
 
-def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:
+def fit_columns(env: Environment, after: TensorDictBase, lead: torch.Size) -> None:
     """Give rewards and done flags their last dimension of size 1, in place.
 
     Args:
@@ -567,7 +565,7 @@ def fit_columns(env: EnvBase, after: TensorDictBase, lead: torch.Size) -> None:
 
 
 def checked_reset(
-    env: EnvBase, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
+    env: Environment, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
 ) -> TensorDictBase:
     """Check what a reset returned, and complete its done flags, in place.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rl_envs.env.row_arguments import METHODS, explained
@@ -15,6 +16,9 @@ class EnvType(type):
         >>> type(CountingEnv)
         <class 'rl_envs.env.metaclass.EnvType'>
     """
+
+    wire: Callable[[Any, Any], Any]
+    """Wires an environment to a policy; `rl_envs.transformed.wire_policy` sets it."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         """Make a class whose methods on numpy rows name the arguments that they fail on."""
@@ -33,10 +37,4 @@ class EnvType(type):
             The environment, inside a `TransformedEnv` where the policy needed something.
         """
         env = super().__call__(*args, **kwargs)
-        if policy is None:
-            return env
-        from rl_envs.transformed.wire_policy import (
-            wire_policy,  # needs the class that this type makes
-        )
-
-        return wire_policy(env, policy)
+        return env if policy is None else EnvType.wire(env, policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
-
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
+from rl_envs.env.interface import Environment
 
 
 class Rendered:
@@ -85,7 +83,7 @@ class FrameRecorder:
         self._frames: list[Tensor] = []
         self._time = 0
 
-    def __call__(self, env: EnvBase, step: TensorDictBase) -> None:
+    def __call__(self, env: Environment, step: TensorDictBase) -> None:
         """Keep one more frame.
 
         Args:

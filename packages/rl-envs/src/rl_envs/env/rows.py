@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explained
 from rl_envs.rollouts.arrays import Array, Rows
-from rl_envs.rollouts.binding import Binding, RowBinding
+from rl_envs.rollouts.binding import RowBinding
 from rl_envs.rollouts.surplus import Leftover
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_transforms import Compose
-
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
 
 
 class EnvRows:
@@ -47,7 +45,7 @@ class EnvRows:
     reached: TensorDictBase | None = None
 
     @explained
-    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
         """Tell what must run at every step from what can be computed on finished rows.
 
         Args:
@@ -65,7 +63,7 @@ class EnvRows:
             >>> type(env).__name__, len(finishing)
             ('CountingEnv', 1)
         """
-        return cast("EnvBase", self), Compose()
+        return cast("Environment", self), Compose()
 
     @explained
     def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
@@ -86,7 +84,7 @@ class EnvRows:
             >>> rows["observation",].tolist()
             [0.0]
         """
-        reset_into(cast("EnvBase", self), rows, mask)
+        reset_into(cast("Environment", self), rows, mask)
 
     @explained
     def step_into(self, root: Rows, after: Rows) -> None:
@@ -110,7 +108,7 @@ class EnvRows:
             >>> after["reward",].tolist()
             [1.0]
         """
-        step_into(cast("EnvBase", self), root, after)
+        step_into(cast("Environment", self), root, after)
 
     @explained
     def bind(self, root: Rows, after: Rows) -> Binding:
@@ -131,10 +129,10 @@ class EnvRows:
             >>> root["observation",].flatten().tolist()
             [0.0, 9.0, 9.0, 9.0]
         """
-        return RowBinding(cast("EnvBase", self), root, after)
+        return RowBinding(cast("Environment", self), root, after)
 
 
-def reset_into(env: EnvBase, rows: Rows, mask: Array | None) -> None:
+def reset_into(env: Environment, rows: Rows, mask: Array | None) -> None:
     """Reset an environment through a tensordict, and write the root into rows.
 
     Args:
@@ -157,7 +155,7 @@ def reset_into(env: EnvBase, rows: Rows, mask: Array | None) -> None:
     write(rows, env.reset(root))
 
 
-def step_into(env: EnvBase, root: Rows, after: Rows) -> None:
+def step_into(env: Environment, root: Rows, after: Rows) -> None:
     """Step an environment through a tensordict, and write what comes into rows.
 
     Args:

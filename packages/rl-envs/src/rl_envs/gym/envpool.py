@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from tensordict import TensorDictBase
+from torch import Tensor
 
-from rl_envs.gym import envpool_rollout
+from rl_envs.env import checks
+from rl_envs.env.specs import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
+from rl_envs.gym.spaces.tree import assembled, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.arrays import Array
+from rl_envs.rollouts.columns import Columns, Key
+from rl_envs.rollouts.in_place_loop import check_rows, truncate_last
+from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
+from rl_envs.rollouts.surplus import Leftover
 from rl_envs.rollouts.tensordict_loop import Request
+from rl_layout import keys
 
 
 class EnvPoolEnv(GymVectorEnv):
@@ -93,7 +103,7 @@ class EnvPoolEnv(GymVectorEnv):
     def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
         breaks = request.break_when_any_done or request.break_when_all_done
         if self.is_async and root is None and not breaks and request.callback is None:
-            return envpool_rollout.play(self, request)
+            return play_ready(self, request)
         return super()._played(request, root)
 
 
@@ -188,3 +198,213 @@ def _joined(parts: list[Any], order: Array) -> Any:
     if isinstance(first, tuple):
         return tuple(_joined(list(each), order) for each in zip(*parts, strict=True))
     return np.concatenate(parts)[order]
+
+
+def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
+    """Play until every row has its steps.
+
+    Args:
+        env: a pool that hands out some rows at a time.
+        request: what to play; it breaks nowhere.
+
+    Returns:
+        The steps `[num_envs, T]`.
+
+    Raises:
+        KeyError: the policy reads a key that the environment lacks, or writes no action.
+        TypeError: an action has another dtype than its spec.
+        ValueError: an action has another shape than its spec, a value lies outside its spec, or
+            the policy has a state.
+
+    Example:
+        >>> play_ready(env, Request(50, break_when_any_done=False)).shape  # doctest: +SKIP
+        torch.Size([8, 50])
+    """
+    plan = None if request.policy is None else policy_plan(request.policy)
+    rollout = PoolRollout(env, request.max_steps, plan)
+    leftover, env.leftover = env.leftover, None  # lost where the policy fails
+    if request.goes_on and leftover is not None:
+        rollout.resume(leftover)
+    else:
+        rollout.start()
+    batch = rollout.play()
+    env.leftover = rollout.leftover()
+    if env.check_values:
+        check_rows(env, batch)
+    if request.set_truncated:
+        truncate_last(batch, 1)
+    return batch
+
+
+class PoolRollout:
+    """One rollout under way; each row stands at a column of its own.
+
+    As many rows as the pool waits for are sent at a time, so that nothing is under way at the end.
+
+    Args:
+        env: the pool.
+        num_steps: T.
+        plan: of the policy; random actions where None.
+
+    Attributes:
+        columns: the batch, as far as it is played.
+        at: int64 `[num_envs]`, the column of each row: what it has stepped to.
+
+    Example:
+        >>> PoolRollout(env, 50).columns.num_steps  # doctest: +SKIP
+        59
+    """
+
+    def __init__(self, env: EnvPoolEnv, num_steps: int, plan: PolicyPlan | None = None) -> None:
+        self.env, self.num_steps, self.plan = env, num_steps, plan
+        self.columns = Columns(env.batch_size, num_steps + num_steps // 8 + 3)
+        self._shown = [*env._observation_leaves, *env._done_leaves]
+        self.columns.add_leaves([*self._shown, *env._action_leaves])
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
+        self.at = np.zeros(env.num_envs, np.int64)
+        self._written = {key for key, _ in env._action_leaves}
+        self._is_checked = False
+        self._read = [key for key, _ in self._shown]
+        if plan is not None and plan.in_keys is not None:
+            plan.check_reads(self._read)
+            self._read = plan.in_keys
+
+    def start(self) -> None:
+        """Reset every row and write the first roots."""
+        arrays = self.columns.arrays
+        self.env.reset_into({key: arrays[key][:, 0] for key, _ in self._shown})
+
+    def resume(self, leftover: Leftover) -> None:
+        """Begin with what the rollout before has left over.
+
+        Args:
+            leftover: of it.
+
+        Raises:
+            ValueError: it was played by a policy that writes other entries.
+        """
+        mask = leftover.columns[keys.MASK].numpy()
+        if mask.any() and not self._written <= leftover.written:
+            msg = "steps of another policy are left over: reset first, or go on with that policy."
+            raise ValueError(msg)
+        self.at[:] = mask[:, :-1].sum(1)
+        self._make_room(int(self.at.max()))
+        for key, leaf in leftover.columns.items():
+            if key == keys.MASK:
+                continue
+            if key not in self.columns.tensors:
+                self.columns.add(key, leaf.shape[2:], leaf.dtype)
+            for row, steps in enumerate(mask[:, :-1]):
+                kept = leaf[row][[*np.flatnonzero(steps), -1]]
+                self.columns.tensors[key][row, : len(kept)] = kept
+
+    def play(self) -> TensorDictBase:
+        """Play until every row has T steps.
+
+        Returns:
+            The batch `[num_envs, T]`.
+        """
+        idle = np.ones(self.env.num_envs, bool)
+        while True:
+            behind = self.at < self.num_steps
+            self._send(idle, behind)
+            if idle.all():
+                return self.columns.batch(self.num_steps)
+            rows, result = self.env.env.unwrapped.receive()
+            self._receive(rows, result)
+            idle[rows] = True
+
+    def leftover(self) -> Leftover:
+        """What rows have played beyond the batch, and the roots behind."""
+        beyond = self.at - self.num_steps
+        num_kept = int(beyond.max())
+        # the last column is the root of every row, so its steps end right before it
+        places = self.at[:, None] - np.arange(num_kept, -1, -1)
+        mask = places >= self.num_steps
+        mask[:, -1] = False
+        rows, columns = torch.arange(len(places))[:, None], torch.from_numpy(places)
+        kept = {key: leaf[rows, columns] for key, leaf in self.columns.tensors.items()}
+        kept[keys.MASK] = torch.from_numpy(mask)
+        return Leftover(kept, set(self._written))
+
+    def _send(self, idle: Array, behind: Array) -> None:
+        """Send rows that need steps, in groups of what the pool waits for, in place of `idle`."""
+        size = self.env.wait_for
+        ready = np.flatnonzero(idle & behind)
+        groups = [ready[i : i + size] for i in range(0, len(ready) - size + 1, size)]
+        if not groups and len(ready) and idle.all():  # nothing comes back unless a group is full
+            ahead = np.flatnonzero(idle & ~behind)
+            ahead = ahead[np.argsort(self.at[ahead], kind="stable")]
+            groups = [np.concatenate([ready, ahead])[:size]]
+        for rows in groups:
+            self._act(rows[~self.env._over[rows]])
+            self._take(rows)
+            idle[rows] = False
+
+    def _act(self, rows: Array) -> None:
+        """Choose actions for some rows."""
+        if not len(rows):
+            return
+        size = torch.Size([len(rows)])
+        if self.plan is None:
+            drawn = self.env.single_action_spec.rand((len(rows),))
+            made: dict[Key, Tensor] = dict(keys.leaves(drawn))
+        else:
+            made = self.plan(self._roots(rows, self._read), size)
+        if not self._is_checked:
+            self._check(made, size)
+        for key, value in made.items():
+            self.columns.arrays[key][rows, self.at[rows]] = value.numpy()
+
+    def _roots(self, rows: Array, names: Iterable[Key]) -> dict[Key, Tensor]:
+        arrays, at = self.columns.arrays, self.at[rows]
+        return {key: torch.from_numpy(np.asarray(arrays[key][rows, at])) for key in names}
+
+    def _check(self, made: dict[Key, Tensor], size: torch.Size) -> None:
+        """Check what the policy writes, once, and make columns for it."""
+        nexts = [keys.as_key(key) for key in made if key[0] == keys.NEXT]
+        if nexts:
+            msg = (
+                f"the policy carries {nexts} on, but a pool that hands out some rows at a time "
+                f"keeps no states: leave out wait_for."
+            )
+            raise ValueError(msg)
+        for key, spec in leaves_of(self.env.single_action_spec):
+            if key not in made:
+                names = [keys.as_key(name) for name in made]
+                msg = f"the action {keys.as_key(key)!r} is missing: the policy wrote {names}."
+                raise KeyError(msg)
+            checks.check_form(key, spec, made[key], size, "action")
+        for key, value in made.items():
+            if key not in self.columns.tensors:
+                self.columns.add(key, value.shape[1:], value.dtype)
+        self._written = set(made)
+        self._is_checked = True
+
+    def _take(self, rows: Array) -> None:
+        arrays, at = self.columns.arrays, self.at[rows]
+        values = (read(arrays[key][rows, at]) for key, read in self.env._readers)
+        space = self.env.env.single_action_space
+        self.env.env.unwrapped.send(assembled(space, values), rows)
+
+    def _receive(self, rows: Array, result: Any) -> None:
+        """Write what came: steps, and first roots of rows that were over."""
+        observation, reward, terminated, truncated, _ = result
+        began = self.env._over[rows]
+        self._make_room(int(self.at[rows].max()) + 1)
+        stepped, at = rows[~began], self.at[rows[~began]]
+        arrays, over = self.columns.arrays, terminated | truncated
+        values = (reward, terminated, truncated, over)
+        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
+            arrays[keys.NEXT, name][stepped, at, 0] = value[~began]
+        self.at[stepped] += 1
+        for key, path, write in self.env._writers:
+            seen = np.empty((len(rows), *arrays[key].shape[2:]), arrays[key].dtype)
+            write(seen, value_at(observation, path))
+            arrays[(keys.NEXT, *key)][stepped, at] = seen[~began]
+            arrays[key][rows, self.at[rows]] = seen
+        self.env._over[rows] = over & ~began
+
+    def _make_room(self, last: int) -> None:
+        if last + 1 >= self.columns.num_steps:
+            self.columns.grow(last + last // 4 + 8)

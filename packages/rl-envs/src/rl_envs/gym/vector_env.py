@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
 from rl_envs.env.env import EnvBase
+from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.env.seeds import next_seed
 from rl_envs.gym.info import InfoKeys, ShowVectorInfo
@@ -22,7 +23,7 @@ from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, valu
 from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_envs.rollouts.arrays import Array, Rows
-from rl_envs.rollouts.binding import Binding, RowBinding
+from rl_envs.rollouts.binding import RowBinding
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from rl_envs.env.interface import Environment
 from rl_envs.rollouts.arrays import Array, Rows
-
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
-
-
-class Binding(Protocol):
-    """An environment bound to the columns of a batch `[*B, T, ...]`, root and `"next"`.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> isinstance(CountingEnv().bind({}, {}), RowBinding)
-        True
-    """
-
-    def start(self) -> None:
-        """Reset every row and write column 0 of the root."""
-
-    def step(self, t: int) -> bool:
-        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
-
-    def advance(self, t: int) -> None:
-        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
-
-    def receive(self, names: set[tuple[str, ...]]) -> None:
-        """Say which entries of `"next"` the policy writes before each step."""
 
 
 class RowBinding:
@@ -56,7 +32,7 @@ class RowBinding:
         [0.0, 1.0, 0.0]
     """
 
-    def __init__(self, env: EnvBase, root: Rows, after: Rows) -> None:
+    def __init__(self, env: Environment, root: Rows, after: Rows) -> None:
         self.env, self.root, self.after = env, root, after
         self._before: tuple[Any, ...] = (slice(None),) * len(env.batch_size)
         inputs = (*env._action_leaves, *env._observation_leaves, *env._state_leaves)

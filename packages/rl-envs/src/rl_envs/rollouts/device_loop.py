@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDictBase
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from rl_envs.env import checks
 from rl_envs.env.done import RESET, completed
+from rl_envs.env.interface import Environment
 from rl_envs.env.partial_reset import fitted
 from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
@@ -20,13 +20,10 @@ from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
-
 Leaves = dict[Key, Tensor]
 
 
-def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> bool:
+def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
     """Tell whether a rollout can keep tensors by key, and make its batch at the end.
 
     Args:
@@ -55,7 +52,7 @@ def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None)
     return holds_only_shown(env, root)
 
 
-def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
+def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
     """Play steps, and stack them once.
 
     Args:
@@ -95,11 +92,11 @@ def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> 
     return batch
 
 
-def _shown(env: EnvBase) -> list[Key]:
+def _shown(env: Environment) -> list[Key]:
     return [key for key, _ in (*env._observation_leaves, *env._done_leaves)]
 
 
-def _acting(env: EnvBase, request: Request) -> Callable[[Leaves], Leaves]:
+def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
     """What gives the actions of a step, checked at the first one."""
     if request.policy is None:
         return lambda _: dict(keys.leaves(env.full_action_spec.rand()))
@@ -108,7 +105,7 @@ def _acting(env: EnvBase, request: Request) -> Callable[[Leaves], Leaves]:
     return partial(_planned, env, plan, [])
 
 
-def _planned(env: EnvBase, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
+def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
     made = plan(values, env.batch_size)
     if not checked:
         checks.fitted_action(env, build(nest(made), env.batch_size))
@@ -119,7 +116,7 @@ def _planned(env: EnvBase, plan: PolicyPlan, checked: list[bool], values: Leaves
     return made
 
 
-def _step(env: EnvBase, given: Leaves, *, is_first: bool) -> Leaves:
+def _step(env: Environment, given: Leaves, *, is_first: bool) -> Leaves:
     raw = checks.check_returned(env, env._step(build(nest(given), env.batch_size)), "step")
     if is_first:  # where all forms are checked
         return {key: leaf for key, leaf in keys.leaves(env._stepped(raw)) if _is_known(env, key)}
@@ -130,16 +127,16 @@ def _step(env: EnvBase, given: Leaves, *, is_first: bool) -> Leaves:
     return found | rewards | {(name,): flag for name, flag in names}
 
 
-def _is_known(env: EnvBase, key: Key) -> bool:
+def _is_known(env: Environment, key: Key) -> bool:
     return any(key == known for known, _ in env._after_leaves)
 
 
-def _column(env: EnvBase, leaf: Tensor) -> Tensor:
+def _column(env: Environment, leaf: Tensor) -> Tensor:
     """A reward or a flag with its last dimension of size 1."""
     return leaf.unsqueeze(-1) if leaf is not None and leaf.shape == env.batch_size else leaf
 
 
-def _next_root(env: EnvBase, after: Leaves, *, is_first: bool) -> Leaves:
+def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
     """Reset the rows that are over, whether or not there are any."""
     mask = after[keys.DONE,]
     root = {key: after[key] for key in _shown(env)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
+from rl_envs.env.interface import Binding, Environment
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.deferred_transforms import can_go_on, finish
 from rl_envs.rollouts.plan_binding import bind_plan
@@ -22,14 +22,10 @@ from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
-    from rl_envs.rollouts.binding import Binding
-
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 
 
-def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> bool:
+def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
     """Tell whether a rollout can write its batch in place.
 
     Args:
@@ -50,7 +46,7 @@ def can_play(env: EnvBase, request: Request, root: TensorDictBase | None = None)
     return env.native_rows and request.callback is None and holds_only_shown(env, root)
 
 
-def holds_only_shown(env: EnvBase, root: TensorDictBase | None) -> bool:
+def holds_only_shown(env: Environment, root: TensorDictBase | None) -> bool:
     """Whether a root holds what a reset writes, and nothing that would be lost."""
     if root is None:
         return True
@@ -62,7 +58,7 @@ def holds_only_shown(env: EnvBase, root: TensorDictBase | None) -> bool:
     )
 
 
-def play(env: EnvBase, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
+def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
     """Play steps in place, and finish the batch.
 
     Args:
@@ -128,7 +124,7 @@ class RowRollout:
         torch.Size([3])
     """
 
-    def __init__(self, env: EnvBase, request: Request, plan: PolicyPlan | None = None) -> None:
+    def __init__(self, env: Environment, request: Request, plan: PolicyPlan | None = None) -> None:
         self.env, self.request, self.plan = env, request, plan
         self.leftover: Leftover | None = None
         self._is_ragged = env.resets_by_stepping
@@ -371,7 +367,7 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
     return build(nest(kept), sizes, [None, keys.TIME])
 
 
-def check_rows(env: EnvBase, batch: TensorDictBase) -> None:
+def check_rows(env: Environment, batch: TensorDictBase) -> None:
     """Refuse values outside their specs, all steps of a leaf at once."""
     rows = len(env.batch_size)
     for key, spec in env._after_leaves:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl_envs.env.done import Prefix, ends
+from rl_envs.env.interface import Environment
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts.policy_plan import PolicyPlan
 from rl_layout import keys, refuse_shared_states
-
-if TYPE_CHECKING:
-    from rl_envs.env.env import EnvBase
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Request:
             raise ValueError(msg)
 
 
-def play(env: EnvBase, root: TensorDictBase, request: Request) -> TensorDictBase:
+def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDictBase:
     """Play steps through tensordicts.
 
     Args:

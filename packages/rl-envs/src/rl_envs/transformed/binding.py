@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,14 +11,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
+from rl_envs.env.interface import Environment
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_layout import keys
 from rl_layout.tensordict_fast import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
 from rl_transforms.numpy_steps import ArrayChain, At, Cell, bind_steps
-
-if TYPE_CHECKING:
-    from rl_envs.transformed.transformed_env import TransformedEnv
 
 Key = tuple[str, ...]
 PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
@@ -59,6 +57,18 @@ def pass_step(
     return after
 
 
+class Transformed(Environment, Protocol):
+    """What a binding needs of a `TransformedEnv`."""
+
+    @property
+    def inner(self) -> Environment:
+        """The environment inside."""
+
+    @property
+    def outer(self) -> Compose:
+        """The transforms around it."""
+
+
 class TransformedBinding:
     """A `TransformedEnv` bound to the columns of a batch.
 
@@ -80,8 +90,8 @@ class TransformedBinding:
         [0, 1, 2]
     """
 
-    def __init__(self, env: TransformedEnv, root: Rows, after: Rows) -> None:
-        self.env, self.base = env, env._inner
+    def __init__(self, env: Transformed, root: Rows, after: Rows) -> None:
+        self.env, self.base = env, env.inner
         self._rows = env.batch_size
         self._time = len(self._rows)
         self._given: set[Key] = set()  # what the policy writes under "next"
@@ -100,7 +110,7 @@ class TransformedBinding:
             "root": {**self._out["root"], **_tensors(self._raw_root)},
             "after": {**self._out["after"], **_tensors(self._raw_after)},
         }
-        self._inverts = any(one.in_keys_inv for one in env._outer) or any(
+        self._inverts = any(one.in_keys_inv for one in env.outer) or any(
             self._actions[key] is not root.get(key) for key in self._actions
         )
         self._carried = [
@@ -139,7 +149,7 @@ class TransformedBinding:
 
     def _passive_columns(self) -> dict[Key, Array] | None:
         """What steps carry on, where no transform does more than that between two resets."""
-        members = list(self.env._outer)
+        members = list(self.env.outer)
         if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
             return None
         names = [
@@ -164,7 +174,7 @@ class TransformedBinding:
         """Reset the environment inside, and write column 0 of the root."""
         self._binding.start()
         raw = self._at(self._raw["root"], 0, self._raw_root)
-        fresh = self.env._outer.reset(raw)
+        fresh = self.env.outer.reset(raw)
         self._write(self._root, fresh, raw, 0, None)
         self.env._is_started = True
 
@@ -200,7 +210,7 @@ class TransformedBinding:
         truly = None if self._real is None else self._kept(self._real, t)
         raw = self._at(self._raw["after"], t, self._results)
         given = self._at(self._out["after"], t, self._given) if self._given else None
-        after = pass_step(self.env._outer, root, raw, given)
+        after = pass_step(self.env.outer, root, raw, given)
         self._write(self._after, after, raw, t, None)
         return self._is_over(t, truly)
 
@@ -214,13 +224,13 @@ class TransformedBinding:
         """Let the steps of the transforms be calls on columns, where all of them can be."""
         columns = (self._root, self._raw_after, self._after)
         chain = ArrayChain(self._time, *columns, self._given)
-        self._chain = chain if bind_steps(chain, self.env._outer) else None
+        self._chain = chain if bind_steps(chain, self.env.outer) else None
         self._is_put_together = True
 
     def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
         """Calls for a reset, and which of their results go into which column of the root."""
         chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
-        if not bind_steps(chain, self.env._outer):
+        if not bind_steps(chain, self.env.outer):
             return None
         results = []
         for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):
@@ -268,11 +278,11 @@ class TransformedBinding:
                 np.copyto(place, cell(t + 1), where=where)
             return
         root = self._at(self._raw["root"], t + 1, self._raw["root"])
-        fresh = self.env._outer.reset(root, torch.from_numpy(mask.copy()))
+        fresh = self.env.outer.reset(root, torch.from_numpy(mask.copy()))
         self._write(self._root, fresh, root, t + 1, mask)
 
     def _invert(self, root: TensorDictBase, t: int) -> None:
-        inner = self.env._outer.inv(root)
+        inner = self.env.outer.inv(root)
         assert inner is not None
         for key, column in self._actions.items():
             self._column(column, t)[...] = keys.require(inner, key).numpy()

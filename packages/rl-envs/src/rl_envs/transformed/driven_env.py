@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -19,6 +19,20 @@ from rl_layout import keys
 from rl_transforms import Driver, Place
 
 Rows = Literal["stand", "pass", "neither"]
+
+
+@runtime_checkable
+class StepsThrough(Protocol):
+    """An environment around another one, whose steps pass through it: a `TransformedEnv`."""
+
+    @property
+    def inner(self) -> EnvBase:
+        """The environment inside."""
+
+    def step_through(
+        self, tensordict: TensorDictBase, step: Callable[[EnvBase, TensorDictBase], TensorDictBase]
+    ) -> TensorDictBase:
+        """Pass a root to a step of the environment inside, and what comes back to the outside."""
 
 
 class DrivenEnv(EnvBase):
@@ -194,10 +208,8 @@ def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
         >>> env.envs[0].state_dict()["state"]["count"].item()
         0
     """
-    from rl_envs.transformed.transformed_env import TransformedEnv
-
-    if isinstance(env, TransformedEnv):
-        return env._stepped_through(root, lambda inner, raw: step_some(inner, raw, rows))
+    if isinstance(env, StepsThrough):
+        return env.step_through(root, lambda inner, raw: step_some(inner, raw, rows))
     if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
         return step_some(env.env, root, rows)
     if isinstance(env, SerialEnv):
@@ -255,8 +267,6 @@ def rows_of(env: EnvBase) -> Rows:
         >>> [rows_of(env) for env in (SerialEnv(2, CountingEnv), CountingEnv(batch_size=(2,)))]
         ['stand', 'pass']
     """
-    from rl_envs.transformed.transformed_env import TransformedEnv
-
     if env.resets_by_stepping:
         return "neither"
     if isinstance(env, SerialEnv):
@@ -268,8 +278,8 @@ def rows_of(env: EnvBase) -> Rows:
         return "stand" if alone else "neither"
     if env.batch_size.numel() == 1:
         return "stand"
-    if isinstance(env, TransformedEnv):
-        return rows_of(env._inner)
+    if isinstance(env, StepsThrough):
+        return rows_of(env.inner)
     if isinstance(env, DrivenEnv):
         return "neither" if rows_of(env.env) == "neither" else "pass"
     return "neither" if isinstance(env, GymVectorEnv) else "pass"

@@ -13,9 +13,9 @@ from rl_envs.env import checks
 from rl_envs.env.arguments import check_kind
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
+from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollouts.arrays import Rows
-from rl_envs.rollouts.binding import Binding
 from rl_envs.rollouts.deferred_transforms import split_for
 from rl_envs.rollouts.surplus import Leftover
 from rl_envs.rollouts.tensordict_loop import Request
@@ -189,6 +189,16 @@ class TransformedEnv(EnvBase):
         return super()._played(request, root)
 
     @property
+    def inner(self) -> EnvBase:
+        """The environment that the outer transforms stand around; a transform may drive it."""
+        return self._inner
+
+    @property
+    def outer(self) -> Compose:
+        """The transforms that steps and resets pass, those that drive the inner one left out."""
+        return self._outer
+
+    @property
     def _inside(self) -> Sequence[EnvBase]:
         return (self._inner,)
 
@@ -271,9 +281,9 @@ class TransformedEnv(EnvBase):
         return self._outer.reset(root, rows)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._stepped_through(tensordict, lambda env, raw: env.step(raw).get(keys.NEXT))
+        return self.step_through(tensordict, lambda env, raw: env.step(raw).get(keys.NEXT))
 
-    def _stepped_through(
+    def step_through(
         self,
         tensordict: TensorDictBase,
         step: Callable[[EnvBase, TensorDictBase], TensorDictBase],

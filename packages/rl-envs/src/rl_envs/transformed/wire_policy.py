@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from rl_envs.env.env import EnvBase
+from rl_envs.env.metaclass import EnvType
 from rl_envs.env.specs import leaves_of
 from rl_envs.transformed.transformed_env import TransformedEnv
 from rl_layout import keys, refuse_shared_states
@@ -116,3 +117,7 @@ def _lacking(env: EnvBase, primer: TensorDictPrimer) -> TensorDictPrimer | None:
     if primer.primers.shape != env.batch_size:
         primer.expand_specs = True
     return primer
+
+
+# what it makes is made by that type, which therefore cannot import it
+EnvType.wire = staticmethod(wire_policy)

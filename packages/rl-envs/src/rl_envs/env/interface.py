@@ -1,0 +1,124 @@
+"""What checks, bindings and loops of rollouts need of an environment; `EnvBase` has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs.env.done import Prefix
+from rl_envs.env.specs import Leaves
+from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.surplus import Leftover
+from rl_layout import keys
+from rl_specs import Composite
+from rl_transforms import Compose
+
+
+class Binding(Protocol):
+    """An environment bound to the columns of a batch `[*B, T, ...]`, root and `"next"`."""
+
+    def start(self) -> None:
+        """Reset every row and write column 0 of the root."""
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+
+    def advance(self, t: int) -> None:
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
+
+    def receive(self, names: set[tuple[str, ...]]) -> None:
+        """Say which entries of `"next"` the policy writes before each step."""
+
+
+class Environment(Protocol):
+    """An environment, as what stands below `EnvBase` sees it."""
+
+    batch_size: torch.Size
+    device: torch.device
+    batch_locked: bool
+    check_values: bool
+    waits_for_device: bool
+    native_rows: bool
+    resets_by_stepping: bool
+    leftover: Leftover | None
+    reached: TensorDictBase | None
+    is_closed: bool
+    _is_started: bool
+
+    @property
+    def observation_spec(self) -> Composite:
+        """Specs of what a root shows."""
+
+    @property
+    def action_spec(self) -> Any:
+        """Spec of the action, or of all."""
+
+    @property
+    def full_action_spec(self) -> Composite:
+        """Specs of all actions."""
+
+    @property
+    def full_done_spec(self) -> Composite:
+        """Specs of all done flags."""
+
+    @property
+    def reward_keys(self) -> list[keys.NestedKey]:
+        """Keys of all rewards."""
+
+    @property
+    def done_groups(self) -> list[Prefix]:
+        """Prefixes of the groups with done flags."""
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start trajectories."""
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take one step."""
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Reset the rows of a root that are done."""
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Add random actions to a root."""
+
+    def render(self) -> torch.Tensor:
+        """Draw what it looks like."""
+
+    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+        """Start trajectories, and write their first root into numpy rows."""
+
+    def step_into(self, root: Rows, after: Rows) -> None:
+        """Take one step, from numpy rows into numpy rows."""
+
+    def bind(self, root: Rows, after: Rows) -> Binding:
+        """Bind the columns of a batch."""
+
+    def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
+        """Tell what must step from what can wait for finished rows."""
+
+    # the hooks of a class, and what is derived from its specs
+    @property
+    def _action_leaves(self) -> Leaves: ...
+    @property
+    def _observation_leaves(self) -> Leaves: ...
+    @property
+    def _reward_leaves(self) -> Leaves: ...
+    @property
+    def _done_leaves(self) -> Leaves: ...
+    @property
+    def _state_leaves(self) -> Leaves: ...
+    @property
+    def _after_leaves(self) -> Leaves: ...
+    @property
+    def _has_fixed_forms(self) -> bool: ...
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase: ...
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+    def _stepped(self, after: TensorDictBase) -> TensorDictBase: ...
+    def _advance(self, step: TensorDictBase) -> TensorDictBase: ...
+    def _lead(self, tensordict: TensorDictBase) -> torch.Size: ...
+    def _get_state(self) -> dict[str, Any]: ...
+    def _set_state(self, state: Mapping[str, Any]) -> None: ...
