@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -46,10 +47,22 @@ MODULE = """## {module}
 ALSO = ["functional", "keys", "reference", "synthetic", "testing"]
 
 
-def section(of: str) -> str:
-    """The API of one module; a package's own names are imported into it."""
-    option = ":ignore-module-all:" if "." in of else ":imported-members:"
-    return MODULE.format(module=of, imported=f"\n   {option}")
+def section(of: str, folder: Path) -> str:
+    """The API of one module; a package's own names are imported into it.
+
+    Names of another of our packages are documented there.
+    """
+    if "." in of and not (folder / of.rpartition(".")[2]).is_dir():
+        return MODULE.format(module=of, imported="\n   :ignore-module-all:")
+    names = vars(import_module(of))
+    others = [
+        name
+        for name in names.get("__all__", [])
+        if (home := getattr(names[name], "__module__", of).split(".")[0]).startswith("rl_")
+        and home != of.split(".")[0]
+    ]
+    left_out = f"\n   :exclude-members: {', '.join(others)}" if others else ""
+    return MODULE.format(module=of, imported=f"\n   :imported-members:{left_out}")
 
 
 def draw(page: Path, into: Path) -> None:
@@ -69,7 +82,7 @@ for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
     module = name.replace("-", "_")
     source = declared.parent / "src" / module
     modules = [module, *(f"{module}.{also}" for also in ALSO if any(source.glob(f"{also}*")))]
-    page = PAGE.format(name=name, modules="\n".join(map(section, modules)))
+    page = PAGE.format(name=name, modules="\n".join(section(each, source) for each in modules))
     (here / "api" / f"{name}.md").write_text(page, encoding="utf-8")
 
 
