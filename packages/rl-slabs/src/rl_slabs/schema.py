@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import is_non_tensor
 
+from rl_slabs.arguments import key_list, whole
 from rl_slabs.dtypes import carrier, dtype_named, name_of
 from rl_slabs.tensordict_fast import entries_of
 
@@ -105,10 +106,12 @@ class RowSchema:
                 Field(_path(key), dtype, tuple(int(size) for size in shape), None)
                 for key, (dtype, shape) in leaves.items()
             ]
-        except (TypeError, AttributeError, ValueError) as error:
+        # a tensor as the leaves, or as a dtype, raises a RuntimeError, as does a lazy iterator
+        except (TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
             raise TypeError(
                 f"expected a dtype and a shape for each key, such as (torch.float32, (3,)): {error}"
             ) from None
+        packed_bytes = whole(packed_bytes, "packed_bytes")
         _check(found)
         small = [field for field in found if field.nbytes <= packed_bytes and packed_bytes]
         packed, row_bytes = _pack(small)
@@ -190,7 +193,7 @@ class RowSchema:
                 for part in plain["fields"]
             }
             schema = cls(leaves, packed_bytes=plain.get("packed_bytes", PACKED_LEAF_BYTES))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, IndexError, RuntimeError) as error:
             raise ValueError(
                 f"not a row schema: expected what RowSchema.to_dict() returns, got {plain!r}."
             ) from error
@@ -249,12 +252,8 @@ class RowSchema:
             >>> [field.key for field in schema.select(["next"])]
             [('next', 'reward')]
         """
-        if isinstance(keys, str):
-            raise TypeError(f"expected a list of keys, got the string {keys!r}: use [{keys!r}].")
-        if not isinstance(keys, Iterable):
-            raise TypeError(f"expected a list of keys: got {type(keys).__name__}.")
         chosen: set[tuple[str, ...]] = set()
-        for path in map(_path, keys):
+        for path in map(_path, key_list(keys)):
             under = [field.path for field in self.fields if field.path[: len(path)] == path]
             if not under:
                 raise KeyError(
@@ -385,7 +384,7 @@ def _not_dense(path: tuple[str, ...]) -> TypeError:
 def _path(key: Key) -> tuple[str, ...]:
     if isinstance(key, str):
         return (key,)
-    if not key or not all(isinstance(name, str) for name in key):
+    if not isinstance(key, tuple | list) or not key or not all(isinstance(n, str) for n in key):
         raise KeyError(f"expected a string or a tuple of strings as key, got {key!r}.")
     return tuple(key)
 

@@ -2,10 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
-from rl_slabs import Lanes, RowSchema, Slab
+from rl_slabs import Arrays, Lanes, RowSchema, Slab
 
 SCHEMA = RowSchema({"reward": (torch.float32, (1,))})
 
@@ -27,11 +28,28 @@ def lanes():
         (lambda: lanes().window().draw("a"), "cannot draw 'a' rows"),
         (lambda: lanes().restore(3, 4), "expected a list of counters, one a lane: got 3 and 4"),
         (lambda: RowSchema(3), "expected a dtype and a shape for each key"),
-        (lambda: SCHEMA.select(1.5), "expected a list of keys: got float"),
+        (
+            lambda: SCHEMA.select(1.5),
+            "expected a list of keys, strings or tuples",
+        ),
+        (lambda: SCHEMA[3], "no leaf 3 in these rows: choose from ['reward']"),
+        (lambda: RowSchema.from_dict(torch.zeros(2, 3)), "not a row schema"),
+        (lambda: RowSchema(torch.zeros(3)), "expected a dtype and a shape for each key"),
+        (lambda: Slab.private(SCHEMA, torch.zeros(2)), "capacity must be an integer, got Tensor"),
+        (lambda: Slab.private(SCHEMA, 4, device=torch.zeros(2)), "expected a device, as 'cpu'"),
+        (lambda: Slab.private(SCHEMA, 4).read(0, keys=3), "expected a list of keys, strings"),
+        (lambda: Slab.private(SCHEMA, 4).read(0, device=set()), "expected a device, as 'cpu'"),
+        (lambda: Slab.private(SCHEMA, 4).read(np.array("a")), "rows must be integers, got <U1"),
+        (lambda: Arrays.private(["a"]), "expected a dictionary of names to a dtype and a shape"),
+        (lambda: Arrays.private({"a": 3}), "array 'a': expected a dtype and a shape"),
+        (lambda: lanes().claim((3,)), "count must be an integer, got tuple"),
+        (lambda: lanes().window(guard=[1]), "guard must be an integer, got list"),
+        (lambda: lanes().empty(timeout_s="a"), "timeout_s must be a number of seconds, got str"),
+        (lambda: lanes().window().numbers(torch.zeros(2) * 1j), "places must be a tensor of int"),
         (lambda: Slab.open(3.5), "expected a path, a string or a pathlib.Path: got float"),
     ],
-    ids=map(str, range(8)),
+    ids=map(str, range(22)),
 )
 def test_it_is_named(call, message):
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+    with pytest.raises((TypeError, ValueError, KeyError), match=re.escape(message)):
         call()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from rl_slabs.arguments import check_seconds, whole
 from rl_slabs.lanes.claim_lock import claim_lock
 from rl_slabs.lanes.lane import (
     BEAT,
@@ -118,6 +119,8 @@ class Lanes:
             True
         """
         _ = self.slab.words  # refuses a slab that is closed
+        if count is not None:
+            count = whole(count, "count")
         held = self.held()
         if held is not None and (count is None or held.published + count <= held.until):
             return held
@@ -183,7 +186,7 @@ class Lanes:
             >>> len(Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).window())
             0
         """
-        lows, highs = self._readable(guard)
+        lows, highs = self._readable(whole(guard, "guard"))
         counts = [max(high - low, 0) for low, high in zip(lows, highs, strict=True)]
         return Window(tuple(lows), tuple(counts))
 
@@ -416,6 +419,7 @@ class Lanes:
 
     @contextmanager
     def _alone(self, timeout_s: float) -> Iterator[None]:
+        check_seconds(timeout_s, "timeout_s")
         descriptor = None if self.slab.kind == "private" else self.slab.fileno()
         with claim_lock(descriptor, timeout_s):
             yield

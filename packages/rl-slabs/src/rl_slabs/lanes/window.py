@@ -47,7 +47,8 @@ class Window:
             >>> Window((3,), (5,)).numbers(torch.tensor([[1]]))
             tensor([[4]])
         """
-        if not isinstance(places, torch.Tensor) or places.is_floating_point():
+        numbers = isinstance(places, torch.Tensor)
+        if not numbers or places.is_floating_point() or places.is_complex():
             raise TypeError(f"places must be a tensor of integers: got {places!r}.")
         if places.numel():
             low, high = (int(bound) for bound in torch.aminmax(places))

@@ -14,7 +14,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from tensordict import TensorDictBase
 
+from rl_slabs.arguments import whole
 from rl_slabs.memory.allocation import require_memory, take_space
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
@@ -226,16 +228,27 @@ class Arrays(Mapping[str, NDArray[Any]]):
 
 
 def _checked(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if not isinstance(layout, Mapping) or isinstance(layout, TensorDictBase):
+        raise TypeError(
+            f"expected a dictionary of names to a dtype and a shape, got {type(layout).__name__}: "
+            "use {'reward': ('float32', (8, 1))}."
+        )
     if not layout:
         raise ValueError("expected at least one array, got none: name it, its dtype and its shape.")
     plain = {}
-    for name, (dtype, shape) in layout.items():
-        found = np.dtype(dtype)
+    for name, parts in layout.items():
+        try:
+            dtype, shape = parts
+            found, shape = np.dtype(dtype), tuple(whole(length, "a length") for length in shape)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"array {name!r}: expected a dtype and a shape, as ('float32', (8, 1)): {error}"
+            ) from None
         if found.kind not in "biufc" or not found.isnative:
             raise TypeError(f"array {name!r}: expected a dtype of plain numbers, got {dtype!r}.")
         if any(length < 0 for length in shape):
             raise ValueError(f"array {name!r}: expected lengths of 0 and more, got {tuple(shape)}.")
-        plain[name] = (found.name, tuple(map(int, shape)))
+        plain[name] = (found.name, shape)
     return plain
 
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rl_slabs.arguments import as_device
 from rl_slabs.memory.allocation import require_memory, take_piece, take_space
 from rl_slabs.memory.handle import FileHandle
 from rl_slabs.memory.manifest import WORDS_PER_LANE, Manifest
@@ -116,7 +117,7 @@ class Slab:
         """
         manifest = Manifest(schema, capacity, lanes, spare=spare)
         words = np.zeros((lanes, WORDS_PER_LANE), dtype=np.int64)
-        if torch.device(device or "cpu").type != "cpu":
+        if as_device(device).type != "cpu":
             if spare:
                 raise ValueError(f"spare rows lie on the CPU, got device {device}: use spare=0.")
             return cls(manifest, Rows.zeros(schema, capacity, device=device), words)

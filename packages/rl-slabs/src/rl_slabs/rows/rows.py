@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rl_slabs.arguments import as_device, key_list, whole
 from rl_slabs.dtypes import carrier
 from rl_slabs.rows.gathering import take_known_rows, take_rows, zeroed
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
@@ -183,8 +184,9 @@ class Rows:
             >>> rows.read(torch.tensor([[4, 0, 2]]))["reward"].shape
             torch.Size([1, 3, 1])
         """
-        plan = self._whole if keys is None else self._part(tuple(keys))
+        plan = self._whole if keys is None else self._part(key_list(keys))
         index, shape = select(rows, self._count)
+        device = None if device is None else as_device(device)
         # by the carrier, since index_select is not there for every dtype on every device
         arrays = [
             self._gather(self._views[path], index, shape).view(dtype) for path, dtype in plan.large
@@ -239,7 +241,7 @@ class Rows:
         index, shape = select(rows, self._count)
         if isinstance(index, torch.Tensor):
             require_inside(index, self._count)
-        plan = self._whole if keys is None else self._part(tuple(keys))
+        plan = self._whole if keys is None else self._part(key_list(keys))
         if type(source) is Known:
             self._write_on_cpu(index, plan, [source[key] for key in plan.keys])
         else:
@@ -439,11 +441,10 @@ def positive(count: SupportsIndex, name: str) -> int:
         >>> positive(np.int32(3), "capacity")
         3
     """
-    if isinstance(count, bool) or not hasattr(count, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {type(count).__name__}: use int({name}).")
-    if count.__index__() < 1:
+    found = whole(count, name)
+    if found < 1:
         raise ValueError(f"{name} must be at least 1, got {count}.")
-    return count.__index__()
+    return found
 
 
 def aligned(end: int) -> int:

@@ -26,6 +26,8 @@ def select(rows: RowIndex, count: int) -> Selection:
         (slice(2, 5, 1), torch.Size([3]))
     """
     if isinstance(rows, np.ndarray):
+        if rows.dtype.kind not in "iub":
+            raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.astype(int).")
         rows = torch.from_numpy(rows)
     if isinstance(rows, torch.Tensor):
         if rows.dtype is not torch.int64:
@@ -34,7 +36,7 @@ def select(rows: RowIndex, count: int) -> Selection:
         return rows if len(shape) == 1 else rows.reshape(-1), shape
     if isinstance(rows, slice):
         return _select_slice(rows, count)
-    if isinstance(rows, bool) or not hasattr(rows, "__index__"):
+    if isinstance(rows, bool | type) or not hasattr(rows, "__index__"):
         raise TypeError(
             f"rows must be an integer, a slice, an int64 tensor or an integer numpy array, got "
             f"{type(rows).__name__}. Use torch.as_tensor(rows)."

@@ -1,0 +1,52 @@
+"""Arguments of public calls, named where they are of another kind than expected."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+
+def whole(value: Any, name: str) -> int:
+    """A whole number as an int, be it one of numpy's or a tensor of one."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several elements
+        found = None
+    if found is None:
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}: use int({name}).")
+    return found
+
+
+def check_seconds(value: Any, name: str) -> None:
+    """Raise unless a value is a number of seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {type(value).__name__}.")
+
+
+def key_list(keys: Any) -> tuple[str | tuple[str, ...], ...]:
+    """A list of keys as a tuple; each is checked when it is looked up."""
+    if isinstance(keys, str):
+        raise TypeError(f"expected a list of keys, got the string {keys!r}: use [{keys!r}].")
+    try:
+        found = tuple(tuple(key) if isinstance(key, list) else key for key in keys)
+        hash(found)
+    except (TypeError, RuntimeError):  # tensors without dimensions say it in their own way
+        found = None
+    if found is None or not all(isinstance(key, str | tuple) for key in found):
+        raise TypeError(
+            f"expected a list of keys, strings or tuples of strings, got {type(keys).__name__}: "
+            "use ['reward', ('next', 'observation')]."
+        )
+    return found
+
+
+def as_device(device: Any) -> torch.device:
+    """Read a device; the CPU where none is given."""
+    if device is None:
+        return torch.device("cpu")
+    try:
+        return torch.device(device)
+    except (TypeError, RuntimeError, ValueError, OverflowError):
+        raise TypeError(f"expected a device, as 'cpu' or 'cuda:0', got {device!r:.80}.") from None
