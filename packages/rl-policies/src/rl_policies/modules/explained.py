@@ -13,7 +13,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def note(error: Exception, what: str, given: Iterable[Any], keys: Iterable[Any] = ()) -> None:
+# what a user does about an error from the middle of a network or of a distribution
+COMPARE = "Compare shapes and dtypes with those that the network was made for."
+
+
+def note(
+    error: Exception,
+    what: str,
+    given: Iterable[Any],
+    keys: Iterable[Any] = (),
+    advice: str = COMPARE,
+) -> None:
     """Add to an error, once, which of our edges it came through, and what that was given.
 
     Args:
@@ -21,6 +31,7 @@ def note(error: Exception, what: str, given: Iterable[Any], keys: Iterable[Any] 
         what: the module, or its method.
         given: the arguments.
         keys: their names, as far as they have some.
+        advice: what to do, as a sentence.
     """
     if getattr(error, "__notes__", None):
         return
@@ -28,8 +39,11 @@ def note(error: Exception, what: str, given: Iterable[Any], keys: Iterable[Any] 
     values = list(given)
     names += [""] * (len(values) - len(names))
     listed = ", ".join(name + described(v) for name, v in zip(names, values, strict=False))
-    expected = f"; it reads {names}" if names and not values else ""
-    error.add_note(f"{what} was given {listed or 'nothing'}{expected}")
+    if names and not values:
+        read = ", ".join(name.strip() for name in names)
+        listed = f"nothing; it reads {read}"
+        advice = "Pass a tensordict that holds them, or one tensor for each."
+    error.add_note(f"{what} was given {listed or 'nothing'}. {advice}")
 
 
 def described(value: Any) -> str:
@@ -77,9 +91,10 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except Exception as error:
             name = "" if function.__name__ == "__init__" else f".{function.__name__}"
+            who = f"{type(args[0]).__name__}{name}"
             given = [*args[1:], *kwargs.values()]
             unnamed = [f"argument {place}" for place in range(1, len(args))]
-            note(error, f"{type(args[0]).__name__}{name}", given, [*unnamed, *kwargs])
+            note(error, who, given, [*unnamed, *kwargs], f"See help({who}) for what each may be.")
             raise
 
     return call
