@@ -521,6 +521,13 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights():
         assert (batch["collector", "policy_version"] == 1).all()
 
 
+def test_an_environment_and_a_buffer_that_cannot_be_used_are_refused_at_once():
+    with pytest.raises(TypeError, match="workers make their environments themselves"):
+        MultiAsyncCollector(CountingEnv(), frames_per_batch=4)
+    with pytest.raises(TypeError, match=r"replay_buffer needs extend\(\): got str"):
+        MultiAsyncCollector([CountingEnv], frames_per_batch=4, replay_buffer="rows")
+
+
 def test_weights_of_policies_that_workers_make_must_be_passed():
     def make():
         return TensorDictModule(Weighted(), ["observation"], ["action", "weight"])

@@ -97,7 +97,7 @@ def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[.
             raise ValueError(msg)
         makers: list[Any] = list(create_env_fn)
     else:
-        makers = [create_env_fn] * (num_workers or 0)
+        makers = [create_env_fn] * (num_workers or int(isinstance(create_env_fn, EnvBase)))
     if not makers:
         msg = "no worker to make: give a function for each, or one and num_workers."
         raise ValueError(msg)
@@ -173,6 +173,7 @@ def check_buffer(
         Whether its storage has columns, `ndim` above 1.
 
     Raises:
+        TypeError: the buffer has no `extend`.
         ValueError: it has `ndim` above 1, and several write to it one after another; or it is
             shared and has fewer lanes than there are workers.
 
@@ -180,6 +181,9 @@ def check_buffer(
         >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
         False
     """
+    if buffer is not None and not hasattr(buffer, "extend"):
+        msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
+        raise TypeError(msg)
     storage = getattr(buffer, "storage", None)
     ndim, lanes = getattr(storage, "ndim", 1), getattr(storage, "lanes", None)
     if workers_write and lanes is not None and 1 < lanes < num_workers:
