@@ -84,7 +84,7 @@ def test_slices_of_a_vector_laid_along_the_batch_hold_one_episode_each(storage, 
     whole = buffer[:]["truth"][:, 0].unique(return_counts=True)[1]
     assert sorted(lengths.tolist()) == sorted(whole.tolist())
     assert len(said) == 1
-    assert all(cure in said[0] for cure in ("names=['time']", "ndim=2", "'traj_ids'"))
+    assert all(cure in said[0] for cure in ("names=['time']", "ndim=2", "'traj_ids'", "'mask'"))
     assert "neighbours inside one extend are not joined" in buffer.explain()
     assert buffer.stats()["contradicted"] > 20
 

@@ -26,7 +26,8 @@ Path = tuple[str, ...]
 CURES = (
     "as where the rows of several environments are laid along the batch: use a storage with ndim=2 "
     "and batches [B, T], store ids and steps under ('collector', 'traj_ids') and ('collector', "
-    "'traj_step'), or name the dimension that is time, names=['time']."
+    "'traj_step'), or name the dimension that is time, names=['time']. Keep rows that a vector has "
+    "only reset, with ('collector', 'mask') False: a call with fewer rows cuts all trajectories."
 )
 """What to do where neighbours contradict each other."""
 
