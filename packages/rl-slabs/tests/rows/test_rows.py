@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -316,3 +318,23 @@ def test_a_batch_that_lies_in_any_way_is_written(count):
     assert_same_bits(rows.read(slice(2, count + 2)), batch)
     assert not rows.packed[:2].any()
     assert not rows.packed[count + 2 :].any()
+
+
+def test_an_interrupt_while_some_leaves_are_looked_up_leaves_no_half_of_it():
+    rows = Rows.zeros(RowSchema({"a": (torch.float32, (2,)), "b": (torch.int64, ())}), 3)
+
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_name == "attach":
+            raise KeyboardInterrupt
+        return interrupt
+
+    cells = TensorDict({"a": torch.ones(3, 2)}, [3])
+    former = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            rows.write(slice(0, 3), cells, keys=["a"])
+    finally:
+        sys.settrace(former)
+    rows.write(slice(0, 3), cells, keys=["a"])
+    assert (rows.read(slice(0, 3))["a"] == 1).all()

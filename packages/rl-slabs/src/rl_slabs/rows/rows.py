@@ -308,8 +308,9 @@ class Rows:
         if keys not in self._parts:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
-            self._parts[keys] = _Plan(self.schema, self.schema.select(keys))
-            self._parts[keys].attach(self._columns)
+            plan = _Plan(self.schema, self.schema.select(keys))
+            plan.attach(self._columns)
+            self._parts[keys] = plan  # whole: an interrupt before leaves none
         return self._parts[keys]
 
     def _packed_rows(
