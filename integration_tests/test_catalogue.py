@@ -14,10 +14,10 @@ from rl_collect import Collector
 from rl_envs import ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import ScriptedEnv
 from rl_layout import check_layout
-from rl_layout.keys import leaves
 from rl_policies import OneHotCategorical, ProbabilisticActor
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_specs import Binary, Bounded, Composite, Unbounded
+from rl_tensordict import leaves
 from rl_transforms import (
     ActionMask,
     BurnIn,

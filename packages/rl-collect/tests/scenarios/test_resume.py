@@ -16,7 +16,7 @@ from torch import nn
 
 from rl_collect import Collector, MultiSyncCollector
 from rl_envs import GymEnv, SerialEnv
-from rl_layout.keys import leaves
+from rl_tensordict import leaves
 
 
 def cart_pole():

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rl_envs.env.env import EnvBase
 from rl_envs.env.whole_number import check_whole
-from rl_layout.tensordict_fast import build
 from rl_specs import Bounded
+from rl_tensordict import build
 
 GRAVITY, STEP_S, MAX_SPEED, MAX_TORQUE = 10.0, 0.05, 8.0, 2.0
 

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
-from rl_layout.keys import as_tuple
+from rl_tensordict import as_tuple
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from rl_layout.arguments import check_mapping, shown
-from rl_layout.keys import as_key, as_tuple, next_key
+from rl_layout.keys import next_key
+from rl_tensordict import as_key, as_tuple
 
 Key = tuple[str, ...]
 

@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
 from rl_layout.segments.contradiction import LEAST_PROOF, is_observed
 from rl_layout.segments.flat_views import bits
+from rl_tensordict import NestedKey
 
 _ENDS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 
 
 @runtime_checkable

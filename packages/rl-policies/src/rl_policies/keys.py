@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 
 OBSERVATION = "observation"
 ACTION = "action"

@@ -14,7 +14,7 @@ from tensordict.utils import is_non_tensor
 
 from rl_slabs.arguments import key_list, whole
 from rl_slabs.dtypes import carrier, dtype_named, name_of
-from rl_slabs.tensordict_fast import entries_of
+from rl_tensordict import entries_of
 
 PACKED_LEAF_BYTES = 256
 """Leaves of at most this many bytes a row share one packed row; larger ones have own arrays."""

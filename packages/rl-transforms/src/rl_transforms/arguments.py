@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple
 
 PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
 from rl_specs.tensordict_fast import new_tensordict
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 
 # a shallow copy made by tensordict itself takes several times as long as a step of a transform
 

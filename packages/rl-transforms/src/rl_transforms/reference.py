@@ -7,8 +7,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
 from rl_layout.reference import continues
+from rl_tensordict import NestedKey
 
 
 def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_layout.keys import leaves
 from rl_specs import Unbounded
+from rl_tensordict import leaves
 from rl_transforms import (
     CatTensors,
     CenterCrop,

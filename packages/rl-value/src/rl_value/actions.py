@@ -11,8 +11,7 @@ from tensordict.nn import CompositeDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
-from rl_layout.keys import NestedKey, as_tuple, require, sibling
-from rl_layout.tensordict_fast import find
+from rl_tensordict import NestedKey, as_tuple, find, require, sibling
 
 
 def heads(dist: Distribution, action: NestedKey) -> dict[NestedKey, Distribution]:

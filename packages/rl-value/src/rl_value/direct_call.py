@@ -17,8 +17,7 @@ from tensordict.nn import (
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor, nn
 
-from rl_layout.keys import NestedKey, as_tuple, require
-from rl_layout.tensordict_fast import build, find, nest
+from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
 
 Key = tuple[str, ...]
 SETTINGS = ("_kwargs", "method", "method_kwargs", "_get_kwargs")  # of a module that is no plain one

@@ -14,8 +14,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple, require
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import NestedKey, as_tuple, build, nest, require
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 MARKERS: tuple[NestedKey, ...] = (

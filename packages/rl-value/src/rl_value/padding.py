@@ -10,9 +10,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
 from rl_layout.segments.markers import flat_marker
-from rl_layout.tensordict_fast import find
+from rl_tensordict import NestedKey, as_tuple, find
 
 
 def readable(

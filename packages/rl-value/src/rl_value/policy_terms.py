@@ -14,8 +14,7 @@ from tensordict.nn import (
 from torch import Tensor
 from torch.distributions import Distribution
 
-from rl_layout.keys import as_key, as_tuple
-from rl_layout.tensordict_fast import build, find, nest
+from rl_tensordict import as_key, as_tuple, build, find, nest
 from rl_value.direct_call import Key, has_hooks, run, stock
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_collect.arguments import as_flags, check_count, check_state
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest, tensors
+from rl_tensordict import build, nest, tensors
 
 Leaves = dict[tuple[str, ...], Tensor]
 

@@ -11,8 +11,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import nn
 
-from rl_layout.keys import leaves
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, leaves, nest
 
 
 @dataclass(frozen=True)

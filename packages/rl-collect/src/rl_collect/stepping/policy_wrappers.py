@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_envs import EnvBase, PolicyPlan
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 Key = tuple[str, ...]
 

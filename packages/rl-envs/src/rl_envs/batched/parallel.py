@@ -29,9 +29,9 @@ from rl_envs.env.specs import has_form, leaves_of
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
 from rl_slabs import Slab
 from rl_specs import Composite, stack_specs
+from rl_tensordict import build, nest
 from rl_workers import StartMethod, WorkerPool
 
 

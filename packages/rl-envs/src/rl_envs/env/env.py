@@ -22,7 +22,7 @@ from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts import device_loop, in_place_loop, tensordict_loop
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import step_mdp
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 from rl_transforms import Place
 
 Policy = Callable[[TensorDictBase], TensorDictBase]

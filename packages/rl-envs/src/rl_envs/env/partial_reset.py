@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_envs.env.done import RESET, Prefix
 from rl_layout import keys
-from rl_layout.tensordict_fast import build
+from rl_tensordict import build
 
 
 def reset_masks(

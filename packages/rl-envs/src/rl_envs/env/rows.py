@@ -15,7 +15,7 @@ from rl_envs.rollouts.arrays import Array, Rows
 from rl_envs.rollouts.binding import RowBinding
 from rl_envs.rollouts.surplus import Leftover
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 from rl_transforms import Compose
 
 

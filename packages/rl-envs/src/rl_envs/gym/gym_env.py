@@ -21,7 +21,7 @@ from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, valu
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_envs.rollouts.arrays import Array, Rows
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 
 class GymEnv(EnvBase):

@@ -15,8 +15,8 @@ from rl_envs.gym.spaces.specs import DTYPES, space_of_spec
 from rl_envs.gym.spaces.tree import Space
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
-from rl_layout.tensordict_fast import nest
 from rl_specs import TensorSpec
+from rl_tensordict import nest
 
 InfoKeys = Sequence[keys.NestedKey] | Mapping[keys.NestedKey, TensorSpec]
 Path = tuple[str, ...]

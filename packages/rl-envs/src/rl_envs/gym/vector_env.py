@@ -25,8 +25,8 @@ from rl_envs.gym.wrappers import wrappers_for
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_envs.rollouts.binding import RowBinding
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
 from rl_specs import Composite
+from rl_tensordict import build, nest
 
 DISABLED = AutoresetMode.DISABLED
 FLAGS = {(name,) for name in keys.DONE_KEYS}

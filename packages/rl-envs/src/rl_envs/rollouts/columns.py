@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_envs.env.specs import Leaves
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 Key = tuple[str, ...]
 

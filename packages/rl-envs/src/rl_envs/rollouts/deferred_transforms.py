@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.tensordict_fast import build
+from rl_tensordict import build
 from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
 
 Key = tuple[str, ...]

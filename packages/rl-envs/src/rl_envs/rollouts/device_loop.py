@@ -18,7 +18,7 @@ from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 Leaves = dict[Key, Tensor]
 

@@ -20,7 +20,7 @@ from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.surplus import Leftover
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 

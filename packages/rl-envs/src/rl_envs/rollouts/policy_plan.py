@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 from torch import Tensor, nn
 
 from rl_layout import keys, refuse_shared_states
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 
 Key: TypeAlias = tuple[str, ...]
 # the settings under which a module writes to the tensordict that it is given

@@ -15,8 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.env import EnvBase
-from rl_layout.tensordict_fast import build
 from rl_specs import Binary, Composite, OneHot, Unbounded
+from rl_tensordict import build
 
 __all__ = [
     "CountingEnv",

@@ -14,7 +14,7 @@ from rl_envs.env import checks
 from rl_envs.env.interface import Environment
 from rl_envs.rollouts.arrays import Array, Rows
 from rl_layout import keys
-from rl_layout.tensordict_fast import build, nest
+from rl_tensordict import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
 from rl_transforms.numpy_steps import ArrayChain, At, Cell, bind_steps
 

@@ -14,9 +14,9 @@ from rl_layout.checks.markers import marker_findings
 from rl_layout.checks.neighbours import Rows
 from rl_layout.checks.observations import observation_findings, went_on
 from rl_layout.checks.report import Finding, LayoutReport
-from rl_layout.keys import NestedKey, as_key
 from rl_layout.segments.flat_views import is_plain
 from rl_layout.segments.markers import FIELDS, Markers, batch_shape, flat_marker
+from rl_tensordict import NestedKey, as_key
 
 # key, dtype, whether the leaf ends in a dimension of size 1; the markers themselves left out
 _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (

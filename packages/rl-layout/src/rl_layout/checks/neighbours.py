@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rl_layout.checks.report import Finding
-from rl_layout.keys import NestedKey
 from rl_layout.segments.markers import Markers
+from rl_tensordict import NestedKey
 
 
 class Rows:

@@ -12,10 +12,10 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.checks.neighbours import Rows
 from rl_layout.checks.report import Finding
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_layout.segments.contradiction import Comparison, compare_neighbours, is_observed
 from rl_layout.segments.cuts import cut_rows
 from rl_layout.segments.flat_views import bits, is_plain
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
 _WANTED: tuple[NestedKey, ...] = ("action", keys.NEXT_REWARD, "observation")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 
 
 class LayoutError(ValueError):

@@ -8,8 +8,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 
 from rl_layout import keys
 from rl_layout.arguments import check_flags, check_keys, check_tensordict, shown
-from rl_layout.keys import NestedKey, as_tuple
-from rl_layout.tensordict_fast import build
+from rl_tensordict import NestedKey, as_tuple, build
 
 KeyOrList = NestedKey | list[NestedKey]
 

@@ -28,10 +28,9 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_tensordict
-from rl_layout.keys import NestedKey, as_tuple, require
 from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
-from rl_layout.tensordict_fast import build, nest, tensors
+from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
 
 Leaves = dict[tuple[str, ...], Tensor]
 

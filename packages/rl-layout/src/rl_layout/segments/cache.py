@@ -11,9 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from rl_layout.keys import as_tuple
 from rl_layout.segments.markers import FIELDS, Markers, batch_shape
-from rl_layout.tensordict_fast import find
+from rl_tensordict import as_tuple, find
 
 Made = TypeVar("Made")
 PLACES = [as_tuple(field[0]) for field in FIELDS.values()]

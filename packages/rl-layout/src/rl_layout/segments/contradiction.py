@@ -19,9 +19,8 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_dim, check_tensordict
-from rl_layout.keys import NestedKey, as_key
 from rl_layout.segments.flat_views import bits, is_plain
-from rl_layout.tensordict_fast import find
+from rl_tensordict import NestedKey, as_key, find
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_dense, check_tensordict
-from rl_layout.keys import NestedKey
 from rl_layout.segments.flat_views import array_of
+from rl_tensordict import NestedKey
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -31,7 +31,7 @@ from rl_layout.segments.markers import (
     mask_rows,
 )
 from rl_layout.segments.time_blocks import TimeBlock, time_blocks
-from rl_layout.tensordict_fast import find
+from rl_tensordict import find
 
 
 class Segments:

@@ -10,10 +10,10 @@ from tensordict.nn import InteractionType, dispatch
 from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_policies.modules.action_spec import form_of
 from rl_policies.modules.tensor_step import TensorStep, write_step
 from rl_specs import TensorSpec
+from rl_tensordict import NestedKey
 
 
 class ExplorationModule(TensorStep):

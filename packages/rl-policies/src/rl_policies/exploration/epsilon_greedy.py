@@ -6,12 +6,12 @@ import torch
 from tensordict.nn import InteractionType
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.explained import explained
 from rl_specs import Categorical, OneHot, TensorSpec
+from rl_tensordict import NestedKey
 
 
 class EGreedyModule(ExplorationModule):

@@ -9,11 +9,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, as_key, as_tuple, next_key
+from rl_layout.keys import next_key
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.explained import explained
 from rl_specs import Composite, TensorSpec, Unbounded
+from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_transforms import TensorDictPrimer
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_specs import (
     Categorical,
     CategoricalBox,
@@ -17,6 +16,7 @@ from rl_specs import (
     MultiOneHot,
     TensorSpec,
 )
+from rl_tensordict import NestedKey
 
 
 def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:

@@ -16,7 +16,6 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl_layout.keys import NestedKey
 from rl_policies.distributions.delta import Delta
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
@@ -25,6 +24,7 @@ from rl_policies.modules.plan import PlannedStep
 from rl_policies.modules.probabilistic import Keys, SamplingModule
 from rl_policies.modules.tensor_step import TensorStep, outputs_of
 from rl_specs import TensorSpec
+from rl_tensordict import NestedKey
 
 
 class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]

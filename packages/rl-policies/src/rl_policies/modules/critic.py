@@ -9,10 +9,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rl_layout.keys import NestedKey, as_tuple
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
 from rl_policies.modules.explained import explained, note
 from rl_policies.modules.tensor_step import TensorStep, outputs_of
+from rl_tensordict import NestedKey, as_tuple
 
 
 class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]

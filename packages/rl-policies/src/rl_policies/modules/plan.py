@@ -16,9 +16,9 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 
-from rl_layout.keys import NestedKey
 from rl_policies.modules.explained import note
 from rl_policies.modules.tensor_step import Call, TensorStep, ordinary, outputs_of, read
+from rl_tensordict import NestedKey
 
 
 @dataclass(frozen=True, slots=True)

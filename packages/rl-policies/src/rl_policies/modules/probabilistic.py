@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution
 
-from rl_layout.keys import NestedKey, as_tuple
 from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.fast_sampling import Draw, can_draw, direct_draw
 from rl_policies.distributions.independent_normal import IndependentNormal
@@ -32,6 +31,7 @@ from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
 from rl_policies.modules.explained import explained, note
 from rl_policies.modules.tensor_step import Call, TensorStep, read
 from rl_specs import Bounded, OneHot, TensorSpec
+from rl_tensordict import NestedKey, as_tuple
 
 BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
 ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)

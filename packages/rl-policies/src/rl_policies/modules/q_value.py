@@ -9,13 +9,13 @@ import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from rl_layout.keys import NestedKey
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
 from rl_policies.modules.explained import explained, note
 from rl_policies.modules.plan import PlannedStep
 from rl_policies.modules.tensor_step import TensorStep
 from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+from rl_tensordict import NestedKey
 
 ActionSpace = Literal["one_hot", "categorical", "multi_one_hot", "multi_categorical"]
 SPACES: dict[type, ActionSpace] = {

@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, require
 from rl_policies.modules.explained import note
+from rl_tensordict import NestedKey, require
 
 Call: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
 

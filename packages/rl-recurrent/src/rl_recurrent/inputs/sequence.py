@@ -6,8 +6,8 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.tensordict_fast import find
 from rl_recurrent.arguments import check_batch
+from rl_tensordict import find
 
 
 def require_sequence(batch: TensorDictBase) -> None:

@@ -12,7 +12,6 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
-from rl_layout.keys import NestedKey, as_tuple
 from rl_recurrent.arguments import check_network_arguments, shown
 from rl_recurrent.backends.dispatch import Cell, Choice
 from rl_recurrent.backends.settings import Settings
@@ -26,6 +25,7 @@ from rl_recurrent.network.layers import States
 from rl_recurrent.network.parameters import Network
 from rl_recurrent.single_step import step_module
 from rl_specs import Composite, Unbounded
+from rl_tensordict import NestedKey, as_tuple
 from rl_transforms import TensorDictPrimer
 
 OUTSIDE = (

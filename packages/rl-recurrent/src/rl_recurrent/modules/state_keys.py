@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple
 
 
 def read_keys(

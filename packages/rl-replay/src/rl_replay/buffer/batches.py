@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
-from rl_layout.keys import as_tuple
 from rl_replay.buffer.parts import Composition, apply
 from rl_replay.buffer.row_source import StoredRows
 from rl_replay.data.indexing import coordinates
@@ -22,7 +21,7 @@ from rl_replay.shared.reading import choose, gather
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import TensorStorage
 from rl_slabs.rows.rows import positive
-from rl_slabs.tensordict_fast import put
+from rl_tensordict import as_tuple, insert
 
 
 class Drawn(NamedTuple):
@@ -204,8 +203,8 @@ class Sampling(Composition):
         if type(rows) is TensorDict or isinstance(rows, TensorDictBase):
             if len(rows.batch_size) > 1:
                 index, numbers = _spread(index, rows), _spread(numbers, rows)
-            put(rows, (keys.INDEX,), index)
-            put(rows, keys.ROW, numbers)
+            insert(rows, (keys.INDEX,), index)
+            insert(rows, keys.ROW, numbers)
             if known and self._known_in_sample:
                 _put_known(rows, known)
             if "slices" in known:
@@ -247,7 +246,7 @@ def _put_known(rows: TensorDictBase, known: dict[str, Any]) -> None:
         if not leaf.ndim:
             leaf = leaf.expand(len(rows)).clone()
         if len(leaf) == len(rows):
-            put(rows, as_tuple(key), _spread(leaf, rows) if leaf.ndim == 1 else leaf)
+            insert(rows, as_tuple(key), _spread(leaf, rows) if leaf.ndim == 1 else leaf)
 
 
 def _spread(numbers: torch.Tensor, rows: TensorDictBase) -> torch.Tensor:

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
 from rl_replay.buffer.explain import buffer_lines
 from rl_replay.buffer.parts import apply
 from rl_replay.buffer.persistence import Keeping
@@ -26,7 +25,7 @@ from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_slabs import Span
 from rl_slabs.schema import Field
-from rl_slabs.tensordict_fast import put
+from rl_tensordict import NestedKey, insert
 from rl_transforms import Transform
 
 
@@ -190,11 +189,11 @@ class ReplayBuffer(Keeping):
             if self._transform.needs_rows and isinstance(rows, TensorDictBase):
                 where = torch.as_tensor(positions)
                 numbers = self._storage.ring.numbers_at(where.reshape(-1))
-                put(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
+                insert(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
         if self._writer.stores_index and isinstance(rows, TensorDictBase):
             where = torch.as_tensor(positions)
             found = coordinates(self._storage, where.reshape(-1))
-            put(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
+            insert(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
         if self._collate is not None and not isinstance(positions, int):
             rows = self._collate(rows)
         if (

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_layout.keys import NestedKey
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages.tensor import TensorStorage
+from rl_tensordict import NestedKey
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

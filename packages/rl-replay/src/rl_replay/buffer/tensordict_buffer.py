@@ -9,12 +9,11 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build, nest
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.data.pytree import take_apart
 from rl_replay.storages import ListStorage
 from rl_replay.writers import TensorDictRoundRobinWriter, Writer
+from rl_tensordict import NestedKey, build, nest
 
 
 class TensorDictReplayBuffer(ReplayBuffer):

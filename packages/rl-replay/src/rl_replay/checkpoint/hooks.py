@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_layout.keys import as_tuple
 from rl_replay.buffer.parts import Composition
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage, TensorStorage
+from rl_tensordict import as_tuple
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
 CHANGED = "changed"

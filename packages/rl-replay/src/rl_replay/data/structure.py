@@ -11,13 +11,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build, nest
 from rl_replay.data.containers import container, container_name
 from rl_replay.data.extent import Extent
 from rl_replay.data.pytree import Branch, Path, put_together, take_apart
 from rl_slabs.schema import leaves_of
-from rl_slabs.tensordict_fast import entries_of
+from rl_tensordict import NestedKey, build, entries_of, nest
 
 Form = Literal["tensordict", "tensorclass", "tensor", "tree"]
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_layout.keys import NestedKey
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import Marks
@@ -35,6 +34,7 @@ from rl_slabs.dtypes import carrier
 from rl_slabs.rows.tensordict_leaves import Known
 from rl_slabs.rows.writing import bits_of
 from rl_slabs.schema import Leaves, leaves_of
+from rl_tensordict import NestedKey
 
 Path = tuple[str, ...]
 Step = tuple[int, ...]

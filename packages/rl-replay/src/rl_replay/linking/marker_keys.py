@@ -11,8 +11,8 @@ from typing import Self
 import torch
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_slabs import RowSchema
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 TRAJECTORY_KEYS: tuple[NestedKey, ...] = (keys.TRAJ_IDS, "episode")
 """Where ids are looked for, in this order."""

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_layout.keys import NestedKey
 from rl_replay.linking.marker_keys import MarkerKeys
+from rl_tensordict import NestedKey
 
 Rows = slice | NDArray[np.int64]
 _BOOL = np.dtype(np.bool_)

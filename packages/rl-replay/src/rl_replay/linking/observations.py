@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import compare_neighbours, keys
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build, nest
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import Marks
@@ -21,6 +19,7 @@ from rl_slabs.dtypes import carrier
 from rl_slabs.rows.tensordict_leaves import Known
 from rl_slabs.rows.writing import bits_of
 from rl_slabs.schema import Leaves
+from rl_tensordict import NestedKey, build, nest
 
 Path = tuple[str, ...]
 CURES = (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from rl_layout.keys import NestedKey
 from rl_replay.edges import note_given
+from rl_tensordict import NestedKey
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage

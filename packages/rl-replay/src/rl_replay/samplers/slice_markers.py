@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
-from rl_layout.tensordict_fast import find
 from rl_replay.samplers.slice_bounds import Slices
-from rl_slabs.tensordict_fast import put
+from rl_tensordict import NestedKey, as_tuple, find, insert
 
 Ints = NDArray[np.int64]
 TERMINATIONS = frozenset({keys.TERMINATED, "terminal", "terminals"})  # names of columns of ends
@@ -54,9 +52,9 @@ def mark_slices(
     firsts = find(sample, (keys.IS_INIT,))
     if firsts is None:
         firsts = _new_flags(sample)
-        put(sample, (keys.IS_INIT,), firsts)
+        insert(sample, (keys.IS_INIT,), firsts)
     _set(firsts, slices.starts)
-    put(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
+    insert(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
     if truncated_key is not None:
         key = truncated_key if isinstance(truncated_key, tuple) else as_tuple(truncated_key)
         _mark_ends(sample, key, slices.lasts, end_keys)
@@ -101,7 +99,7 @@ def _complete(
     if truncated is None:
         truncated = cut | (done & ~terminated)
     for path, flag in zip(paths, (done, terminated, truncated), strict=True):
-        put(sample, path, flag)
+        insert(sample, path, flag)
     return done, terminated, truncated
 
 
@@ -133,7 +131,7 @@ def _named_ends(
 def _mark_padding(sample: TensorDict, slices: Slices) -> None:
     real = _like(sample.get(keys.IS_INIT), slices.mask)
     stored = find(sample, keys.MASK)
-    put(sample, keys.MASK, real if stored is None else real & stored)
+    insert(sample, keys.MASK, real if stored is None else real & stored)
     for path in (keys.TRAJ_IDS, keys.ROW):
         ids = find(sample, path)
         if ids is not None:

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
 from rl_replay.samplers import slice_draw
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_bounds import Slices
@@ -19,6 +18,7 @@ from rl_replay.samplers.slice_shape import Overhang, Reach, SliceShape
 from rl_replay.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_tensordict import NestedKey
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage

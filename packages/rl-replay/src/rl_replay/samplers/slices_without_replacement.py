@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
 from rl_replay.samplers.slice_draw import Ints, Places, place_in, random_numbers
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_tensordict import NestedKey
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 

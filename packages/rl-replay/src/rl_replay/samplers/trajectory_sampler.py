@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_replay.samplers.explicit_boundaries import GivenTrajectories
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_bounds import Slices
 from rl_replay.samplers.slice_draw import Places
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage

@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 
 import torch
 
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_replay.data.structure import Structure
 from rl_replay.lossless.layout import CompactLayout
 from rl_replay.lossless.overflow import SideTable
@@ -16,6 +15,7 @@ from rl_replay.lossless.rows import CompactRows
 from rl_replay.shared.session import Sharing
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import RowSchema
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 
 class SharedRows(NamedTuple):

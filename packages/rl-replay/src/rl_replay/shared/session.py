@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_layout.keys import as_key, as_tuple
 from rl_replay.linking.links import Links
 from rl_replay.lossless.layout import Key
 from rl_replay.shared.files import EMPTIED, SharedFiles
@@ -20,6 +19,7 @@ from rl_replay.storages.row_store import RowStore
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import RowSchema, Slab
+from rl_tensordict import as_key, as_tuple
 
 
 class Sharing:

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_layout.keys import NestedKey, as_tuple
 from rl_replay.checkpoint.contents import Contents, Fill
 from rl_replay.data.containers import portable, register_container
 from rl_replay.data.structure import Batch, Structure
@@ -30,6 +29,7 @@ from rl_replay.storages.tensor import TensorStorage
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
 from rl_slabs.schema import leaves_of
+from rl_tensordict import NestedKey, as_tuple
 
 LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import SharedFiles
 from rl_slabs import LazySlab
 from rl_slabs.regular_file import open_regular
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 ROWS_FILE = "rows.slab"
 SIDE_FILE = "side.slab"

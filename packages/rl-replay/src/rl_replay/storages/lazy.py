@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_layout.keys import NestedKey
 from rl_replay.lossless.rows import CompactRows
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.tensor import Device
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.rows.rows import positive
+from rl_tensordict import NestedKey
 
 
 class LazyTensorStorage(SharableStorage):

@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build, nest
 from rl_replay.data.extent import Extent
 from rl_replay.data.structure import Arrangement, Structure
 from rl_replay.linking.links import Links
@@ -23,6 +21,7 @@ from rl_replay.trajectories.build import fill_index, pending
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Window
 from rl_slabs.schema import leaves_of
+from rl_tensordict import NestedKey, build, nest
 
 
 class MarkedStorage(Storage):

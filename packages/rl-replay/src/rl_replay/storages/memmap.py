@@ -11,7 +11,6 @@ from typing import Self
 
 import torch
 
-from rl_layout.keys import NestedKey
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import SharedFiles
 from rl_replay.storages.folder import (
@@ -24,6 +23,7 @@ from rl_replay.storages.folder import (
 )
 from rl_replay.storages.lazy import LazyTensorStorage
 from rl_slabs import RowSchema
+from rl_tensordict import NestedKey
 
 
 class LazyMemmapStorage(LazyTensorStorage):

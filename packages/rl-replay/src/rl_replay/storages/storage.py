@@ -14,8 +14,8 @@ from rl_replay.storages.ring import PrivateRing, Ring
 from rl_slabs import Span
 
 if TYPE_CHECKING:
-    from rl_layout.keys import NestedKey
     from rl_replay.trajectories.index import TrajectoryIndex
+    from rl_tensordict import NestedKey
 
 
 class Storage(ABC):

@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build, nest
 from rl_replay.buffer.explain import storage_lines, warn_of_few_links
 from rl_replay.checkpoint.contents import Contents, Fill
 from rl_replay.data.extent import Extent
@@ -32,6 +30,7 @@ from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
 from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
 from rl_slabs.rows.writing import fitting
 from rl_slabs.schema import PACKED_LEAF_BYTES, Leaves, leaves_of
+from rl_tensordict import NestedKey, build, nest
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
 

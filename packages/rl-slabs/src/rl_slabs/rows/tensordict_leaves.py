@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from rl_slabs.dtypes import carrier
 from rl_slabs.schema import Key, RowSchema
-from rl_slabs.tensordict_fast import entries_of
+from rl_tensordict import entries_of
 
 
 class Known(dict[Key, NDArray[Any]]):

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from rl_slabs.dtypes import carrier, name_of
 from rl_slabs.schema import Field
-from rl_slabs.tensordict_fast import finished
+from rl_tensordict import finished
 
 Unpack = Callable[..., TensorDict]
 

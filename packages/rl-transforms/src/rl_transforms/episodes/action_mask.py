@@ -6,8 +6,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import DONE, NestedKey
+from rl_layout.keys import DONE
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
+from rl_tensordict import NestedKey
 from rl_transforms.entries import missing
 from rl_transforms.transform import Transform
 

@@ -7,8 +7,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, next_key, sibling
+from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
+from rl_tensordict import NestedKey, sibling
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.episodes.groups import group_mask
 from rl_transforms.transform import Transform, with_specs

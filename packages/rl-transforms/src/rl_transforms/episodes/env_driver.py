@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_specs import Composite
+from rl_tensordict import NestedKey
 from rl_transforms.transform import Transform
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_specs import Bounded, Composite
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver

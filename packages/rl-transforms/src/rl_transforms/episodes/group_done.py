@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_key, as_tuple
 from rl_specs import Binary, Composite
+from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_transforms.arguments import key_list
 from rl_transforms.entries import with_entries
 from rl_transforms.transform import Transform, with_specs

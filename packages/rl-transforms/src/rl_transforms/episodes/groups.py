@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
 from rl_specs import Composite, TensorSpec, Unbounded
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import check_mask, missing
 from rl_transforms.transform import Transform, with_specs
 

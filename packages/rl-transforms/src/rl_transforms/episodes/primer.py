@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, as_key, as_tuple, leaves
 from rl_specs import Composite, TensorSpec
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.arguments import shown
 from rl_transforms.entries import merge_rows, not_reset, with_entries
 from rl_transforms.transform import Transform, with_specs

@@ -7,8 +7,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_key, next_key
+from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
+from rl_tensordict import NestedKey, as_key
 from rl_transforms.arguments import check_whole
 from rl_transforms.entries import not_reset, with_entries
 from rl_transforms.episodes.groups import (

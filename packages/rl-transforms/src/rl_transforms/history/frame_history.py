@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import RowSource, Segments, keys
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 from rl_transforms.entries import missing
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, as_key, as_tuple, next_key
+from rl_layout.keys import next_key
 from rl_specs import Composite
+from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_transforms.entries import without_entries
 from rl_transforms.transform import Transform, without_specs
 

@@ -8,8 +8,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_key, as_tuple, leaves, next_key
+from rl_layout.keys import next_key
 from rl_specs import Composite
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import missing, without_entries
 from rl_transforms.transform import Transform, without_specs
 

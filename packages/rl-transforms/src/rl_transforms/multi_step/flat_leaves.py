@@ -11,9 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import as_tuple
 from rl_layout.segments.markers import FIELDS, flat_marker
-from rl_layout.tensordict_fast import build, nest, tensors
+from rl_tensordict import as_tuple, build, nest, tensors
 
 Path = tuple[str, ...]
 OWN_ID: Path = (keys.COLLECTOR, "_own_id")

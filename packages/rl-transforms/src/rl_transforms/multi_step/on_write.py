@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, next_key
+from rl_layout.keys import next_key
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_whole
 from rl_transforms.multi_step.checks import (
     check_group_flags,

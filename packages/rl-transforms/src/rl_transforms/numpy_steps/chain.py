@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple
 from rl_transforms.transform import Transform
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple
 from rl_transforms.dtypes.cast import DoubleToFloat, DTypeCastTransform
 from rl_transforms.episodes.end_of_life import EndOfLife
 from rl_transforms.episodes.init_tracker import InitTracker

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from rl_layout.keys import NestedKey
 from rl_specs import TensorSpec
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.described import described, without_bounds
 from rl_transforms.transform import Transform

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from rl_layout.keys import NestedKey
 from rl_specs import TensorSpec
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_whole
 from rl_transforms.transform import Transform
 

@@ -11,8 +11,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, next_key
+from rl_layout.keys import next_key
 from rl_specs import Composite
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds

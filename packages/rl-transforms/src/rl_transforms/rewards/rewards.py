@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rl_layout.keys import REWARD, NestedKey
+from rl_layout.keys import REWARD
 from rl_specs import TensorSpec
+from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_number, number_tensor
 from rl_transforms.described import described, limited
 from rl_transforms.transform import Transform

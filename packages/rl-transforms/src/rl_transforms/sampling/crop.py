@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NestedKey, as_tuple, require
+from rl_tensordict import NestedKey, as_tuple, require
 from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 

@@ -15,8 +15,8 @@ from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor
 
 from rl_layout import keys, refuse_shared_states
-from rl_layout.keys import NestedKey, as_tuple, next_key
-from rl_layout.tensordict_fast import find, put
+from rl_layout.keys import next_key
+from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.chunking import MissingNext, ValueCalls

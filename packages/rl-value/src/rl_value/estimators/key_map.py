@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rl_layout.keys import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple
 
 
 class Entries(Mapping[str, NestedKey]):

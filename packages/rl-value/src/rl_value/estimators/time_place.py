@@ -16,7 +16,7 @@ from rl_layout import (
     keys,
     must_compare_observations,
 )
-from rl_layout.tensordict_fast import find
+from rl_tensordict import find
 from rl_value.returns.arguments import is_transformed
 
 LEAST_JOINS = 4

@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 from rl_value.actions import log_probability, log_probability_key, stored_log_probability
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator

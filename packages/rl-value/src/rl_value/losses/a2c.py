@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
 
 

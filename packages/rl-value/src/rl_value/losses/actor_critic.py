@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
-from rl_layout.keys import NestedKey, as_key, as_tuple, next_key, require
-from rl_layout.tensordict_fast import find
+from rl_layout.keys import next_key
+from rl_tensordict import NestedKey, as_key, as_tuple, find, require
 from rl_value.actions import entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.dispatch import takes_names

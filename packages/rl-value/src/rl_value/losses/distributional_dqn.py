@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import set_recurrent_mode
-from rl_layout.keys import NestedKey, require
+from rl_tensordict import NestedKey, require
 from rl_value.actions import of_action
 from rl_value.direct_call import noted
 from rl_value.dispatch import takes_names

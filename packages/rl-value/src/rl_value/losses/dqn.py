@@ -11,8 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys, refuse_shared_states, set_recurrent_mode
-from rl_layout.keys import NestedKey, as_tuple, next_key, require
-from rl_layout.tensordict_fast import find
+from rl_layout.keys import next_key
+from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names

@@ -15,8 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey
-from rl_layout.tensordict_fast import build
+from rl_tensordict import NestedKey, build
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,

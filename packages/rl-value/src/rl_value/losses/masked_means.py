@@ -9,8 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.keys import NestedKey, as_tuple, require
-from rl_layout.tensordict_fast import find
+from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.estimators.transitions import under_next
 from rl_value.padding import step_flag
 

@@ -12,8 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torch.distributions import Distribution
 
-from rl_layout.keys import NestedKey, as_tuple
-from rl_layout.tensordict_fast import find
+from rl_tensordict import NestedKey, as_tuple, find
 from rl_value.actions import divergence, stored_log_probability
 from rl_value.estimators.transitions import floats
 from rl_value.losses.actor_critic import ActorCriticLoss

@@ -6,7 +6,7 @@ from typing import Any
 
 from tensordict.nn import TensorDictModuleBase
 
-from rl_layout.keys import NestedKey
+from rl_tensordict import NestedKey
 from rl_value.losses.actor_critic import ActorCriticLoss
 
 

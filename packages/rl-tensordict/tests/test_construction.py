@@ -1,7 +1,7 @@
 import torch
 from tensordict import TensorDict
 
-from rl_slabs.tensordict_fast import _direct, _is_same, checked, finished
+from rl_tensordict.construction import _direct, _is_same, checked, finished
 
 
 def entries():

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import leaves
+from rl_tensordict.nested_keys import leaves
 
 _unsafe: Callable[..., TensorDict] | None = getattr(TensorDict, "_new_unsafe", None)
 _HAS_STORE = isinstance(getattr(TensorDict({}, []), "_tensordict", None), dict)
