@@ -1,7 +1,14 @@
+from __future__ import annotations
+
+import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_tensordict.construction import _direct, _is_same, checked, finished
+from rl_tensordict import build, build_flat, construction
+
+
+def source():
+    return {"a": torch.zeros(3, 5), "next": {"b": torch.ones(3), "deep": {"c": torch.ones(3, 1)}}}
 
 
 def entries():
@@ -9,26 +16,44 @@ def entries():
     return {"observation": torch.zeros(5, 3), "next": nested}
 
 
-def test_the_private_constructor_is_the_one_in_use():
-    assert finished is _direct
+@pytest.mark.parametrize("way", ["private", "public"])
+def test_build_makes_what_the_public_constructor_makes(monkeypatch, way):
+    if way == "public":
+        monkeypatch.setattr(construction, "new_unsafe", None)
+    made = build(source(), torch.Size([3]), ["time"], torch.device("cpu"))
+    expected = TensorDict(source(), [3], names=["time"], device="cpu")
+    assert (made == expected).all()
+    assert made.names == ["time"]
+    for group in (made, made["next"], made["next", "deep"]):
+        assert group.batch_size == (3,)
+        assert group.device == torch.device("cpu")
 
 
-def test_a_tensordict_of_other_attributes_is_not_the_same():
-    made = finished({}, torch.Size([5]))
-    assert _is_same(made, TensorDict({}, batch_size=[5]))
-    made._one_more = None
-    assert not _is_same(made, TensorDict({}, batch_size=[5]))
+def test_build_takes_finished_groups_and_mappings():
+    nested = build({"x": torch.ones(5, 3)}, torch.Size([5]))
+    made = build({"obs": torch.zeros(5, 7), "nested": nested}, torch.Size([5]))
+    assert made["nested"] is nested
 
 
-def test_both_constructors_agree():
-    batch = torch.Size([5])
-    quick, slow = finished(entries(), batch), checked(entries(), batch)
-    assert (quick == slow).all()
-    assert quick.batch_size == slow.batch_size == batch
-    assert (quick.device, quick.names, quick.is_locked) == (slow.device, slow.names, slow.is_locked)
+def test_a_built_tensordict_can_be_changed_indexed_and_reshaped():
+    made = build(source(), torch.Size([3]))
+    assert isinstance(made, TensorDict)
+    assert made[1:]["next", "deep", "c"].shape == (2, 1)
+    assert made.reshape(3, 1)["a"].shape == (3, 1, 5)
+    assert made.set("d", torch.zeros(3)).clone()["d"].shape == (3,)
+    with pytest.raises(RuntimeError):
+        made["wrong"] = torch.zeros(2)
 
 
-def test_a_finished_tensordict_can_be_changed_indexed_and_stacked():
-    quick = finished(entries(), torch.Size([5]))
-    quick["next", "done"] = torch.zeros(5, 1, dtype=torch.bool)
-    assert torch.stack([quick[1:4], quick[:3]])["next", "done"].shape == (2, 3, 1)
+@pytest.mark.parametrize("way", [build_flat, construction.build], ids=["attributes", "build"])
+def test_build_flat_makes_what_the_public_constructor_makes(way):
+    made, expected = way(entries(), torch.Size([5])), TensorDict(entries(), [5])
+    assert (made == expected).all()
+    assert made.batch_size == expected.batch_size
+    assert (made.device, made.names, made.is_locked) == (None, [None], False)
+
+
+def test_a_flat_tensordict_can_be_changed_indexed_and_stacked():
+    made = build_flat(entries(), torch.Size([5]))
+    made["next", "done"] = torch.zeros(5, 1, dtype=torch.bool)
+    assert torch.stack([made[1:4], made[:3]])["next", "done"].shape == (2, 3, 1)

@@ -1,26 +1,26 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from tensordict import TensorDict
 
-import rl_tensordict as keys
+from rl_tensordict import as_tuple, is_key, sibling
 
 
-@pytest.mark.parametrize("key", [3, (), ("a", 1), ["a", "b"]])
+@pytest.mark.parametrize("key", [3, (), ("a", 1), ("a", ("b", 1)), ["a", "b"]])
 def test_a_key_that_is_no_string_or_tuple_of_strings_is_refused(key):
     with pytest.raises(TypeError, match="must be a string or a non-empty tuple"):
-        keys.as_tuple(key)
+        as_tuple(key)
 
 
 def test_sibling_keeps_the_group():
-    assert keys.sibling(("next", "agents", "done"), "truncated") == ("next", "agents", "truncated")
-    assert keys.sibling("done", "truncated") == "truncated"
+    assert sibling(("next", "agents", "done"), "truncated") == ("next", "agents", "truncated")
+    assert sibling("done", "truncated") == "truncated"
 
 
-def test_leaves_lists_nested_leaves():
-    batch = TensorDict({"a": {"b": torch.zeros(3)}, "c": torch.ones(3)}, [3])
-    assert {key: value.sum().item() for key, value in keys.leaves(batch)} == {
-        ("a", "b"): 0.0,
-        ("c",): 3.0,
-    }
+def test_a_key_is_a_string_or_a_tuple_of_keys():
+    assert is_key("a")
+    assert is_key(("a", ("b", "c")))
+    assert not any(is_key(index) for index in (0, (), ("a", 0), None, ...))
+
+
+def test_as_tuple_flattens_nested_tuples():
+    assert as_tuple(("a", ("b", "c"))) == ("a", "b", "c")

@@ -254,3 +254,11 @@ def test_names_of_dimensions_count_where_composites_are_compared():
     assert spec(names=["time"]) == spec(names=["time"])
     assert spec(names=["time"]) != spec()
     assert spec(names=[None]) == spec()
+
+
+def test_samples_are_ordinary_tensordicts():
+    sample = Composite(obs=Unbounded((5, 3)), shape=(5,)).rand()
+    sample["more"] = torch.zeros(5)
+    assert sample[1:3].reshape(2, 1)["obs"].shape == (2, 1, 3)
+    with pytest.raises(RuntimeError):
+        sample["wrong"] = torch.zeros(3)

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from rl_specs import Categorical, Composite, Unbounded
-from rl_specs.composite.spec_tree import as_path, is_key
 
 
 def tree():
@@ -160,10 +159,3 @@ NAMED_VIEWS = {
 def test_names_follow_their_dimensions(view):
     make, names = NAMED_VIEWS[view]
     assert make(Composite(shape=(5, 3), names=["batch", "time"])).names == names
-
-
-def test_keys_are_strings_or_tuples_of_them():
-    assert is_key("a")
-    assert is_key(("a", ("b", "c")))
-    assert not any(is_key(index) for index in (0, (), ("a", 0), None, ...))
-    assert as_path(("a", ("b", "c"))) == ("a", "b", "c")

@@ -1,9 +1,9 @@
-"""Fast construction, entry access and key helpers for tensordicts."""
+"""Tensordicts without the overhead: made, read, written and flattened by what they are made of."""
 
-from rl_tensordict.construction import Entries, checked, entries_of, finished
-from rl_tensordict.construction import put as insert
-from rl_tensordict.entries import build, find, nest, put, tensors
-from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple, leaves, require, sibling
+from rl_tensordict.construction import Entries, build, build_flat
+from rl_tensordict.entries import entries_of, find, insert, names_of, put, require
+from rl_tensordict.flatten import leaves, nest, tensors
+from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple, is_key, sibling
 
 __all__ = [
     "Entries",
@@ -11,12 +11,13 @@ __all__ = [
     "as_key",
     "as_tuple",
     "build",
-    "checked",
+    "build_flat",
     "entries_of",
     "find",
-    "finished",
     "insert",
+    "is_key",
     "leaves",
+    "names_of",
     "nest",
     "put",
     "require",

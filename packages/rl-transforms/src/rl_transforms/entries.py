@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_specs.tensordict_fast import new_tensordict
-from rl_tensordict import NestedKey, as_key, as_tuple, leaves
+from rl_tensordict import NestedKey, as_key, as_tuple, build, leaves, names_of
 
 # a shallow copy made by tensordict itself takes several times as long as a step of a transform
 
@@ -171,8 +170,7 @@ def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> t
 def _group(batch: TensorDictBase, entries: Mapping[str, Any], name: str) -> TensorDictBase:
     group = entries.get(name)
     if group is None:
-        names = batch.names if batch._has_names() else None
-        return new_tensordict({}, batch.batch_size, batch.device, names)
+        return build({}, batch.batch_size, names_of(batch), batch.device)
     if not isinstance(group, TensorDictBase):
         msg = f"cannot write below {name!r}: it holds a leaf, {type(group).__name__}."
         raise KeyError(msg)
@@ -180,8 +178,7 @@ def _group(batch: TensorDictBase, entries: Mapping[str, Any], name: str) -> Tens
 
 
 def _rebuilt(batch: TensorDictBase, entries: dict[str, Any]) -> TensorDict:
-    names = batch.names if batch._has_names() else None
-    return new_tensordict(entries, batch.batch_size, batch.device, names)
+    return build(entries, batch.batch_size, names_of(batch), batch.device)
 
 
 def _with_entries_slowly(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> TensorDictBase:

@@ -8,7 +8,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 
 from rl_layout import keys
 from rl_layout.arguments import check_flags, check_keys, check_tensordict, shown
-from rl_tensordict import NestedKey, as_tuple, build
+from rl_tensordict import NestedKey, as_tuple, build, names_of
 
 KeyOrList = NestedKey | list[NestedKey]
 
@@ -122,7 +122,7 @@ def _merge(
             one, other = (group if _is_group(group) else value.empty() for group in groups)
             value = _merged_groups(one, other, dropped, key)
         found[name] = value
-    names = after.names if after._has_names() else None
+    names = names_of(after)
     return build(found, after.batch_size, names, after.device)
 
 

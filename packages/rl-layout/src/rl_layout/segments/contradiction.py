@@ -20,7 +20,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.arguments import check_dim, check_tensordict
 from rl_layout.segments.flat_views import bits, is_plain
-from rl_tensordict import NestedKey, as_key, find
+from rl_tensordict import NestedKey, as_key, find, names_of
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""
@@ -133,10 +133,11 @@ def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
         return False
     if find(batch, keys.SLICE_IDS) is not None:
         return False
-    if not batch._has_names():
+    names = names_of(batch)
+    if names is None:
         return True
     check_dim(dim, batch.batch_size)
-    return bool(batch.names[dim] != keys.TIME)
+    return names[dim] != keys.TIME
 
 
 def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.arguments import check_dense, check_tensordict
 from rl_layout.segments.flat_views import array_of
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, names_of
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -167,10 +167,11 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
     if not shape.numel():
         msg = f"expected at least one row: got batch size {list(shape)}. Leave empty batches out."
         raise ValueError(msg)
-    if batch._has_names() and keys.TIME in batch.names[:-1]:
+    names = names_of(batch) or []
+    if keys.TIME in names[:-1]:
         msg = (
-            f"expected time as the last batch dimension: got names {batch.names}. "
-            f"Call batch.transpose({batch.names.index(keys.TIME)}, -1)."
+            f"expected time as the last batch dimension: got names {names}. "
+            f"Call batch.transpose({names.index(keys.TIME)}, -1)."
         )
         raise ValueError(msg)
     return shape

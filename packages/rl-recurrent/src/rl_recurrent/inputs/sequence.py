@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_recurrent.arguments import check_batch
-from rl_tensordict import find
+from rl_tensordict import find, names_of
 
 
 def require_sequence(batch: TensorDictBase) -> None:
@@ -65,7 +65,8 @@ def refuse_sequence(tensordict: TensorDictBase) -> None:
 
 
 def _is_sequence(tensordict: TensorDictBase) -> bool:
-    if tensordict._has_names() and tensordict.names[-1] == keys.TIME:
+    names = names_of(tensordict)
+    if names and names[-1] == keys.TIME:
         return True
     ids = find(tensordict, keys.TRAJ_IDS)
     if ids is None:

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from rl_slabs.dtypes import carrier, name_of
 from rl_slabs.schema import Field
-from rl_tensordict import finished
+from rl_tensordict import build_flat
 
 Unpack = Callable[..., TensorDict]
 
@@ -47,7 +47,7 @@ def unpacking(
         torch.Size([5, 1])
     """
     source = unpacking_source(fields, row_bytes, contiguous=contiguous, copied=copied)
-    scope: dict[str, Any] = {"torch": torch, "finished": finished, "tensor": torch.from_numpy}
+    scope: dict[str, Any] = {"torch": torch, "build_flat": build_flat, "tensor": torch.from_numpy}
     scope |= {name: np.dtype(name) for name in _carriers(fields)}
     exec(compile(source, "<unpacking of a row schema>", "exec"), scope)
     return cast("Unpack", scope["unpack"])
@@ -65,13 +65,13 @@ def unpacking_source(
         def unpack(packed, arrays, batch):
             leaf0 = packed.select(-1, 0).data
             _, leaf1, _ = packed.view(torch.float32).unsafe_split_with_sizes((2, 1, 1), -1)
-            return finished({'id': leaf0, 'reward': leaf1}, batch)
+            return build_flat({'id': leaf0, 'reward': leaf1}, batch)
         >>> print(unpacking_source(schema.fields, schema.row_bytes, copied=True))
         def unpack(packed, arrays, batch, *more):
             leaf0 = tensor(packed[..., 0])
             items = packed.view(float32)
             leaf1 = tensor(items[..., 2:3])
-            return finished({'id': leaf0, 'reward': leaf1}, batch)
+            return build_flat({'id': leaf0, 'reward': leaf1}, batch)
     """
     names = {field.path: f"leaf{number}" for number, field in enumerate(fields)}
     packed = [field for field in fields if field.offset is not None]
@@ -154,4 +154,4 @@ def _literal(names: dict[tuple[str, ...], str]) -> str:
         f"{first!r}: {below[()] if () in below else _literal(below)}"
         for first, below in groups.items()
     ]
-    return f"finished({{{', '.join(entries)}}}, batch)"
+    return f"build_flat({{{', '.join(entries)}}}, batch)"

@@ -16,7 +16,7 @@ from rl_specs.core.placement import as_device, destination
 from rl_specs.core.sizes import NO_SIZE, View, as_size, safe, stand_in, viewed_shape
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_specs.leaves.non_tensor import NonTensor
-from rl_specs.tensordict_fast import new_tensordict
+from rl_tensordict import build
 
 _MISSING = object()
 
@@ -280,7 +280,7 @@ class Composite(SpecTree):
         names = self._dim_names
         if names is not None:
             names = [*[None] * (len(batch) - len(names)), *names]
-        return new_tensordict(entries, batch, device, names)
+        return build(entries, batch, names, device)
 
     def _all_in(self, val: Any) -> bool:
         # reading the items once costs as much as two look-ups in a tensordict

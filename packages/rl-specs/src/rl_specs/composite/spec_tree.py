@@ -9,8 +9,8 @@ from tensordict import is_tensor_collection
 
 from rl_specs.composite.lockable import Lockable
 from rl_specs.core.tensor_spec import TensorSpec
+from rl_tensordict import NestedKey, as_key, as_tuple, is_key
 
-NestedKey: TypeAlias = str | tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[type], bool]
 
 # these would read as attributes or arguments of the dictionary itself
@@ -52,7 +52,7 @@ class SpecTree(Lockable, TensorSpec):
         if not is_key(index):
             return super().__getitem__(index)
         node: Any = self
-        path = as_path(index)
+        path = as_tuple(index)
         for depth, name in enumerate(path):
             entries = node._entries() if isinstance(node, SpecTree) else {}
             if name not in entries:
@@ -67,7 +67,7 @@ class SpecTree(Lockable, TensorSpec):
 
     def __delitem__(self, key: NestedKey) -> None:
         self._check_unlocked()
-        path = as_path(key)
+        path = as_tuple(key)
         holder = self[path[:-1]] if len(path) > 1 else self
         if not isinstance(holder, SpecTree) or path[-1] not in holder._entries():
             msg = f"no spec for {key!r}: expected one of {list(self.keys(True))}"
@@ -78,7 +78,7 @@ class SpecTree(Lockable, TensorSpec):
             del self._specs[path[-1]]
 
     def __contains__(self, key: object) -> bool:
-        return is_key(key) and _short(as_path(key)) in self.keys(include_nested=True)
+        return is_key(key) and as_key(as_tuple(key)) in self.keys(include_nested=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries())
@@ -104,7 +104,7 @@ class SpecTree(Lockable, TensorSpec):
             ValueError: shape or device do not fit.
         """
         self._check_unlocked()
-        path = as_path(name)
+        path = as_tuple(name)
         if path[0] in RESERVED:
             msg = f"{path[0]!r} is the name of an attribute of the spec itself: choose another key"
             raise KeyError(msg)
@@ -169,7 +169,7 @@ class SpecTree(Lockable, TensorSpec):
         Returns:
             The new tree, or None where nothing was moved.
         """
-        found = {as_path(key): self.pop(key, default) for key in keys}
+        found = {as_tuple(key): self.pop(key, default) for key in keys}
         found = {key: spec for key, spec in found.items() if spec is not None}
         if not found:
             return None
@@ -341,7 +341,7 @@ class SpecTree(Lockable, TensorSpec):
                 out[name] = spec
             if include_nested and isinstance(spec, SpecTree) and not static:
                 inner = spec._flat(True, leaves_only, is_leaf, static_only)
-                out.update({(name, *as_path(key)): entry for key, entry in inner.items()})
+                out.update({(name, *as_tuple(key)): entry for key, entry in inner.items()})
         return out
 
 
@@ -358,47 +358,3 @@ def specs_of(given: Any) -> Iterable[tuple[Any, Any]]:
         msg = f"expected a dictionary of specs: got {type(given).__name__}"
         raise TypeError(msg)
     return given.items()
-
-
-def is_key(index: Any) -> bool:
-    """Tell a key from an index: a string, or a tuple of strings, nested or not.
-
-    Args:
-        index: anything.
-
-    Returns:
-        True for a key.
-
-    Example:
-        >>> is_key(("next", "reward")), is_key((0, 1)), is_key(())
-        (True, False, False)
-    """
-    if isinstance(index, tuple):
-        return bool(index) and all(is_key(part) for part in index)
-    return isinstance(index, str)
-
-
-def as_path(key: Any) -> tuple[str, ...]:
-    """Write a key as a flat tuple of strings.
-
-    Args:
-        key: a string, or a tuple of strings, nested or not.
-
-    Returns:
-        The parts, outermost first.
-
-    Raises:
-        TypeError: it is no key.
-
-    Example:
-        >>> as_path("reward"), as_path(("next", ("agents", "reward")))
-        (('reward',), ('next', 'agents', 'reward'))
-    """
-    if not is_key(key):
-        msg = f"a key must be a string or a tuple of strings: got {key!r}"
-        raise TypeError(msg)
-    return (key,) if isinstance(key, str) else tuple(name for part in key for name in as_path(part))
-
-
-def _short(path: tuple[str, ...]) -> NestedKey:
-    return path[0] if len(path) == 1 else path

@@ -10,10 +10,11 @@ from tensordict import LazyStackedTensorDict
 
 from rl_specs.composite.composite import Composite
 from rl_specs.composite.lockable import Lockable
-from rl_specs.composite.spec_tree import NestedKey, as_path, is_key, specs_of
+from rl_specs.composite.spec_tree import specs_of
 from rl_specs.composite.stacked import Stack, Stacked
 from rl_specs.core.shaped import stack
 from rl_specs.core.tensor_spec import TensorSpec
+from rl_tensordict import NestedKey, as_tuple, is_key
 
 
 class StackedComposite(Stack, Composite):
@@ -123,7 +124,7 @@ class StackedComposite(Stack, Composite):
             raise ValueError(msg)
         parts = [None] * len(self.specs) if entry is None else entry.unbind(self.dim)
         for holder, part in zip(self.specs, parts, strict=True):
-            holder.set(as_path(name), part)
+            holder.set(as_tuple(name), part)
         return self
 
     def update(self, dict_or_spec: Any) -> Self:
