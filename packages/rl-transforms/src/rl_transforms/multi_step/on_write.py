@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, names_of
 from rl_transforms.arguments import check_whole
 from rl_transforms.multi_step.checks import (
     check_group_flags,
@@ -234,8 +234,8 @@ class MultiStepTransform(Transform):
         who, rows = columns.joined(fresh)
         made = self._far(rows, self.n_steps - 1)
         columns.keep(who, rows, self.n_steps - 1)
-        if made is not None and batch._has_names():
-            made.names = batch.names
+        if made is not None and (names := names_of(batch)):
+            made.names = names
         return made if has_ids else self._warned_of(made)
 
     def _far(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
@@ -291,6 +291,6 @@ def _has_ids(rows: FlatRows) -> bool:
 
 def _time(batch: TensorDictBase) -> int | None:
     """Where time lies, if not last."""
-    named = batch._has_names() and keys.TIME in batch.names
-    time: int = batch.names.index(keys.TIME) if named else batch.ndim - 1
+    names = names_of(batch) or []
+    time: int = names.index(keys.TIME) if keys.TIME in names else batch.ndim - 1
     return None if time == batch.ndim - 1 else time

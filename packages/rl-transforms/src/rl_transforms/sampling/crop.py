@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey, as_tuple, require
+from rl_tensordict import NestedKey, as_tuple, names_of, require
 from rl_transforms.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 
@@ -128,6 +128,6 @@ def _taken(batch: TensorDictBase, window: Tensor, dim: int) -> TensorDictBase:
     steps = window.reshape(*swapped[:-1], -1).transpose(dim, -1)
     index = (*places[:dim], steps, *places[dim:])
     taken: TensorDictBase = batch[index]
-    if batch._has_names():
-        taken.names = batch.names
+    if names := names_of(batch):
+        taken.names = names
     return taken

@@ -16,7 +16,7 @@ from rl_layout import (
     keys,
     must_compare_observations,
 )
-from rl_tensordict import find
+from rl_tensordict import find, names_of
 from rl_value.returns.arguments import is_transformed
 
 LEAST_JOINS = 4
@@ -102,7 +102,7 @@ def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str
     if ids is None or steps is None or find(batch, (keys.INDEX,)) is not None:
         return
     dims: int = batch.ndim
-    if batch._has_names() and batch.names[-1] == keys.TIME:
+    if (names := names_of(batch)) and names[-1] == keys.TIME:
         return
     if dims == 1:
         _warn_of_interleaved(ids, steps, segments)
@@ -187,7 +187,7 @@ def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> Te
     turned = tensordict if dim == last else tensordict.transpose(dim, last)
     if not is_said:
         return turned
-    names = list(turned.names) if turned._has_names() else [None] * turned.ndim
+    names = names_of(turned) or [None] * turned.ndim
     if names[last] == keys.TIME:
         return turned
     turned = turned.copy()
@@ -219,9 +219,8 @@ def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
         raise ValueError(msg)
     if explicit is None:
-        named = tensordict._has_names() and keys.TIME in tensordict.names
-        names: list[str | None] = tensordict.names if named else []
-        return names.index(keys.TIME) if named else dims - 1
+        names = names_of(tensordict) or []
+        return names.index(keys.TIME) if keys.TIME in names else dims - 1
     given: object = explicit
     if not isinstance(given, int):
         msg = f"time_dim is the number of a dimension, an int: got {explicit!r}."
