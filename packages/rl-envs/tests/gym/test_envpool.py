@@ -155,6 +155,32 @@ def test_a_policy_sees_the_rows_that_are_ready():
     assert torch.equal(batch["action"].int().argmax(-1).float(), batch["observation"][..., 2] % 3)
 
 
+def test_actions_of_another_dtype_are_cast_where_that_is_exact():
+    choices = torch.eye(3, dtype=torch.int64)
+
+    def act(seen):
+        return choices[seen[:, 2].long() % 3]
+
+    policy = TensorDictModule(act, ["observation"], ["action"])
+    batch = ScriptedEnv(6, wait_for=3).rollout(7, policy, break_when_any_done=False)
+    assert_proved(batch)
+    assert batch["action"].dtype == torch.bool
+    assert torch.equal(batch["action"].int().argmax(-1).float(), batch["observation"][..., 2] % 3)
+
+
+def test_a_later_action_that_its_dtype_cannot_hold_is_refused():
+    calls = []
+
+    def act(seen):
+        calls.append(len(seen))
+        chosen = torch.eye(3, dtype=torch.int64)[torch.zeros(len(seen), dtype=torch.int64)]
+        return 2 * chosen if len(calls) == 3 else chosen  # no bool holds a 2
+
+    policy = TensorDictModule(act, ["observation"], ["action"])
+    with pytest.raises(TypeError, match="action"):
+        ScriptedEnv(6, wait_for=3).rollout(7, policy, break_when_any_done=False)
+
+
 def test_what_needs_all_rows_waits_for_them():
     env = ScriptedEnv(6, wait_for=3)
     batch = TransformedEnv(env, StepCounter()).rollout(9, break_when_any_done=False)

@@ -212,7 +212,7 @@ def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
 
     Raises:
         KeyError: the policy reads a key that the environment lacks, or writes no action.
-        TypeError: an action has another dtype than its spec.
+        TypeError: an action has another dtype than its spec, which cannot hold its values.
         ValueError: an action has another shape than its spec, a value lies outside its spec, or
             the policy has a state.
 
@@ -257,6 +257,7 @@ class PoolRollout:
 
     def __init__(self, env: EnvPoolEnv, num_steps: int, plan: PolicyPlan | None = None) -> None:
         self.env, self.num_steps, self.plan = env, num_steps, plan
+        self._actions = list(leaves_of(env.single_action_spec))
         self.columns = Columns(env.batch_size, num_steps + num_steps // 8 + 3)
         self._shown = [*env._observation_leaves, *env._done_leaves]
         self.columns.add_leaves([*self._shown, *env._action_leaves])
@@ -350,11 +351,20 @@ class PoolRollout:
             drawn = self.env.single_action_spec.rand((len(rows),))
             made: dict[Key, Tensor] = dict(keys.leaves(drawn))
         else:
-            made = self.plan(self._roots(rows, self._read), size)
+            made = self._fitted(self.plan(self._roots(rows, self._read), size))
         if not self._is_checked:
             self._check(made, size)
         for key, value in made.items():
             self.columns.arrays[key][rows, self.at[rows]] = value.numpy()
+
+    def _fitted(self, made: dict[Key, Tensor]) -> dict[Key, Tensor]:
+        """Cast actions to the dtype of their specs; every time, since numpy would cast the rest."""
+        cast = {
+            key: checks.cast_action(key, spec, made[key])
+            for key, spec in self._actions
+            if isinstance(made.get(key), Tensor) and made[key].dtype != spec.dtype
+        }
+        return {**made, **cast} if cast else made
 
     def _roots(self, rows: Array, names: Iterable[Key]) -> dict[Key, Tensor]:
         arrays, at = self.columns.arrays, self.at[rows]
@@ -369,7 +379,7 @@ class PoolRollout:
                 f"keeps no states: leave out wait_for."
             )
             raise ValueError(msg)
-        for key, spec in leaves_of(self.env.single_action_spec):
+        for key, spec in self._actions:
             if key not in made:
                 names = [keys.as_key(name) for name in made]
                 msg = f"the action {keys.as_key(key)!r} is missing: the policy wrote {names}."
