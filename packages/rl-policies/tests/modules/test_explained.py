@@ -53,6 +53,21 @@ def test_an_error_of_others_carries_a_note(call, words):
         raise AssertionError(note)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: actor()(), "ProbabilisticActor was given nothing; it reads 'observation'"),
+        (lambda: actor()[torch.zeros(2)], "__getitem__ was given 'argument 1' float32"),
+        (lambda: actor().select_subsequence(["a"]), "select_subsequence was given"),
+    ],
+    ids=["call", "item", "subsequence"],
+)
+def test_a_note_stands_beside_those_of_sequences(call, words):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever others raise
+        call()
+    assert any(words in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize("value", [None, 1.0, [0.0, 0.0]])
 def test_values_that_are_no_tensors_are_named(value):
     normal = IndependentNormal(torch.zeros(2), 1.0)

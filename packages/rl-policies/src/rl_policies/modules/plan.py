@@ -16,7 +16,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 
-from rl_policies.modules.explained import note
+from rl_policies.modules.explained import explained, note
 from rl_policies.modules.tensor_step import Call, TensorStep, ordinary, outputs_of, read
 from rl_tensordict import NestedKey
 
@@ -84,12 +84,14 @@ class PlannedStep(TensorStep):
     The plan is made on the first call, and again after modules were replaced or hooks added.
     """
 
+    @explained
     def __getitem__(self, index: int | slice | str) -> TensorDictModuleBase:
         """Get one part by number or name, or by a slice a sequence of some, which shares them."""
         if not isinstance(index, slice):
             return super().__getitem__(index)
         return _sequence_of([*self.module[index]])
 
+    @explained
     def select_subsequence(
         self,
         in_keys: Iterable[NestedKey] | None = None,
