@@ -12,6 +12,7 @@ import datetime
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -30,16 +31,27 @@ def medians_us(
     *calls: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
     warm_up: int = 3,
+    burst: int = 1,
+    shuffle: bool = False,
 ) -> list[float]:
-    """Median durations of some calls in microseconds; they take turns, so that load hits all."""
+    """Median durations of some calls in microseconds; they take turns, so that load hits all.
+
+    Of more than one call a turn, `burst`, one more comes first and is not timed. `shuffle` draws
+    the order of every turn: the caches are those of whoever came before.
+    """
     times: list[list[float]] = [[] for _ in calls]
+    order = range(len(calls))
     for turn in range(repeats + warm_up):
-        for call, taken in zip(calls, times, strict=True):
-            begin = clock()
-            call()
-            took = clock() - begin
-            if turn >= warm_up:
-                taken.append(took)
+        for number in random.sample(order, len(calls)) if shuffle else order:
+            call, taken = calls[number], times[number]
+            if burst > 1:
+                call()
+            for _ in range(burst):
+                begin = clock()
+                call()
+                took = clock() - begin
+                if turn >= warm_up:
+                    taken.append(took)
     return [statistics.median(taken) * 1e6 for taken in times]
 
 
@@ -52,6 +64,8 @@ def report(
     if theirs is not None:
         row[peer] = theirs
         line += f"   {peer} {theirs:12,.1f} us   {theirs / ours:7.2f} x"
+    times = sum(other["work"].partition(" #")[0] == work for other in ROWS)
+    row["work"] = f"{work} #{times + 1}" if times else work  # a record has one row of a name
     ROWS.append(row)
     print(f"{line}{note and '   '}{note}")
 

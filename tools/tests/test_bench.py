@@ -15,6 +15,22 @@ def test_medians_are_of_calls_in_turns_after_the_warm_up():
     assert found == [1e6, 1e6]
 
 
+def test_a_burst_begins_with_a_call_that_is_not_timed():
+    called, ticks = [], itertools.count()
+    bench.medians_us(
+        2, lambda: called.append(1), clock=lambda: float(next(ticks)), warm_up=0, burst=3
+    )
+    assert len(called) == 2 * 4
+    assert next(ticks) == 2 * 3 * 2
+
+
+def test_rows_of_one_name_are_numbered_in_a_record(monkeypatch):
+    monkeypatch.setattr(bench, "ROWS", [])
+    for _ in range(3):
+        bench.report("read", 1.0)
+    assert [row["work"] for row in bench.ROWS] == ["read", "read #2", "read #3"]
+
+
 def test_a_session_writes_what_was_reported(tmp_path, monkeypatch, capsys):
     path = tmp_path / "record.json"
     monkeypatch.setattr(sys, "argv", ["rows.py", "--json", str(path)])

@@ -7,12 +7,12 @@ ends; ours and the loop truncate after 200 steps and reset rows. Medians of CPU 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable
 
 import torch
+from bench import medians_us, report, session
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
@@ -22,17 +22,6 @@ warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 STEPS = 100
 NET = nn.Linear(3, 1)
-
-
-def medians_us(calls: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
-    """Median CPU time of one step of each call, in turns, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.process_time()
-            call()
-            times[name].append(time.process_time() - begin)
-    return {name: statistics.median(found[1:]) * 1e6 / STEPS for name, found in times.items()}
 
 
 def ours(num_envs: int) -> Callable[[], object]:
@@ -85,18 +74,13 @@ def play_by_hand(num_envs: int) -> list[Tensor]:
 def main() -> None:
     """Print what a step of a few and of many pendulums takes."""
     for num_envs in (64, 4096):
-        found = medians_us(
-            {
-                "ours": ours(num_envs),
-                "torchrl": torchrls(num_envs),
-                "by hand": lambda num_envs=num_envs: play_by_hand(num_envs),
-            }
-        )
-        print(f"{num_envs} pendulums, a step: ours {found['ours']:.0f} us", end="")
-        for name in ("torchrl", "by hand"):
-            print(f"; {name} {found[name] / found['ours']:.2f} times as long", end="")
-        print()
+        calls = (ours(num_envs), torchrls(num_envs), lambda n=num_envs: play_by_hand(n))
+        times = medians_us(7, *calls, clock=time.process_time, warm_up=1)
+        took, peer, hand = (found / STEPS for found in times)
+        report(f"a step of {num_envs} pendulums", took, peer)
+        report(f"a step of {num_envs} pendulums, by hand", hand, note=f"{hand / took:.2f} x")
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

@@ -5,13 +5,12 @@ Run with `nox -s "bench(rl-layout)"`. Medians of fresh calls in one process, rat
 
 from __future__ import annotations
 
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 
 from rl_layout import Segments, keys, split_trajectories, step_mdp
@@ -22,13 +21,8 @@ warnings.filterwarnings("ignore")
 
 
 def median_us(call: Callable[[], object], repeats: int = 41) -> float:
-    """Median duration of a call, in microseconds, after three calls to warm up."""
-    times = []
-    for _ in range(repeats + 3):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[3:]) * 1e6
+    """Median duration of one call, in microseconds."""
+    return medians_us(repeats, call)[0]
 
 
 def lengths_of(rows: int, longest: int) -> list[int]:
@@ -59,7 +53,7 @@ def segments() -> None:
     }
     print(f"{rows:,} steps, {len(Segments.of(batch)):,} trajectories")
     for name, floor in floors.items():
-        print(f"  {name:34}{floor:9.0f} us")
+        report(name, floor)
     for name, call in (
         ("Segments from one flag", lambda: Segments.from_starts(flag)),
         ("Segments.of, all eight markers", afresh),
@@ -67,7 +61,7 @@ def segments() -> None:
     ):
         took = median_us(call)
         ratios = ", ".join(f"{took / floor:.2f} x {key}" for key, floor in floors.items())
-        print(f"  {name:34}{took:9.0f} us   {ratios}")
+        report(name, took, note=ratios)
 
 
 def splits() -> None:
@@ -89,7 +83,7 @@ def splits() -> None:
     for name, arguments in (("padded", {}), ("nested", {"as_nested": True})):
         ours = median_us(lambda a=arguments: split_trajectories(fresh(), **a), 21) - cost
         theirs = median_us(lambda a=arguments: peer(fresh(), **a), 11) - cost
-        print(f"  split {name:28}{ours:9.0f} us   torchrl {theirs:9.0f} us, {theirs / ours:.1f} x")
+        report(f"split {name}", ours, theirs)
 
 
 def steps() -> None:
@@ -99,12 +93,12 @@ def steps() -> None:
     step = trajectories([8])
     ours, theirs = median_us(lambda: step_mdp(step), 2001), median_us(lambda: peer(step), 2001)
     print(f"step_mdp, {len(list(step.keys(True, True)))} leaves")
-    print(f"  step_mdp{'':26}{ours:9.1f} us   torchrl {theirs:9.1f} us, {theirs / ours:.1f} x")
+    report("step_mdp", ours, theirs)
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    segments()
-    splits()
-    steps()
+    with session():
+        torch.manual_seed(0)
+        segments()
+        splits()
+        steps()

@@ -11,14 +11,13 @@ turn, in processor time and on the clock, ratios printed.
 from __future__ import annotations
 
 import importlib.util
-import random
-import statistics
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 from tensordict.nn import InteractionType, NormalParamExtractor, TensorDictModule
 from torch import Tensor, nn
@@ -35,28 +34,6 @@ from rl_specs import Categorical as Choice
 warnings.filterwarnings("ignore")
 
 FEATURES, CHOICES, WIDTH = 4, 2, 64
-
-
-def medians_us(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Median duration of each call, in microseconds, of the processor's time and of the clock's.
-
-    They take turns, to meet the same load.
-    """
-    clocks = time.thread_time_ns, time.perf_counter_ns
-    found: dict[str, list[float]] = {}
-    for clock in clocks:
-        times: dict[str, list[int]] = {name: [] for name in calls}
-        order = list(calls)
-        for turn in range(repeats + 5):
-            random.shuffle(order)  # the caches are those of whoever came before
-            for name in order:
-                begin = clock()
-                calls[name]()
-                if turn >= 5:
-                    times[name].append(clock() - begin)
-        for name, each in times.items():
-            found.setdefault(name, []).append(statistics.median(each) / 1e3)
-    return found
 
 
 def network(outputs: int) -> nn.Module:
@@ -181,7 +158,11 @@ def compare(title: str, rows: int, sides: dict[str, Any], by_hand: Callable[...,
     }
     if "torchrl" in sides:
         calls["torchrl, module"] = lambda: sides["torchrl"](batch)
-    found = medians_us(calls, 300 if rows > 1 else 2000)
+    repeats = 300 if rows > 1 else 2000
+    clocks = time.thread_time, time.perf_counter
+    options = {"warm_up": 5, "shuffle": True}
+    times = [medians_us(repeats, *calls.values(), clock=clock, **options) for clock in clocks]
+    found = dict(zip(calls, zip(*times, strict=True), strict=True))
     floor = found["by hand"]
     bar = "at most 1.5 of by hand" if rows > 1 else "at most +20 us through the plan"
     print(f"{title}, {rows:,} rows, bar {bar}; processor | clock")
@@ -190,7 +171,7 @@ def compare(title: str, rows: int, sides: dict[str, Any], by_hand: Callable[...,
             f"{us:9.1f} us {us / least:5.2f} {us - least:+9.1f} us"
             for us, least in zip(each, floor, strict=True)
         ]
-        print(f"  {name:18}", " | ".join(shown))
+        report(f"{title}, {rows:,} rows: {name}", each[0], note=" | ".join(shown))
 
 
 def peer() -> Any:
@@ -229,4 +210,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

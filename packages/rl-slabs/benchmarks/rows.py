@@ -1,6 +1,6 @@
 """Rows of 9 leaves out of a million, read and written: the peer, numpy by hand, and rl-slabs.
 
-    python packages/rl-slabs/benchmarks/rows.py
+    nox -s "bench(rl-slabs)"
 
 One process, fresh random indices for every call, every leaf stored and returned on every side,
 medians in microseconds. The contenders of a table take turns, a hundred calls each, so that a busy
@@ -9,12 +9,11 @@ machine slows them all.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 
 from rl_slabs import Lanes, RowSchema, Slab
@@ -44,26 +43,12 @@ def steps(count: int) -> TensorDict:
     return rows
 
 
-def medians(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median time of each, in microseconds, over rounds of a hundred calls."""
-    times: dict[str, list[int]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            call()
-            for _ in range(100):
-                start = time.perf_counter_ns()
-                call()
-                times[name].append(time.perf_counter_ns() - start)
-    return {name: statistics.median(found) / 1000 for name, found in times.items()}
-
-
 def show(title: str, contenders: dict[str, Callable[[], object]], rounds: int = 20) -> None:
     """One table: each contender's median, and how many times ours (the last one) that is."""
-    found = medians(contenders, rounds)
-    ours = list(found.values())[-1]
-    print(f"\n{title}")
-    for name, median in found.items():
-        print(f"  {name:<52}{median:>10.1f} us{median / ours:>8.2f} x")
+    found = medians_us(rounds, *contenders.values(), warm_up=0, burst=100)
+    print(title)
+    for name, median in zip(contenders, found, strict=True):
+        report(f"{title}: {name}", median, note=f"{median / found[-1]:.2f} x")
 
 
 def peer_buffer(count: int) -> object | None:
@@ -162,7 +147,7 @@ def writing(slab: Slab, stored: TensorDict, peer: object | None) -> None:
 
 def main() -> None:
     """Print the tables."""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {SCHEMA!r}")
+    print(f"{torch.get_num_threads()} threads, {SCHEMA!r}")
     stored = steps(ROWS)
     peer = peer_buffer(ROWS)
     if peer is None:
@@ -179,4 +164,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

@@ -1,17 +1,15 @@
 """Time `Composite.rand` and `Composite.is_in` on ten leaves: the peer, ours, and by hand.
 
-Run it as `python benchmarks/composite.py`. It needs the `bench` group of the package. All three
-run in turns in one process, and the printed times are medians, so a busy machine slows them alike.
+Run with `nox -s "bench(rl-specs)"`. All three run in turns in one process, and the printed times
+are medians, so a busy machine slows them alike.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 from torchrl import data as peer
 
@@ -73,17 +71,6 @@ def is_in_by_hand(step: TensorDict) -> bool:
     )
 
 
-def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Call each in turn, and give the median of each in microseconds."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(RUNS):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            taken[name].append(1e6 * (time.perf_counter() - start))
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
 def main() -> None:
     """Print both comparisons."""
     theirs, ours = composite(peer), composite(rl_specs)
@@ -92,18 +79,19 @@ def main() -> None:
     assert theirs.is_in(step)
     assert is_in_by_hand(step)
     rows = {
-        "rand": {"peer": theirs.rand, "ours": ours.rand, "by hand": rand_by_hand},
-        "is_in": {
-            "peer": lambda: theirs.is_in(step),
-            "ours": lambda: ours.is_in(step),
-            "by hand": lambda: is_in_by_hand(step),
-        },
+        "rand": (ours.rand, theirs.rand, rand_by_hand),
+        "is_in": (
+            lambda: ours.is_in(step),
+            lambda: theirs.is_in(step),
+            lambda: is_in_by_hand(step),
+        ),
     }
     for name, calls in rows.items():
-        found = medians(calls)
-        times = ", ".join(f"{who} {value:.0f} us" for who, value in found.items())
-        print(f"{name}: {times}; {found['peer'] / found['ours']:.1f} times the peer")
+        took, peer_took, hand = medians_us(RUNS, *calls)
+        report(f"{name} of ten leaves", took, peer_took)
+        report(f"{name} of ten leaves, by hand", hand)
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

@@ -5,12 +5,10 @@ Run with `nox -s "bench(rl-transforms)"`. Medians in one process, taken in turn,
 
 from __future__ import annotations
 
-import statistics
-import time
 import warnings
-from collections.abc import Callable
 
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, environments, trajectories
@@ -18,22 +16,6 @@ from rl_replay import LazyTensorStorage, ReplayBuffer
 from rl_transforms import CatFrames, HindsightRelabel, RewardSum, VecNorm
 
 warnings.filterwarnings("ignore")
-
-
-def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
-    """Median durations of some calls in microseconds, taken in turn so that load hits all."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats + 3):
-        for call, taken in zip(calls, times, strict=True):
-            begin = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - begin)
-    return [statistics.median(taken[3:]) * 1e6 for taken in times]
-
-
-def report(name: str, ours: float, theirs: float, what: str = "torchrl") -> None:
-    """Print both times and their ratio."""
-    print(f"  {name:38}{ours:10.0f} us   {what} {theirs:10.0f} us   {theirs / ours:6.2f} x")
 
 
 def film(batch: TensorDict) -> TensorDict:
@@ -58,7 +40,7 @@ def frames() -> None:
     bare.extend(rows)
     print("256 rows of 4,000, stacks of 4 frames of 84 x 84 bytes at the root and under next")
     took = medians_us(15, single.sample, plain.sample, bare.sample)
-    report("rebuilt from frames stored once", took[0], took[1], "stacks stored")
+    report("rebuilt from frames stored once", took[0], took[1], peer="stacks stored")
     print(f"  {'the same without stacks':38}{took[2]:10.0f} us")
 
 
@@ -127,10 +109,10 @@ def sums() -> None:
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    frames()
-    frames_of_an_environment()
-    running_statistics()
-    goals()
-    sums()
+    with session():
+        torch.manual_seed(0)
+        frames()
+        frames_of_an_environment()
+        running_statistics()
+        goals()
+        sums()

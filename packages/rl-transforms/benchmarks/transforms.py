@@ -6,13 +6,12 @@ Run with `nox -s "bench(rl-transforms)"`. Medians in one process, ratios printed
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
@@ -41,22 +40,6 @@ from rl_transforms import (
 )
 
 warnings.filterwarnings("ignore")
-
-
-def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
-    """Median durations of some calls in microseconds, taken in turn so that load hits all."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats + 3):
-        for call, taken in zip(calls, times, strict=True):
-            begin = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - begin)
-    return [statistics.median(taken[3:]) * 1e6 for taken in times]
-
-
-def report(name: str, ours: float, theirs: float) -> None:
-    """Print both times and their ratio."""
-    print(f"  {name:34}{ours:10.0f} us   torchrl {theirs:10.0f} us   {theirs / ours:6.1f} x")
 
 
 def n_steps() -> None:
@@ -268,11 +251,11 @@ def _image(name: str, ours: Any, make: Callable[[], Any], image: torch.Tensor) -
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    n_steps()
-    writes()
-    steps()
-    rows()
-    ten()
-    images()
+    with session():
+        torch.manual_seed(0)
+        n_steps()
+        writes()
+        steps()
+        rows()
+        ten()
+        images()

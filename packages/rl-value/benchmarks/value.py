@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import bench
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
@@ -34,17 +35,6 @@ from rl_value.returns.gae import LOOPS
 warnings.filterwarnings("ignore")
 GAMMA, LMBDA = 0.99, 0.95
 clock = time.perf_counter
-
-
-def medians_us(repeats: int, *calls: Callable[[], object]) -> list[float]:
-    """Median durations of some calls in microseconds, taken in turn so that load hits all."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats + 3):
-        for call, taken in zip(calls, times, strict=True):
-            begin = clock()
-            call()
-            taken.append(clock() - begin)
-    return [statistics.median(taken[3:]) * 1e6 for taken in times]
 
 
 def in_blocks_us(
@@ -78,9 +68,8 @@ def in_blocks_us(
 
 
 def report(name: str, ours: float, theirs: float, bar: float) -> None:
-    """Print both times and their ratio."""
-    held = f" (bar {bar:.0f} x)" if bar else ""
-    print(f"  {name:32}{ours:9.0f} us   torchrl {theirs:10.0f} us   {theirs / ours:7.1f} x{held}")
+    """Print both times and their ratio, with the bar that it is held to."""
+    bench.report(name, ours, theirs, note=f"(bar {bar:.0f} x)" if bar else "")
 
 
 FIRST = "  first call after other work"
@@ -252,7 +241,7 @@ def curves(largest: int) -> None:
         done[lengths.cumsum(0) - 1] = True
         reward, value, ahead = torch.randn(3, size, 1)
         call = (lambda: gae(reward, value, ahead, done, done, gamma=GAMMA, lmbda=LMBDA),)
-        return medians_us(max(3, 2_000_000 // size), *call)[0] * 1e3 / size
+        return bench.medians_us(max(3, 2_000_000 // size), *call, clock=clock)[0] * 1e3 / size
 
     sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= largest]
     found = [each_ns(torch.full((size // 200,), 200)) for size in sizes]
@@ -421,14 +410,19 @@ def ppo() -> None:
 
 
 def main() -> None:
-    """Print every figure."""
+    """Read the command line and print every figure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="leave the largest sizes out")
     hint = "count the processor time of one thread, for a machine that others use too"
     parser.add_argument("--cpu-time", action="store_true", help=hint)
     hint = "as where the extra `compiled` is not installed"
     parser.add_argument("--without-numba", action="store_true", help=hint)
-    given = parser.parse_args()
+    with bench.session(parser) as given:
+        run(given)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Print every figure."""
     quick = given.quick
     if given.without_numba:
         sys.modules["numba"] = None  # type: ignore[assignment]  # whoever imports it is refused
@@ -439,7 +433,7 @@ def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
     loops = "numba" if is_of_use(LOOPS, LEAST_ROWS) else "numpy alone"
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {loops}")
+    print(f"{torch.get_num_threads()} threads, {loops}")
     scan()
     module()
     print("GAE module on [B, T], beside the peer's best setting; called again and again")
