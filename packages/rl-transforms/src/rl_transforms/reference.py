@@ -7,7 +7,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.reference import continues
+from rl_layout.internals import continues
 from rl_tensordict import NestedKey
 
 

@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.segments.markers import flat_marker
+from rl_layout.internals import flat_marker
 from rl_tensordict import NestedKey, as_tuple, find
 
 

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.segments.cache import Memo
+from rl_layout.internals import Memo
 from rl_recurrent.arguments import check_batch
 
 

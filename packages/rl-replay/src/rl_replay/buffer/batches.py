@@ -20,7 +20,7 @@ from rl_replay.samplers.slice_markers import mark_slices
 from rl_replay.shared.reading import choose, gather
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import TensorStorage
-from rl_slabs.rows.rows import positive
+from rl_slabs.internals import positive
 from rl_tensordict import as_tuple, insert
 
 

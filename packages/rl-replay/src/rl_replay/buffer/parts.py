@@ -15,7 +15,7 @@ from rl_replay.edges import edge
 from rl_replay.samplers import RandomSampler, Sampler
 from rl_replay.storages import LazyTensorStorage, ListStorage, Storage, TensorStorage
 from rl_replay.writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
-from rl_slabs.rows.rows import positive
+from rl_slabs.internals import positive
 from rl_transforms import CallableTransform, Compose, Transform, as_transform
 
 Part = TypeVar("Part")

@@ -24,7 +24,7 @@ from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_slabs import Span
-from rl_slabs.schema import Field
+from rl_slabs.internals import Field
 from rl_tensordict import NestedKey, insert
 from rl_transforms import Transform
 

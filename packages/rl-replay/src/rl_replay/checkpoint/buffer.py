@@ -26,7 +26,7 @@ from rl_replay.data.structure import Structure
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 if TYPE_CHECKING:
     from rl_replay.samplers import Sampler

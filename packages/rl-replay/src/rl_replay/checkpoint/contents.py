@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rl_replay.data.structure import Structure
 from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
-from rl_slabs.lanes.lane import LANE_MASK
+from rl_slabs.internals import LANE_MASK
 
 Fill = Callable[[RowStore, NDArray[np.int32]], None]
 """Writes rows into a cleared store, and their links."""

@@ -11,8 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from rl_slabs.dtypes import dtype_named
-from rl_slabs.regular_file import open_regular
+from rl_slabs.internals import dtype_named, open_regular
 
 FORMAT = "rl-replay dump"
 FORMAT_VERSION = 2

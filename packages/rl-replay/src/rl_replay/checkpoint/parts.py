@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_slabs.dtypes import carrier, name_of
+from rl_slabs.internals import carrier, name_of
 
 PIECE_BYTES = 8 << 20
 """Arrays are copied, checked and written in pieces of about this size."""

@@ -13,8 +13,7 @@ import torch
 
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
 from rl_replay.checkpoint.parts import PIECE_BYTES, Bytes, tree
-from rl_slabs.dtypes import carrier, dtype_named
-from rl_slabs.regular_file import open_regular
+from rl_slabs.internals import carrier, dtype_named, open_regular
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import CompactRows
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
-from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 PLAIN, LOSSLESS = "plain", "lossless"
 

@@ -14,7 +14,7 @@ from rl_layout import keys
 from rl_replay.data.containers import container, container_name
 from rl_replay.data.extent import Extent
 from rl_replay.data.pytree import Branch, Path, put_together, take_apart
-from rl_slabs.schema import leaves_of
+from rl_slabs.internals import leaves_of
 from rl_tensordict import NestedKey, build, entries_of, nest
 
 Form = Literal["tensordict", "tensorclass", "tensor", "tree"]

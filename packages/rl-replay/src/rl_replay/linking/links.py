@@ -30,10 +30,7 @@ from rl_replay.linking.observations import (
     rows_of,
 )
 from rl_slabs import Span
-from rl_slabs.dtypes import carrier
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.rows.writing import bits_of
-from rl_slabs.schema import Leaves, leaves_of
+from rl_slabs.internals import Known, Leaves, bits_of, carrier, leaves_of
 from rl_tensordict import NestedKey
 
 Path = tuple[str, ...]

@@ -15,10 +15,7 @@ from rl_layout import compare_neighbours, keys
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import Marks
-from rl_slabs.dtypes import carrier
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.rows.writing import bits_of
-from rl_slabs.schema import Leaves
+from rl_slabs.internals import Known, Leaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
 
 Path = tuple[str, ...]

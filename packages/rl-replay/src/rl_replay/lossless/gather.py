@@ -14,10 +14,7 @@ from rl_layout.keys import NEXT_MISSING
 from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key, Path
 from rl_replay.lossless.overflow import SideTable
 from rl_slabs import Field, Rows
-from rl_slabs.dtypes import carrier
-from rl_slabs.rows.gathering import PARALLEL_ITEMS, take_known_rows
-from rl_slabs.rows.unpacking import unpacking
-from rl_slabs.rows.writing import as_cells
+from rl_slabs.internals import PARALLEL_ITEMS, as_cells, carrier, take_known_rows, unpacking
 
 Array = NDArray[Any]
 

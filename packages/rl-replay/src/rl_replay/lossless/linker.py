@@ -16,11 +16,17 @@ from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Pair, Path
 from rl_replay.lossless.overflow import SideTable
 from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
 from rl_slabs import Rows
-from rl_slabs.dtypes import carrier
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.rows.writing import bits_of, fitting, fitting_leaves
-from rl_slabs.schema import Leaves, leaves_of
+from rl_slabs.internals import (
+    LANE_MASK,
+    LANE_SHIFT,
+    Known,
+    Leaves,
+    bits_of,
+    carrier,
+    fitting,
+    fitting_leaves,
+    leaves_of,
+)
 
 Places = NDArray[np.int64]
 Back = NDArray[np.integer[Any]]

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 
 from rl_replay.lossless.sparse_memory import Kind, SparseMemory
 from rl_slabs import LazyFile, Rows, RowSchema, Slab
-from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 Slots = NDArray[np.int64]
 

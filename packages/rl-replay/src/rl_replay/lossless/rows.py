@@ -16,11 +16,7 @@ from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key
 from rl_replay.lossless.linker import CompactWriter
 from rl_replay.lossless.overflow import SideTable
 from rl_slabs import Rows, RowSchema, Slab
-from rl_slabs.lanes.lane import LANE_SHIFT
-from rl_slabs.rows.rows import positive
-from rl_slabs.rows.selection import RowIndex, require_inside, select
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.schema import Leaves
+from rl_slabs.internals import LANE_SHIFT, Known, Leaves, RowIndex, positive, require_inside, select
 
 STEADY = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""

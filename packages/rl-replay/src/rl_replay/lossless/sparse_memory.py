@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs import LazyFile
-from rl_slabs.memory.allocation import take_piece
-from rl_slabs.memory.handle import FileHandle
-from rl_slabs.rows.gathering import MAP_NORESERVE, use_large_pages
+from rl_slabs.internals import MAP_NORESERVE, FileHandle, take_piece, use_large_pages
 
 Kind = Literal["private", "shared", "mapped"]
 

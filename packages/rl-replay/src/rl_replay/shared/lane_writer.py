@@ -10,7 +10,7 @@ from rl_replay.linking.markers import Marks
 from rl_replay.shared.ring import SharedRing
 from rl_replay.storages.row_store import RowStore
 from rl_replay.trajectories.index import TrajectoryIndex
-from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 
 class LaneWriter:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rl_replay.checkpoint.contents import Contents
 from rl_replay.shared.session import Sharing
 from rl_replay.storages.row_store import RowStore
-from rl_slabs.lanes.lane import LANE_MASK, fence
+from rl_slabs.internals import LANE_MASK, fence
 
 
 @contextmanager

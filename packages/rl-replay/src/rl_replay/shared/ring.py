@@ -11,8 +11,16 @@ import torch
 
 from rl_replay.shared.update_lock import UpdateGate
 from rl_slabs import Lane, Lanes, LaneState, LazySlab, Slab, Span, Window
-from rl_slabs.lanes.lane import FLOOR, LANE_SHIFT, PUBLISHED, RESERVED, SIDE, fence
-from rl_slabs.lanes.window import as_array, as_tensor
+from rl_slabs.internals import (
+    FLOOR,
+    LANE_SHIFT,
+    PUBLISHED,
+    RESERVED,
+    SIDE,
+    as_array,
+    as_tensor,
+    fence,
+)
 
 _POLL_S = 0.0002
 

@@ -28,7 +28,7 @@ from rl_replay.storages.row_store import RowStore
 from rl_replay.storages.tensor import TensorStorage
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
-from rl_slabs.schema import leaves_of
+from rl_slabs.internals import leaves_of
 from rl_tensordict import NestedKey, as_tuple
 
 LANES = 8

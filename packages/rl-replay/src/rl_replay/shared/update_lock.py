@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from rl_replay.shared.files import LEFT, UPDATING
 from rl_slabs import LazyFile
-from rl_slabs.lanes.claim_lock import claim_lock
-from rl_slabs.lanes.lane import fence
+from rl_slabs.internals import claim_lock, fence
 
 # what the word says of files that are being left, and of those that were
 _PERHAPS, _FOR_GOOD = 1, 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rl_slabs import RowSchema
-from rl_slabs.schema import Field, Leaves
+from rl_slabs.internals import Field, Leaves
 
 _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 

@@ -11,7 +11,7 @@ from typing import Any
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import SharedFiles
 from rl_slabs import LazySlab
-from rl_slabs.regular_file import open_regular
+from rl_slabs.internals import open_regular
 from rl_tensordict import NestedKey, as_key, as_tuple
 
 ROWS_FILE = "rows.slab"

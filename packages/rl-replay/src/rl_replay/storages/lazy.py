@@ -12,7 +12,7 @@ from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.tensor import Device
 from rl_slabs import Rows, RowSchema, Slab
-from rl_slabs.rows.rows import positive
+from rl_slabs.internals import positive
 from rl_tensordict import NestedKey
 
 

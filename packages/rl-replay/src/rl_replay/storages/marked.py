@@ -20,7 +20,7 @@ from rl_replay.storages.storage import Storage
 from rl_replay.trajectories.build import fill_index, pending
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Window
-from rl_slabs.schema import leaves_of
+from rl_slabs.internals import leaves_of
 from rl_tensordict import NestedKey, build, nest
 
 

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.rows.selection import RowIndex
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.schema import Key, Leaves, leaves_of
+from rl_slabs.internals import Key, Known, Leaves, RowIndex, leaves_of
 
 Cells: TypeAlias = TensorDictBase | Leaves | Known
 

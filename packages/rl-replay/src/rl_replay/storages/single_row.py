@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rl_slabs import Rows
-from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
+from rl_slabs.internals import Known, PlainLeaves
 
 
 class OneRow:

@@ -26,10 +26,16 @@ from rl_replay.storages.single_row import OneRow
 from rl_replay.trajectories.build import PENDING_ROWS
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
-from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
-from rl_slabs.rows.writing import fitting
-from rl_slabs.schema import PACKED_LEAF_BYTES, Leaves, leaves_of
+from rl_slabs.internals import (
+    LANE_MASK,
+    LANE_SHIFT,
+    PACKED_LEAF_BYTES,
+    Known,
+    Leaves,
+    PlainLeaves,
+    fitting,
+    leaves_of,
+)
 from rl_tensordict import NestedKey, build, nest
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8

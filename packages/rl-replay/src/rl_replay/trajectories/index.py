@@ -13,7 +13,7 @@ from rl_replay.trajectories.snapshot import restore, state_of
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_replay.trajectories.writer import TrajectoryWriter
 from rl_slabs import Window
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 
 class TrajectoryIndex(TrajectoryReader):

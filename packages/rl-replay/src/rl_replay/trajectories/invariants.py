@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_replay.trajectories.tables import END, LIVE, LONE, PIECES, PLACE, START, STEPS, positions_of
-from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 if TYPE_CHECKING:
     from rl_replay.trajectories.index import TrajectoryIndex

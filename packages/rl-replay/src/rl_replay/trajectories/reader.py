@@ -28,7 +28,7 @@ from rl_replay.trajectories.tables import (
     positions_of,
 )
 from rl_slabs import Window
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_slabs.lanes.lane import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 # Columns of `pieces`. The row at step s of its trajectory, START <= s < END, has the number
 # ORIGIN + STRIDE * s. STRIDE is 0 while there is only one row. Steps count from the first row that

@@ -40,7 +40,7 @@ from rl_replay.trajectories.tables import (
     TRAJECTORY,
     TrajectoryTables,
 )
-from rl_slabs.lanes.lane import LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 
 class TrajectoryWriter:

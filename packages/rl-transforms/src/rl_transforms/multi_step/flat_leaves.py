@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.segments.markers import FIELDS, flat_marker
+from rl_layout.internals import FIELDS, flat_marker
 from rl_tensordict import as_tuple, build, nest, tensors
 
 Path = tuple[str, ...]

@@ -12,9 +12,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys, must_compare_observations, set_recurrent_mode
+from rl_layout.internals import FIELDS, batch_shape, flatten
 from rl_layout.keys import next_key
-from rl_layout.segments.flat_views import flatten
-from rl_layout.segments.markers import FIELDS, batch_shape
 from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
 from rl_value.estimators.bootstrapping.next_values import Unrolled, blank
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_layout.compiled import is_of_use, run_compiled
+from rl_layout.internals import is_of_use, run_compiled
 from rl_value.returns.arguments import (
     check_flags,
     check_fraction,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_layout.segments.flat_views import array_of
+from rl_layout.internals import array_of
 from rl_value.scan.powers import BLOCK, Flags, Floats, join, powers_of
 
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece

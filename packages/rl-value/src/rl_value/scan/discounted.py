@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_layout.segments.flat_views import array_of
+from rl_layout.internals import array_of
 from rl_value.returns.arguments import is_transformed, time_of
 from rl_value.scan.blocked import PieceScan
 from rl_value.scan.doubling import doubling_scan

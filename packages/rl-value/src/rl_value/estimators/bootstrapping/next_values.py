@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.segments.flat_views import array_of
+from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
 from rl_value.estimators.bootstrapping.chunking import ValueCalls
 from rl_value.estimators.bootstrapping.sequence_layout import Slots, n_step_slots, one_step_slots

@@ -14,8 +14,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import Segments, keys, set_recurrent_mode
+from rl_layout.internals import flatten
 from rl_layout.keys import next_key
-from rl_layout.segments.flat_views import flatten
 from rl_tensordict import NestedKey, as_key, as_tuple, build, find, nest, require
 from rl_value.direct_call import Key, noted, output_from
 from rl_value.estimators.bootstrapping.sequence_layout import Slots

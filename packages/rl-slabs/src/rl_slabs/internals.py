@@ -1,0 +1,58 @@
+"""What other packages of this family take from rl-slabs beside its exports.
+
+Made for siblings, which ask for a range of versions: a name changes with the minor version only.
+"""
+
+from rl_slabs.dtypes import carrier, dtype_named, name_of
+from rl_slabs.lanes.claim_lock import claim_lock
+from rl_slabs.lanes.lane import FLOOR, LANE_MASK, LANE_SHIFT, PUBLISHED, RESERVED, SIDE, fence
+from rl_slabs.lanes.window import as_array, as_tensor
+from rl_slabs.memory.allocation import take_piece
+from rl_slabs.memory.handle import FileHandle
+from rl_slabs.regular_file import open_regular
+from rl_slabs.rows.gathering import MAP_NORESERVE, PARALLEL_ITEMS, take_known_rows, use_large_pages
+from rl_slabs.rows.rows import positive
+from rl_slabs.rows.selection import RowIndex, require_inside, select
+from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
+from rl_slabs.rows.unpacking import unpacking
+from rl_slabs.rows.writing import as_cells, bits_of, fitting, fitting_leaves
+from rl_slabs.schema import PACKED_LEAF_BYTES, Field, Key, Leaves, leaves_of
+
+__all__ = [
+    "FLOOR",
+    "LANE_MASK",
+    "LANE_SHIFT",
+    "MAP_NORESERVE",
+    "PACKED_LEAF_BYTES",
+    "PARALLEL_ITEMS",
+    "PUBLISHED",
+    "RESERVED",
+    "SIDE",
+    "Field",
+    "FileHandle",
+    "Key",
+    "Known",
+    "Leaves",
+    "PlainLeaves",
+    "RowIndex",
+    "as_array",
+    "as_cells",
+    "as_tensor",
+    "bits_of",
+    "carrier",
+    "claim_lock",
+    "dtype_named",
+    "fence",
+    "fitting",
+    "fitting_leaves",
+    "leaves_of",
+    "name_of",
+    "open_regular",
+    "positive",
+    "require_inside",
+    "select",
+    "take_known_rows",
+    "take_piece",
+    "unpacking",
+    "use_large_pages",
+]
