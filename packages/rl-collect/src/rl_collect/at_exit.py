@@ -19,10 +19,8 @@ _started: weakref.WeakKeyDictionary[Shutable, int] = weakref.WeakKeyDictionary()
 
 
 def shut_at_exit(collector: Shutable) -> None:
-    """Shut a collector down before the interpreter ends, in this process only.
-
-    A thread that is in torch when the interpreter goes away aborts the process.
-    """
+    """Shut a collector down before the interpreter ends, in this process only."""
+    # A thread that is in torch when the interpreter goes away aborts the process.
     if not _started:  # behind multiprocessing's own, so ahead of it at the end
         atexit.unregister(_shut_all)
         atexit.register(_shut_all)

@@ -22,19 +22,7 @@ R = TypeVar("R")
 
 
 class Background:
-    """Repeats one call in a thread; what it raises is raised to whoever stops it.
-
-    Args:
-        work: called again and again, until it returns False.
-        name: what to call the thread.
-
-    Example:
-        >>> left = [1, 2, 3]
-        >>> background = Background(lambda: bool(left.pop()) and bool(left), "counting")
-        >>> background.finish(timeout_s=10)
-        >>> left
-        []
-    """
+    """Repeats one call in a thread; what it raises is raised to whoever stops it."""
 
     def __init__(self, work: Callable[[], bool], name: str) -> None:
         self._work, self._name = work, name
@@ -53,19 +41,7 @@ class Background:
         return self._thread.is_alive()
 
     def between(self, call: Callable[[], R], timeout_s: float = 600.0) -> R:
-        """Call something in the thread, between two calls of its work.
-
-        Args:
-            call: what to call.
-            timeout_s: longest time to wait for the work under way.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            TimeoutError: the work under way takes longer.
-            Exception: whatever it raises.
-        """
+        """Call something in the thread, between two calls of its work."""
         done: Future[R] = Future()
         with self._lock:
             is_direct = self._is_over or threading.current_thread() is self._thread
@@ -82,18 +58,7 @@ class Background:
             raise TimeoutError(self._lateness(timeout_s)) from None
 
     def wait_for(self, is_enough: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is true behind a turn, or the work is over.
-
-        Args:
-            is_enough: asked behind each turn.
-            timeout_s: longest time to wait.
-
-        Returns:
-            Whether it is, in time.
-
-        Raises:
-            Exception: whatever the work raised.
-        """
+        """Wait until something is true behind a turn, or the work is over."""
         end = time.monotonic() + timeout_s
         with self._lock:
             while not is_enough() and not self._is_over and (left := end - time.monotonic()) > 0:
@@ -106,30 +71,14 @@ class Background:
         return True
 
     def stop(self, patience: Patience) -> None:
-        """Wait for the call under way, and end.
-
-        Args:
-            patience: how long to wait.
-
-        Raises:
-            TimeoutError: the call under way takes longer.
-            Exception: whatever the work raised.
-        """
+        """Wait for the call under way, and end."""
         self._is_asked_to_stop.set()
         if not patience.wait(self._ends, f"the batch under way in {self._name}"):
             raise TimeoutError(self._lateness(patience.limit_s))
         self._raise()
 
     def finish(self, timeout_s: float) -> None:
-        """Wait until there is nothing more to do.
-
-        Args:
-            timeout_s: longest time to wait.
-
-        Raises:
-            TimeoutError: there is more to do.
-            Exception: whatever the work raised.
-        """
+        """Wait until there is nothing more to do."""
         if not self._ends(timeout_s):
             raise TimeoutError(self._lateness(timeout_s))
         self._raise()
@@ -175,19 +124,7 @@ class Background:
 def between_batches(
     method: Callable[Concatenate[Any, P], R],
 ) -> Callable[Concatenate[Any, P], R]:
-    """Let a method of a collector run where no batch is under way, also beside the background.
-
-    Args:
-        method: of a `Collecting`, that was not shut down.
-
-    Returns:
-        The method to put in its place.
-
-    Example:
-        >>> from rl_collect import Collector
-        >>> Collector.reset.__name__
-        'reset'
-    """
+    """Let a method of a collector run where no batch is under way, also beside the background."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,15 +13,7 @@ log = logging.getLogger("rl_collect")
 
 
 class Patience:
-    """One time limit for several waits in a row.
-
-    Args:
-        timeout_s: longest time for all of them.
-        advice: how to choose another limit.
-
-    Attributes:
-        limit_s: the limit.
-    """
+    """One time limit for several waits in a row."""
 
     def __init__(self, timeout_s: float, advice: str) -> None:
         self.limit_s, self._advice = timeout_s, advice
@@ -33,12 +25,7 @@ class Patience:
         return max(self._end - time.monotonic(), 0.0)
 
     def wait(self, ends: Callable[[float], bool], what: str) -> bool:
-        """Wait until something ends or no time is left; say so after a few seconds.
-
-        Args:
-            ends: waits for as many seconds, and tells whether it has ended.
-            what: what to call it in the log.
-        """
+        """Wait until something ends or no time is left; say so after a few seconds."""
         if ends(min(SILENT_S, self.left_s)):
             return True
         if self.left_s > 0:

@@ -6,29 +6,14 @@ from typing import Any
 
 
 class Progress:
-    """Shows steps, their rate, episodes and their mean return; nothing where it is off.
-
-    Args:
-        total_frames: of the collection; -1 for no end.
-        is_on: whether to show anything.
-
-    Example:
-        >>> Progress(100, is_on=False).add(64, episodes=3, mean_return=21.5)
-    """
+    """Shows steps, their rate, episodes and their mean return; nothing where it is off."""
 
     def __init__(self, total_frames: int, *, is_on: bool) -> None:
         self._total, self._is_on = total_frames, is_on
         self._bar: Any = None
 
     def add(self, frames: int, episodes: int, mean_return: float, lag: float = 0.0) -> None:
-        """Count a batch.
-
-        Args:
-            frames: steps in it.
-            episodes: how many have ended so far.
-            mean_return: of the last ones.
-            lag: how many versions behind the newest weights its steps were made, on average.
-        """
+        """Count a batch."""
         if not self._is_on:
             return
         if self._bar is None:

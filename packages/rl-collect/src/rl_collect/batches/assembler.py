@@ -27,29 +27,7 @@ PIECES = 16
 
 
 class Batches:
-    """Plays batches, marks them, and puts whole trajectories together.
-
-    Args:
-        player: plays the steps.
-        settings: what was asked for.
-        producer: high bits of the trajectory ids; drawn where None.
-        store: brings a batch to where it is wanted.
-
-    Attributes:
-        num_steps: T, steps of each environment in a batch.
-        frames: steps played so far.
-        policy_version: which weights act.
-        episodes: returns and lengths.
-        is_enough: asked now and then while a batch is played, which ends early when it says so.
-        refresh: called before each batch is played, and behind the hook, which may take its time.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> settings = Settings(frames_per_batch=3)
-        >>> batches = Batches(Player(CountingEnv(), None), settings, producer=0)
-        >>> [batches.play()["collector", "traj_step"].tolist() for _ in range(2)]
-        [[0, 1, 2], [3, 4, 0]]
-    """
+    """Plays batches, marks them, and puts whole trajectories together."""
 
     def __init__(
         self,
@@ -90,19 +68,11 @@ class Batches:
         return self._finished.count
 
     def play(self) -> TensorDictBase:
-        """Play a batch.
-
-        Returns:
-            The steps `[*B, T]` with all markers.
-        """
+        """Play a batch."""
         return self._stored(self._played()[0])
 
     def play_by_step(self) -> Iterator[TensorDictBase]:
-        """Play a batch step by step.
-
-        Yields:
-            Each step `[*B]` with all markers.
-        """
+        """Play a batch step by step."""
         self._begin()
         for number in range(1, self.num_steps + 1):
             batch, over = self._steps(1)
@@ -120,14 +90,7 @@ class Batches:
             self._begin_anew(too_long.reshape(self._env.batch_size))
 
     def pop(self, count: int | None = None) -> TensorDictBase | None:
-        """Hand out trajectories that wait.
-
-        Args:
-            count: how many, or as many as there are; all where None.
-
-        Returns:
-            They, end to end; None where there are none.
-        """
+        """Hand out trajectories that wait."""
         return self._finished.pop(count)
 
     def cut_unfinished(self) -> None:
@@ -169,11 +132,7 @@ class Batches:
         self._player.note_moves()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next batch depends on, but environment and policy.
-
-        Returns:
-            Tensors, numbers and dictionaries of them.
-        """
+        """Everything that the next batch depends on, but environment and policy."""
         return {
             "frames": self.frames,
             "policy_version": self.policy_version,
@@ -187,14 +146,7 @@ class Batches:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a saved one stopped.
-
-        Args:
-            state: what `state_dict` returned.
-
-        Raises:
-            ValueError: it is of environments of another batch size.
-        """
+        """Go on where a saved one stopped."""
         check_state(state, self.state_dict(), "Collector")
         self._ids.load_state_dict(state["ids"])
         self._groups.load_state_dict(state["groups"])
@@ -267,14 +219,7 @@ class Batches:
         return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        """Name what is done for torch's profiler, where that is switched on.
-
-        Args:
-            name: of the range.
-
-        Returns:
-            A context to do it in.
-        """
+        """Name what is done for torch's profiler, where that is switched on."""
         return torch.profiler.record_function(name) if self._settings.profile else nullcontext()
 
     def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:

@@ -174,18 +174,7 @@ class WholeTrajectories:
 
 
 class Finished:
-    """Whole trajectories that wait to be handed out, first come, first out.
-
-    Attributes:
-        count: how many there are.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> finished = Finished()
-        >>> finished.push(trajectories([3, 2, 4]))
-        >>> finished.count, len(finished.pop(2)), finished.count
-        (3, 5, 1)
-    """
+    """Whole trajectories that wait to be handed out, first come, first out."""
 
     def __init__(self) -> None:
         self._rows: list[TensorDictBase] = []
@@ -197,25 +186,14 @@ class Finished:
         return len(self._lengths)
 
     def push(self, rows: TensorDictBase) -> None:
-        """Add trajectories.
-
-        Args:
-            rows: `[M]`, end to end, told apart by their ids; they are not copied.
-        """
+        """Add trajectories."""
         if len(rows):
             self._rows.append(rows)
             ids = rows.get(keys.TRAJ_IDS)
             self._lengths += torch.unique_consecutive(ids, return_counts=True)[1].tolist()
 
     def pop(self, count: int | None) -> TensorDictBase | None:
-        """Take the first ones.
-
-        Args:
-            count: how many, or as many as there are; all where None.
-
-        Returns:
-            They, end to end, `[M]`; None where there are none.
-        """
+        """Take the first ones."""
         if not self._rows:
             return None
         rows = self._rows[0] if len(self._rows) == 1 else torch.cat(self._rows)
@@ -226,38 +204,18 @@ class Finished:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """All that waits.
-
-        Returns:
-            Tensors.
-        """
+        """All that waits."""
         return {"rows": [rows.clone().to_dict() for rows in self._rows]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the trajectories of a saved state wait instead.
-
-        Args:
-            state: what `state_dict` returned.
-        """
+        """Let the trajectories of a saved state wait instead."""
         self._rows, self._lengths = [], []
         for rows in state["rows"]:
             self.push(TensorDict(rows).auto_batch_size_(1).clone())
 
 
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
-    """Mark rows as the last of their data, where the task goes on; in place.
-
-    Args:
-        batch: `[*B]`, with done flags under `"next"`, in nested groups as well.
-        last: bool `[*B]`. A row that is terminated stays so and is not truncated.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([3])
-        >>> truncate_rows(batch, torch.tensor([False, True, False]))
-        >>> batch["next", "done"].flatten().tolist()
-        [False, True, True]
-    """
+    """Mark rows as the last of their data, where the task goes on; in place."""
     found = [keys.as_tuple(key) for key in batch.keys(True, True)]
     for key in found:
         if key[0] != keys.NEXT or key[-1] != keys.DONE:

@@ -13,25 +13,10 @@ Prefix = tuple[str, ...]
 
 
 class GroupStarts:
-    """Writes `is_init` for each nested group with done flags, and goes on from batch to batch.
+    """Writes `is_init` for each nested group with done flags, and goes on from batch to batch."""
 
-    A group begins with its environment. Where the root has no done flag a group is reset for
-    itself, and begins again behind its own end.
-
-    Args:
-        groups: prefixes of the groups with done flags, `()` for the root.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> done = torch.tensor([[False], [True], [False]])
-        >>> after = TensorDict({"a": {"done": done}}, [3])
-        >>> batch = TensorDict({"is_init": torch.tensor([[True], [False], [False]])}, [3])
-        >>> batch["next"] = after
-        >>> GroupStarts([("a",)]).mark(batch)
-        >>> batch["a", "is_init"].flatten().tolist()
-        [True, False, True]
-    """
+    # A group begins with its environment. Where the root has no done flag a group is reset for
+    # itself, and begins again behind its own end.
 
     def __init__(self, groups: list[Prefix]) -> None:
         self._groups = [prefix for prefix in groups if prefix]
@@ -39,11 +24,7 @@ class GroupStarts:
         self._over: dict[str, Tensor] = {}  # of the step before, by the number of the group
 
     def mark(self, batch: TensorDictBase) -> None:
-        """Write the flags, in place.
-
-        Args:
-            batch: `[*B, T]` with `is_init` at the root, what follows the batch before.
-        """
+        """Write the flags, in place."""
         time, later = batch.ndim - 1, batch.shape[-1] - 1
         for number, prefix in enumerate(self._groups):
             done: Tensor = batch.get((keys.NEXT, *prefix, keys.DONE))
@@ -58,17 +39,9 @@ class GroupStarts:
             batch.set((*prefix, keys.IS_INIT), first)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which groups have just ended.
-
-        Returns:
-            Tensors.
-        """
+        """Which groups have just ended."""
         return {number: flag.clone() for number, flag in self._over.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved one stopped.
-
-        Args:
-            state: what `state_dict` returned.
-        """
+        """Go on where a saved one stopped."""
         self._over = {number: flag.clone() for number, flag in state.items()}

@@ -11,25 +11,9 @@ from rl_layout import keys
 
 
 def ends_of(batch: TensorDictBase) -> Tensor:
-    """Find the steps that end a trajectory.
-
-    The root's done flag decides. Where there is none, a trajectory is over when everyone in every
-    group is done at the same step.
-
-    Args:
-        batch: `[*B, T]`, with done flags under `"next"`.
-
-    Returns:
-        bool `[*B, T]`.
-
-    Raises:
-        KeyError: there is no done flag at all.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> ends_of(trajectories([2, 1])).tolist()
-        [False, True, True]
-    """
+    """Find the steps that end a trajectory."""
+    # The root's done flag decides. Where there is none, a trajectory is over when everyone in every
+    # group is done at the same step.
     root = batch.get(keys.NEXT_DONE, None)
     flags = [root] if root is not None else _group_flags(batch)
     if not flags:
@@ -47,22 +31,7 @@ def mark(
     with_ids: bool,
     device: torch.device | None = None,
 ) -> None:
-    """Write `is_init` and, where wanted, ids and steps into a batch, in place.
-
-    Args:
-        batch: `[*B, T]`, what follows the batch before.
-        over: bool `[*B, T]`, the steps that end a trajectory.
-        ids: goes on from the batch before.
-        with_ids: write ids and steps as well.
-        device: where the batch lies; the CPU where None.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> batch = TensorDict({}, [3])
-        >>> mark(batch, torch.tensor([False, True, False]), TrajectoryIds((), 0), with_ids=True)
-        >>> batch["collector", "traj_step"].tolist()
-        [0, 1, 0]
-    """
+    """Write `is_init` and, where wanted, ids and steps into a batch, in place."""
     found = [torch.from_numpy(one).to(device) for one in ids.mark(over.numpy())]
     batch.set(keys.IS_INIT, found[0].unsqueeze(-1))
     if with_ids:
@@ -71,20 +40,7 @@ def mark(
 
 
 def compact(batch: TensorDictBase, observation_keys: list[keys.NestedKey]) -> TensorDictBase:
-    """Leave out what a row's successor holds at its root.
-
-    Args:
-        batch: `[*B, T]`. It is not changed.
-        observation_keys: of observations and states.
-
-    Returns:
-        A new batch without them under `"next"`. Rewards and done flags stay.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> ("next", "observation") in compact(trajectories([2]), ["observation"]).keys(True)
-        False
-    """
+    """Leave out what a row's successor holds at its root."""
     dropped = [keys.next_key(key) for key in (*observation_keys, keys.IS_INIT)]
     return batch.exclude(*dropped)
 

@@ -16,21 +16,11 @@ from rl_tensordict import build, leaves, nest
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a collector's parts live.
+    """Where a collector's parts live."""
 
-    Attributes:
-        env: of the environment.
-        policy: of the policy's parameters.
-        storing: of the batches.
-
-    Example:
-        >>> Devices.of(env=torch.device("cpu"), device="cpu").storing
-        device(type='cpu')
-    """
-
-    env: torch.device
-    policy: torch.device
-    storing: torch.device
+    env: torch.device  # of the environment
+    policy: torch.device  # of the policy's parameters
+    storing: torch.device  # of the batches
 
     @classmethod
     def of(
@@ -43,23 +33,7 @@ class Devices:
         policy_device: Any = None,
         storing_device: Any = None,
     ) -> Devices:
-        """Fill in what was not said.
-
-        Args:
-            env: where the environment is.
-            policy: the policy, whose first parameter says where it is.
-            device: of policy and batches, unless they are named.
-            env_device: where the environment is.
-            policy_device: where the policy is.
-            storing_device: where batches shall be.
-
-        Returns:
-            The devices.
-
-        Raises:
-            RuntimeError: a device that is not there.
-            ValueError: environment or policy are elsewhere; nothing here moves them.
-        """
+        """Fill in what was not said."""
         parameter = next(iter(policy.parameters()), None) if hasattr(policy, "parameters") else None
         found = env if parameter is None else parameter.device
         devices = cls(
@@ -80,16 +54,7 @@ class Devices:
 
 
 def policy_on(policy: Any, device: Any) -> Any:
-    """The policy where it is on a device, or has no place of its own; otherwise a copy there.
-
-    Args:
-        policy: any policy.
-        device: where it shall act; None for where it is.
-
-    Raises:
-        RuntimeError: the device is not there.
-        ValueError: it cannot be copied.
-    """
+    """The policy where it is on a device, or has no place of its own; otherwise a copy there."""
     if device is None or not isinstance(policy, nn.Module):
         return policy
     wanted = torch.device(device)
@@ -126,24 +91,8 @@ def _require_there(device: torch.device) -> None:
 
 
 def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:
-    """Make a function that brings data to a device, and waits until it is there.
-
-    Nothing needs to be waited for on the way to CUDA, where work is done in order.
-
-    Args:
-        device: where to.
-        synchronise: wait for copies from an accelerator; False where the caller orders them.
-
-    Returns:
-        Takes a tensor or a tensordict, and returns it where it is there already.
-
-    Raises:
-        RuntimeError: nothing is known about such a device.
-
-    Example:
-        >>> mover(torch.device("cpu"))(torch.ones(2)).device
-        device(type='cpu')
-    """
+    """Make a function that brings data to a device, and waits until it is there."""
+    # Nothing needs to be waited for on the way to CUDA, where work is done in order.
     wait = _wait_for(device) if synchronise else None
     is_ahead = wait is not None or not synchronise  # somebody waits for the copy afterwards
 
@@ -181,20 +130,7 @@ def _wait_for(device: torch.device) -> Callable[[], None] | None:
 
 
 class Moved:
-    """A policy on another device than the environment.
-
-    Args:
-        policy: acts on a tensordict.
-        there: brings a root to the policy.
-        back: brings what it wrote to the environment.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> stay = mover(torch.device("cpu"))
-        >>> moved = Moved(lambda root: root.set("action", root["a"] + 1), stay, stay)
-        >>> moved(TensorDict({"a": torch.ones(2)}, [2]))["action"].tolist()
-        [2.0, 2.0]
-    """
+    """A policy on another device than the environment."""
 
     def __init__(
         self, policy: Callable[..., Any], there: Callable[[Any], Any], back: Callable[[Any], Any]

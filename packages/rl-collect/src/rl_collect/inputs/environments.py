@@ -13,25 +13,7 @@ Makers = EnvBase | Callable[..., EnvBase] | Sequence[EnvBase | Callable[..., Env
 
 
 def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
-    """Make the environment that a collector plays.
-
-    Args:
-        create_env_fn: an environment, a function that makes one, or several of these, which are
-            stepped in turn.
-        kwargs: arguments for each function.
-
-    Returns:
-        The environment.
-
-    Raises:
-        TypeError: something else was given or made.
-        ValueError: several, but none.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> make_env([CountingEnv, CountingEnv]).batch_size
-        torch.Size([2])
-    """
+    """Make the environment that a collector plays."""
     given = dict(kwargs or {})
     if isinstance(create_env_fn, EnvBase):
         return create_env_fn
@@ -45,24 +27,7 @@ def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> 
 
 
 def limited(env: EnvBase, max_frames_per_traj: int | None) -> EnvBase:
-    """Truncate trajectories after some steps.
-
-    Args:
-        env: any environment.
-        max_frames_per_traj: how many; None for no limit of the collector's.
-
-    Returns:
-        The environment, or a new one around it.
-
-    Raises:
-        ValueError: there is a step counter already, or the number is below 1.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = limited(CountingEnv(max_steps=9), 2)
-        >>> env.rollout(5)["next", "truncated"].flatten().tolist()
-        [False, True]
-    """
+    """Truncate trajectories after some steps."""
     if max_frames_per_traj is None:
         return env
     if max_frames_per_traj < 1:

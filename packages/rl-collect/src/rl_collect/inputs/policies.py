@@ -18,27 +18,10 @@ TENSORDICT_NAMES = ("td", "tensordict", "data", "step", "root", "batch")
 
 
 def as_policy(policy: Any, env: EnvBase) -> Any:
-    """Make a policy act on a tensordict.
-
-    A tensordict module, compiled or not, and any plain callable, is taken as it is. Another
-    `nn.Module` is wrapped: each argument of its `forward` is the observation of that name, or the
-    only observation there is beside `is_init` and `step_count`, and what it returns is the action.
-
-    Args:
-        policy: a policy; random actions where None or the `rand_step` of an environment.
-        env: where it will act.
-
-    Returns:
-        A policy that takes a root `[*B]` and adds the action to it, or None.
-
-    Raises:
-        TypeError: it cannot be called, or its arguments match no observation.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> as_policy(nn.Linear(1, 2), CountingEnv()).in_keys
-        ['observation']
-    """
+    """Make a policy act on a tensordict."""
+    # A tensordict module, compiled or not, and any plain callable, is taken as it is. Another
+    # nn.Module is wrapped: each argument of its forward is the observation of that name, or the
+    # only observation there is beside is_init and step_count, and what it returns is the action.
     if policy is None or takes_steps(policy):
         return None
     if is_tensordict_module(policy):
@@ -92,19 +75,7 @@ def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[key
 
 
 def check_keys(policy: Any, env: EnvBase) -> None:
-    """Refuse a policy that reads what an environment does not show, or writes no action.
-
-    Args:
-        policy: a policy; only tensordict modules can be asked what they read.
-        env: where it will act.
-
-    Raises:
-        KeyError: a key is missing; for a recurrent policy, its state.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> check_keys(lambda root: root, CountingEnv())
-    """
+    """Refuse a policy that reads what an environment does not show, or writes no action."""
     if not is_tensordict_module(policy):
         return
     specs = (env.observation_spec, env.full_done_spec, env.state_spec)

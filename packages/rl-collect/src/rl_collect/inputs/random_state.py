@@ -9,28 +9,13 @@ from torch import Tensor
 
 
 def generators() -> list[Tensor]:
-    """Save torch's global generators: that of the CPU, and those of CUDA where it is in use.
-
-    Returns:
-        Their states.
-
-    Example:
-        >>> before = generators()
-        >>> first = torch.rand(3)
-        >>> set_generators(before)
-        >>> bool((torch.rand(3) == first).all())
-        True
-    """
+    """Save torch's global generators: that of the CPU, and those of CUDA where it is in use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [torch.get_rng_state(), *cuda]
 
 
 def set_generators(states: Sequence[Tensor]) -> None:
-    """Go back to saved states.
-
-    Args:
-        states: what `generators` returned.
-    """
+    """Go back to saved states."""
     torch.set_rng_state(states[0])
     if len(states) > 1:
         torch.cuda.set_rng_state_all(list(states[1:]))

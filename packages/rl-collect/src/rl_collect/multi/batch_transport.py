@@ -14,41 +14,18 @@ NUM_SLOTS = 2
 
 
 class Delivery(NamedTuple):
-    """What a worker says when it has played a batch.
+    """What a worker says when it has played a batch."""
 
-    Attributes:
-        frames: steps that were played for it.
-        shape: the batch size; `()` where there is none, since it went to a buffer.
-        batch: the batch itself, where shared memory does not fit it.
-        stats: how far the worker's collector is; see `Collector.stats`.
-
-    Example:
-        >>> Delivery(64, (64,), None, {"episodes": 3}).frames
-        64
-    """
-
-    frames: int
-    shape: tuple[int, ...]
-    batch: TensorDictBase | None
-    stats: dict[str, Any]
+    frames: int  # steps that were played for it
+    shape: tuple[int, ...]  # the batch size; () where there is none, since it went to a buffer
+    batch: TensorDictBase | None  # the batch itself, where shared memory does not fit it
+    stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
 
 class Slots:
-    """Room for a few batches of a worker, shared with whoever takes them.
+    """Room for a few batches of a worker, shared with whoever takes them."""
 
-    It can be passed to another process; the sender must keep it until that has it.
-
-    Args:
-        slab: rows for `NUM_SLOTS` batches.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> slots = Slots.like(batch := TensorDict({"reward": torch.ones(2, 3, 1)}, [2, 3]))
-        >>> slots.write(1, batch)
-        True
-        >>> slots.read(1, (2, 3))["reward"].shape
-        torch.Size([2, 3, 1])
-    """
+    # It can be passed to another process; the sender must keep it until that has it.
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -56,17 +33,7 @@ class Slots:
 
     @classmethod
     def like(cls, batch: TensorDictBase) -> Slots:
-        """Make room for batches like one.
-
-        Args:
-            batch: `[*B, T]`, of tensors.
-
-        Returns:
-            The room, in shared memory that is gone with its last user.
-
-        Raises:
-            TypeError: a leaf is no dense tensor.
-        """
+        """Make room for batches like one."""
         if isinstance(batch, LazyStackedTensorDict):
             msg = "entries without one size cannot lie in shared memory."
             raise TypeError(msg)
@@ -74,15 +41,7 @@ class Slots:
         return cls(Slab.shared(schema, max(batch.numel(), 1) * NUM_SLOTS))
 
     def write(self, slot: int, batch: TensorDictBase) -> bool:
-        """Write a batch where it fits.
-
-        Args:
-            slot: which.
-            batch: `[*B, T]`.
-
-        Returns:
-            Whether it fitted; a larger batch, or one of other entries, goes by message.
-        """
+        """Write a batch where it fits."""
         count = batch.numel()
         if isinstance(batch, LazyStackedTensorDict) or count > self._rows:
             return False
@@ -93,15 +52,7 @@ class Slots:
         return True
 
     def read(self, slot: int, shape: tuple[int, ...]) -> TensorDictBase:
-        """Copy a batch out.
-
-        Args:
-            slot: which.
-            shape: its batch size.
-
-        Returns:
-            The batch, in memory of its own, leaf by leaf.
-        """
+        """Copy a batch out."""
         first = slot * self._rows
         rows = slice(first, first + torch.Size(shape).numel())
         return self._slab.read(rows, contiguous=True).reshape(shape)

@@ -11,28 +11,7 @@ from rl_layout import keys
 
 
 def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
-    """Put the batches of workers together.
-
-    Args:
-        batches: `[*B, T]` from each worker; T may differ where some were stopped early.
-        how: "stack" for `[W, *B, T]`, or the dimension to lay them end to end along. Stacked
-            batches of different lengths are padded with zeros and ids of -1, and
-            `("collector", "mask")` tells the real steps.
-
-    Returns:
-        One batch.
-
-    Raises:
-        ValueError: batches of these sizes cannot be laid end to end along that dimension.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> two = [trajectories([3]), trajectories([2])]
-        >>> join(two, "stack")["collector", "mask"].tolist()
-        [[True, True, True], [True, True, False]]
-        >>> join(two, 0).shape
-        torch.Size([5])
-    """
+    """Put the batches of workers together."""
     longest = max(batch.shape[-1] for batch in batches)
     shortest = min(batch.shape[-1] for batch in batches)
     if how == "stack":
@@ -54,21 +33,7 @@ def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
 
 
 def cat(batches: Sequence[TensorDictBase], dim: int) -> TensorDictBase:
-    """Lay batches end to end, also where entries have no one size.
-
-    Args:
-        batches: of the same entries.
-        dim: along which; negative ones count from the last.
-
-    Returns:
-        One batch, a lazy stack where steps differ in size.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> one, two = (TensorDict({"a": torch.ones(1, size)}, [1]) for size in (2, 3))
-        >>> [len(step["a"]) for step in cat([one, two], 0).unbind(0)]
-        [2, 3]
-    """
+    """Lay batches end to end, also where entries have no one size."""
     if _are_alike(batches):
         return torch.cat(list(batches), dim)
     dim %= batches[0].ndim
@@ -79,19 +44,7 @@ def cat(batches: Sequence[TensorDictBase], dim: int) -> TensorDictBase:
 
 
 def stack(batches: Sequence[TensorDictBase]) -> TensorDictBase:
-    """Stack batches `[W, ...]`, also where entries have no one size.
-
-    Args:
-        batches: of one batch size, and of the same entries.
-
-    Returns:
-        One batch, a lazy stack where steps differ in size.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> stack([trajectories([3]), trajectories([3])]).shape
-        torch.Size([2, 3])
-    """
+    """Stack batches `[W, ...]`, also where entries have no one size."""
     if _are_alike(batches):
         return torch.stack(list(batches))
     return LazyStackedTensorDict.lazy_stack(list(batches), 0)

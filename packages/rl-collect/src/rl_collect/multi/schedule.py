@@ -15,16 +15,9 @@ Batches = list[TensorDictBase]
 
 
 class Turns(Protocol):
-    """How the batches of a crew are taken.
+    """How the batches of a crew are taken."""
 
-    Attributes:
-        stop: shared memory that tells workers to end their batch early; None where nothing does.
-
-    Example:
-        >>> OneByOne.stop is None
-        True
-    """
-
+    # shared memory that tells workers to end their batch early; None where nothing does
     stop: Slab | None
 
     @property
@@ -42,22 +35,7 @@ class Turns(Protocol):
 
 
 class Together:
-    """All workers begin a batch, and it is handed out when all have delivered theirs.
-
-    Args:
-        crew: the workers.
-        threshold: once this share of them is done, the others stop early; None for never.
-
-    Example:
-        >>> import functools
-        >>> from rl_collect.options.multi_options import serve
-        >>> from rl_envs.testing import CountingEnv
-        >>> options = {"frames_per_batch": 3, "policy_factory": None}
-        >>> crew = Crew([functools.partial(serve, CountingEnv, None, options)] * 2, "fork")
-        >>> [batch["observation"].flatten().tolist() for batch in Together(crew).next()]
-        [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]
-        >>> crew.close()
-    """
+    """All workers begin a batch, and it is handed out when all have delivered theirs."""
 
     def __init__(self, crew: Crew, threshold: float | None = None) -> None:
         self._crew, self._threshold = crew, threshold
@@ -105,24 +83,7 @@ class Together:
 
 
 class OneByOne:
-    """Every batch is handed out as it comes, while its worker plays the next one.
-
-    Args:
-        crew: the workers.
-        sizes: how many steps a batch of each has.
-        total_frames: no batch is begun beyond them; -1 for no end.
-
-    Example:
-        >>> import functools
-        >>> from rl_collect.options.multi_options import serve
-        >>> from rl_envs.testing import CountingEnv
-        >>> options = {"frames_per_batch": 3, "policy_factory": None}
-        >>> crew = Crew([functools.partial(serve, CountingEnv, None, options)], "fork")
-        >>> turns = OneByOne(crew, [3], total_frames=6)
-        >>> [turns.next()[0]["collector", "traj_step"].tolist() for _ in range(2)]
-        [[0, 1, 2], [3, 4, 0]]
-        >>> crew.close()
-    """
+    """Every batch is handed out as it comes, while its worker plays the next one."""
 
     stop: Slab | None = None
     has_part = False

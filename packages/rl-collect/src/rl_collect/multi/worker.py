@@ -16,14 +16,7 @@ from rl_collect.weights.shared_weights import WeightBoard
 
 
 class Outbox:
-    """Stands for a buffer of the caller: what goes in here is handed over to it.
-
-    Example:
-        >>> outbox = Outbox()
-        >>> outbox.extend(3)
-        >>> outbox.take(), outbox.take()
-        (3, None)
-    """
+    """Stands for a buffer of the caller: what goes in here is handed over to it."""
 
     def __init__(self) -> None:
         self._batch: Any = None
@@ -39,18 +32,7 @@ class Outbox:
 
 
 class Servant:
-    """Plays batches when it is asked to, with the newest weights.
-
-    Args:
-        make: makes the collector; called in the worker. What it puts into an `Outbox` is handed
-            over like a batch.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> servant = Servant(lambda: Collector(CountingEnv(), frames_per_batch=4))
-        >>> servant.play(0).shape
-        (4,)
-    """
+    """Plays batches when it is asked to, with the newest weights."""
 
     def __init__(self, make: Callable[[], Collector]) -> None:
         self._collector = make()
@@ -59,13 +41,7 @@ class Servant:
         self._stop: Any = None
 
     def attach(self, slots: Slots | None, board: WeightBoard | None, stop: Any) -> None:
-        """Take the memory that is shared with the caller.
-
-        Args:
-            slots: where batches go; by message where None.
-            board: where new weights are; None where there are never any.
-            stop: a slab of one number: batches numbered up to it are to end early.
-        """
+        """Take the memory that is shared with the caller."""
         self._slots, self._board = slots, board
         batches = self._collector._batches
         batches.refresh = None if board is None else self._refresh
@@ -83,15 +59,7 @@ class Servant:
         )
 
     def play(self, slot: int, number: int = 0) -> Delivery:
-        """Play a batch.
-
-        Args:
-            slot: where to put it.
-            number: of the batch, to know when it is enough.
-
-        Returns:
-            What was played, and the batch itself where it does not lie in its slot.
-        """
+        """Play a batch."""
         collector = self._collector
         batches = collector._batches
         if self._stop is not None:
@@ -107,24 +75,11 @@ class Servant:
         return self.told(collector.frames - before, shape, batch)
 
     def told(self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None) -> Delivery:
-        """Say what was played.
-
-        Args:
-            frames: steps.
-            shape: the size of the batch.
-            batch: it, where it does not lie in a slot.
-
-        Returns:
-            This, and how far the collector is.
-        """
+        """Say what was played."""
         return Delivery(frames, shape, batch, self.stats())
 
     def seed_actions(self, seed: int) -> None:
-        """Seed what actions are drawn from.
-
-        Args:
-            seed: a whole number.
-        """
+        """Seed what actions are drawn from."""
         torch.manual_seed(seed)
 
     def frames_of_batch(self) -> int:
@@ -137,24 +92,12 @@ class Servant:
         return dict(acting.state_dict()) if has_weights(acting) else {}
 
     def drain(self) -> Any:
-        """Hand out the whole trajectories that are there, without playing on.
-
-        Returns:
-            They, end to end; None where there are none.
-        """
+        """Hand out the whole trajectories that are there, without playing on."""
         found = self._collector._batches.pop()
         return None if found is None else self._collector._hand_out(found)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the environments, and what actions are drawn from.
-
-        Args:
-            seed: a whole number.
-            static_seed: seed all environments alike.
-
-        Returns:
-            A seed for the next worker.
-        """
+        """Seed the environments, and what actions are drawn from."""
         torch.manual_seed(seed)
         return self._collector.set_seed(seed, static_seed)
 
@@ -163,11 +106,7 @@ class Servant:
         self._collector.reset()
 
     def finish(self) -> Any:
-        """Shut the collector down.
-
-        Returns:
-            What had not ended, as truncations, where the caller has a buffer of its own.
-        """
+        """Shut the collector down."""
         self._collector.shutdown()
         buffer = self._collector.settings.replay_buffer
         return buffer.take() if isinstance(buffer, Outbox) else None
@@ -183,11 +122,7 @@ class Servant:
         return self._collector.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as a saved collector would have.
-
-        Args:
-            state: what `state_dict` returned.
-        """
+        """Go on as a saved collector would have."""
         self._collector.load_state_dict(state)
 
     def close(self) -> None:

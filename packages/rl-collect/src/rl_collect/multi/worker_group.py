@@ -19,38 +19,10 @@ MAX_DEATHS = 3
 
 
 class Crew:
-    """Processes that play batches, each with slots in shared memory.
+    """Processes that play batches, each with slots in shared memory."""
 
-    Actions are drawn from torch's generator, which every worker seeds differently: from numbers
-    that follow the generator here, so that `torch.manual_seed` makes them reproducible.
-
-    Args:
-        make: makes what a worker holds, a `rl_collect.multi.worker.Servant`; one for each.
-        start_method: how processes are started.
-        timeout_s: longest wait for a reply.
-        replaces: put a new worker in the place of one that died.
-        shares: whether batches of a worker are of one size, so that they can lie in slots.
-
-    Attributes:
-        pool: the processes.
-        replaces: whether a new worker takes the place of one that died.
-        stats: how far each was when it was last heard of.
-        frames: steps that were delivered.
-        restarts: how many were replaced.
-
-    Example:
-        >>> import functools
-        >>> from rl_collect.options.multi_options import serve
-        >>> from rl_envs.testing import CountingEnv
-        >>> options = {"frames_per_batch": 3, "policy_factory": None}
-        >>> make = functools.partial(serve, CountingEnv, None, options)
-        >>> crew = Crew([make], "fork")
-        >>> crew.begin(0)
-        >>> told, batch = crew.take(0)
-        >>> told.frames, batch["observation"].flatten().tolist()
-        (3, [0.0, 1.0, 2.0])
-        >>> crew.close()
-    """
+    # Actions are drawn from torch's generator, which every worker seeds differently: from numbers
+    # that follow the generator here, so that torch.manual_seed makes them reproducible.
 
     def __init__(
         self,
@@ -92,33 +64,17 @@ class Crew:
         return max(self._begun)
 
     def is_busy(self, index: int) -> bool:
-        """Whether a worker has a batch under way.
-
-        Args:
-            index: which worker.
-        """
+        """Whether a worker has a batch under way."""
         return self.pool.pending[index] is not None
 
     def attach(self, board: WeightBoard | None, stop: Any) -> None:
-        """Show all workers where new weights are, and when to stop early.
-
-        Args:
-            board: the weights; None where there are none.
-            stop: a slab of one number: batches numbered up to it are to end early.
-        """
+        """Show all workers where new weights are, and when to stop early."""
         self._shared = board, stop
         for index in range(len(self)):
             self.call(index, "attach", self._slots[index], *self._shared)
 
     def begin(self, index: int) -> None:
-        """Let a worker play its next batch.
-
-        Args:
-            index: which worker; it is not busy.
-
-        Raises:
-            WorkerDied: its process is gone, and it is not replaced.
-        """
+        """Let a worker play its next batch."""
         self._begun[index] += 1
         order = ("play", self._begun[index] % NUM_SLOTS, self._begun[index])
         try:
@@ -134,23 +90,7 @@ class Crew:
         *,
         timeout_s: float | None = None,
     ) -> tuple[Delivery | None, TensorDictBase | None]:
-        """Wait for what a worker has played.
-
-        Args:
-            index: which worker; it is busy.
-            go_on: asked when that is known; where it says so the worker begins its next batch
-                while this one is copied.
-            timeout_s: longest time to wait; that of the crew where None.
-
-        Returns:
-            What it says, and the batch, None where that went to a buffer. Neither where the worker
-            died and was replaced: what it had played is lost.
-
-        Raises:
-            WorkerDied: its process is gone, and it is not replaced.
-            WorkerTimeout: it is late.
-            Exception: whatever was raised there.
-        """
+        """Wait for what a worker has played."""
         slot = self._begun[index] % NUM_SLOTS
         try:
             told: Delivery = self.pool.receive(index, timeout_s=timeout_s)
@@ -169,19 +109,7 @@ class Crew:
         return told, batch
 
     def call(self, index: int, name: str, *args: Any) -> Any:
-        """Call a method of a worker that is not busy.
-
-        Args:
-            index: which worker.
-            name: the method.
-            args: its arguments.
-
-        Returns:
-            What it returns; a worker that had died is replaced and asked once more.
-
-        Raises:
-            WorkerDied: its process is gone, and it is not replaced.
-        """
+        """Call a method of a worker that is not busy."""
         try:
             return self.pool.call(index, name, *args)
         except WorkerDied as died:
@@ -189,14 +117,7 @@ class Crew:
             return self.pool.call(index, name, *args)
 
     def call_all(self, name: str) -> list[Any]:
-        """Call a method of all workers, none of which is busy.
-
-        Args:
-            name: the method.
-
-        Returns:
-            What each returns.
-        """
+        """Call a method of all workers, none of which is busy."""
         return [self.call(index, name) for index in range(len(self))]
 
     def refresh(self) -> None:
@@ -204,15 +125,7 @@ class Crew:
         self.stats = self.call_all("stats")
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
-        """Seed all workers, each from the one before, actions included.
-
-        Args:
-            seed: a whole number.
-            static_seed: seed all environments alike.
-
-        Returns:
-            A seed for whoever comes next, also for workers that take another's place.
-        """
+        """Seed all workers, each from the one before, actions included."""
         for index in range(len(self)):
             seed = self.call(index, "set_seed", seed, static_seed)
         self._seed = seed, static_seed
@@ -239,11 +152,7 @@ class Crew:
         )
 
     def close(self, patience: Patience | None = None) -> None:
-        """End the workers, and let go of the shared memory.
-
-        Args:
-            patience: those that take longer are killed.
-        """
+        """End the workers, and let go of the shared memory."""
         try:
             self.pool.close(timeout_s=60.0 if patience is None else max(patience.left_s, 0.1))
         finally:

@@ -17,22 +17,7 @@ Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]) -> Servant:
-    """Make what a worker holds; called there.
-
-    Args:
-        make_env: makes the environment.
-        policy: acts in it.
-        options: of its `Collector`, and `policy_factory`.
-
-    Returns:
-        What answers the worker's calls.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> options = {"frames_per_batch": 4, "policy_factory": None}
-        >>> serve(CountingEnv, None, options).play(0).frames
-        4
-    """
+    """Make what a worker holds; called there."""
     given = dict(options)
     factory = given.pop("policy_factory")
     acting = policy if factory is None else factory()
@@ -40,22 +25,7 @@ def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any])
 
 
 def sent(policy: Any, start_method: str | None) -> Any:
-    """The policy, which its way to a worker must not break.
-
-    Args:
-        policy: any policy.
-        start_method: how workers are started.
-
-    Returns:
-        The policy.
-
-    Raises:
-        TypeError: a part was compiled in place, and has to be pickled.
-
-    Example:
-        >>> sent(nn.Linear(1, 2), "spawn")
-        Linear(in_features=1, out_features=2, bias=True)
-    """
+    """The policy, which its way to a worker must not break."""
     if start_method == "fork" or not isinstance(policy, nn.Module):
         return policy
     for name, part in policy.named_modules():
@@ -72,23 +42,7 @@ def sent(policy: Any, start_method: str | None) -> Any:
 
 
 def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:
-    """List a function for each worker.
-
-    Args:
-        create_env_fn: one for each, or one for all.
-        num_workers: how many, where it is one for all.
-
-    Returns:
-        The functions.
-
-    Raises:
-        ValueError: there is none, or the numbers differ.
-        TypeError: something is no function; an environment cannot travel.
-
-    Example:
-        >>> len(makers_of(dict, 3))
-        3
-    """
+    """List a function for each worker."""
     if isinstance(create_env_fn, Sequence):
         if num_workers not in (None, len(create_env_fn)):
             msg = (
@@ -118,22 +72,7 @@ def check_options(
     threshold: float | None,
     policies: tuple[Any, Any],
 ) -> None:
-    """Refuse options that cannot be.
-
-    Args:
-        options: for the workers' collectors.
-        sync: whether all workers begin together.
-        cat_results: how their batches are put together.
-        threshold: the share of workers after which the others stop.
-        policies: the policy, and what makes one in the worker.
-
-    Raises:
-        TypeError: a collector knows no such option.
-        ValueError: options exclude each other, or are out of range.
-
-    Example:
-        >>> check_options({}, True, "stack", None, (None, None))
-    """
+    """Refuse options that cannot be."""
     known = inspect.signature(Collector).parameters.keys() - {
         "progress",
         "producer",
@@ -160,27 +99,7 @@ def check_options(
 def check_buffer(
     buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
 ) -> bool:
-    """Refuse a buffer in which the steps of several workers would lie in one column.
-
-    Args:
-        buffer: where batches go, or None.
-        num_workers: how many play.
-        stacks: whether a batch of all workers, `[W, ..., T]`, is written at once.
-        workers_write: whether the workers write to it themselves.
-        set_truncated: whether every batch ends as a truncation.
-
-    Returns:
-        Whether its storage has columns, `ndim` above 1.
-
-    Raises:
-        TypeError: the buffer has no `extend`.
-        ValueError: it has `ndim` above 1, and several write to it one after another; or it is
-            shared and has fewer lanes than there are workers.
-
-    Example:
-        >>> check_buffer([], 2, stacks=False, workers_write=False, set_truncated=False)
-        False
-    """
+    """Refuse a buffer in which the steps of several workers would lie in one column."""
     if buffer is not None and not hasattr(buffer, "extend"):
         msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
         raise TypeError(msg)
@@ -205,22 +124,7 @@ def check_buffer(
 def worker_options(
     options: Mapping[str, Any], num_workers: int, sync: bool, buffer: Any, *, workers_write: bool
 ) -> dict[str, Any]:
-    """Make the options of each worker's collector out of those of all.
-
-    Args:
-        options: of the whole.
-        num_workers: who share frames, and trajectories where they deliver together.
-        sync: whether they deliver together.
-        buffer: where batches go, or None.
-        workers_write: whether the workers write to it themselves.
-
-    Returns:
-        The options of one.
-
-    Example:
-        >>> worker_options({"frames_per_batch": 8}, 2, True, None, workers_write=False)
-        {'frames_per_batch': 4, 'replay_buffer': None, 'storing_device': 'cpu'}
-    """
+    """Make the options of each worker's collector out of those of all."""
     made = {**options, "replay_buffer": buffer}
     shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
     for name in (*shared, "init_random_frames"):
@@ -233,20 +137,7 @@ def worker_options(
 
 
 def share_of(total: int, num_workers: int, name: str) -> int:
-    """Divide a number among workers.
-
-    Args:
-        total: what they do together.
-        num_workers: how many there are.
-        name: of the option, for the warning where it is rounded up.
-
-    Returns:
-        What each does.
-
-    Example:
-        >>> share_of(6, 2, "frames_per_batch")
-        3
-    """
+    """Divide a number among workers."""
     share = -(-total // num_workers)
     if share * num_workers != total:
         warnings.warn(

@@ -16,53 +16,26 @@ from rl_envs import EnvBase
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of a collector.
+    """The options of a collector."""
 
-    Attributes:
-        frames_per_batch: steps in a batch, of all environments together.
-        total_frames: steps to play in all; -1 for no end.
-        init_random_frames: actions are drawn at random until so many steps are played.
-        reset_at_each_iter: reset every environment before each batch.
-        set_truncated: mark the last step of each batch as truncated.
-        split_trajs: hand out padded trajectories `[S, L]`.
-        compact_obs: leave the next observations out.
-        track_traj_ids: write ids and steps.
-        trajs_per_batch: hand out so many whole trajectories at a time.
-        extend_buffer: write batch by batch; otherwise step by step.
-        replay_buffer: where batches go instead of to the caller.
-        postproc: changes each batch.
-        pre_collect_hook: called before each batch is played.
-        post_collect_hook: called with each batch before it is handed out.
-        exploration_type: how a probabilistic policy acts.
-        max_unfinished_frames: most steps of unfinished trajectories to hold.
-        profile: name what is done for torch's profiler.
-
-    Raises:
-        ValueError: options that exclude each other, or a number out of range.
-        TypeError: a hook that cannot be called, or a buffer without `extend`.
-
-    Example:
-        >>> Settings(frames_per_batch=64).total_frames
-        -1
-    """
-
-    frames_per_batch: int
-    total_frames: int = -1
-    init_random_frames: int = 0
-    reset_at_each_iter: bool = False
-    set_truncated: bool = False
-    split_trajs: bool = False
-    compact_obs: bool = False
-    track_traj_ids: bool = True
-    trajs_per_batch: int | None = None
-    extend_buffer: bool = True
-    replay_buffer: Any = None
-    postproc: Callable[[TensorDictBase], TensorDictBase] | None = None
-    pre_collect_hook: Callable[[], Any] | None = None
+    frames_per_batch: int  # steps in a batch, of all environments together
+    total_frames: int = -1  # steps to play in all; -1 for no end
+    init_random_frames: int = 0  # actions are drawn at random until so many steps are played
+    reset_at_each_iter: bool = False  # reset every environment before each batch
+    set_truncated: bool = False  # mark the last step of each batch as truncated
+    split_trajs: bool = False  # hand out padded trajectories [S, L]
+    compact_obs: bool = False  # leave the next observations out
+    track_traj_ids: bool = True  # write ids and steps
+    trajs_per_batch: int | None = None  # hand out so many whole trajectories at a time
+    extend_buffer: bool = True  # write batch by batch; otherwise step by step
+    replay_buffer: Any = None  # where batches go instead of to the caller
+    postproc: Callable[[TensorDictBase], TensorDictBase] | None = None  # changes each batch
+    pre_collect_hook: Callable[[], Any] | None = None  # called before each batch is played
+    # called with each batch before it is handed out
     post_collect_hook: Callable[[TensorDictBase], Any] | None = None
-    exploration_type: InteractionType = InteractionType.RANDOM
-    max_unfinished_frames: int = 1_000_000
-    profile: bool = False
+    exploration_type: InteractionType = InteractionType.RANDOM  # how a probabilistic policy acts
+    max_unfinished_frames: int = 1_000_000  # most steps of unfinished trajectories to hold
+    profile: bool = False  # name what is done for torch's profiler
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -90,18 +63,7 @@ class Settings:
         return self.set_truncated or self.trajs_per_batch is not None
 
     def check_sizes(self, env: EnvBase) -> None:
-        """Refuse to lay steps end to end that have no one size.
-
-        Args:
-            env: the environments.
-
-        Raises:
-            ValueError: whole or padded trajectories are wanted, and a spec has a size of -1.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> Settings(frames_per_batch=64).check_sizes(CountingEnv())
-        """
+        """Refuse to lay steps end to end that have no one size."""
         spec = env.observation_spec
         found = [key for key in spec.keys(True, True) if -1 in spec[key].shape]
         if found and (self.split_trajs or self.trajs_per_batch is not None):
@@ -112,14 +74,7 @@ class Settings:
             raise ValueError(msg)
 
     def num_steps(self, env: EnvBase) -> int:
-        """How many steps each environment plays for a batch.
-
-        Args:
-            env: the environments.
-
-        Returns:
-            T; `frames_per_batch` is rounded up, with a warning, where they do not divide it.
-        """
+        """How many steps each environment plays for a batch."""
         num_envs = max(env.batch_size.numel(), 1)
         num_steps = -(-self.frames_per_batch // num_envs)
         if num_steps * num_envs != self.frames_per_batch:

@@ -15,25 +15,7 @@ from rl_layout import keys
 
 
 class Player:
-    """Plays batches, each of which begins where the one before stopped.
-
-    Args:
-        env: what is played.
-        policy: adds the action to a root; random actions where None.
-        exploration_type: how a probabilistic policy acts.
-        is_profiled: name the policy's calls for torch's profiler.
-
-    Attributes:
-        root: `[*B]`, what the next step starts from; None before the first reset.
-        plan: the policy as plain calls, or None.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> player = Player(CountingEnv(max_steps=5), None)
-        >>> first, second = player.play(3), player.play(3)
-        >>> second["observation"].flatten().tolist()
-        [3.0, 4.0, 0.0]
-    """
+    """Plays batches, each of which begins where the one before stopped."""
 
     def __init__(
         self,
@@ -65,15 +47,7 @@ class Player:
         self.root, self._is_playing = None, False
 
     def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
-        """Play a batch.
-
-        Args:
-            num_steps: T.
-            at_random: replace the policy's actions by random ones.
-
-        Returns:
-            The steps `[*B, T]`, the last dimension named `"time"`.
-        """
+        """Play a batch."""
         policy: Any = self._acting
         if at_random and policy is not None:
             policy = RandomActions(policy, self.env)
@@ -96,11 +70,7 @@ class Player:
         self._moves = self.env.moves
 
     def mark_first(self, rows: Tensor) -> None:
-        """Let the next step begin a trajectory in some environments that go on.
-
-        Args:
-            rows: bool `[*B]`.
-        """
+        """Let the next step begin a trajectory in some environments that go on."""
         if self.env.leftover is not None:
             self.env.leftover.begin_anew(rows)
         if self.root is not None and keys.IS_INIT in self.root:
@@ -108,20 +78,12 @@ class Player:
             self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands.
-
-        Returns:
-            Tensors and flags.
-        """
+        """Where it stands."""
         root = None if self.root is None else self.root.clone().to_dict()
         return {"root": root, "is_playing": self._is_playing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where a saved one stood.
-
-        Args:
-            state: what `state_dict` returned.
-        """
+        """Stand where a saved one stood."""
         self.root = None if state["root"] is None else self._rebuilt(state["root"])
         self._is_playing = state["is_playing"]
 
@@ -134,10 +96,8 @@ class Player:
         return shape
 
     def _following(self, batch: TensorDictBase, reached: TensorDictBase | None) -> TensorDictBase:
-        """The root behind a batch, or behind the step that transforms have not finished yet.
-
-        It owns its memory: the batch is somebody else's.
-        """
+        """The root behind a batch, or behind the step that transforms have not finished yet."""
+        # It owns its memory: the batch is somebody else's.
         if not self.env.native_rows:
             root = self.env._advance(batch[..., -1] if reached is None else reached)
         else:  # there a policy reads what the environment shows, nothing else

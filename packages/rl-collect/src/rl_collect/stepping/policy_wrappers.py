@@ -17,16 +17,7 @@ Key = tuple[str, ...]
 
 
 class PlanAround(PolicyPlan):
-    """Another plan, which reads the same and can be changed by subclasses.
-
-    Args:
-        plan: what acts.
-
-    Example:
-        >>> around = PlanAround(PolicyPlan(torch.nn.Identity()))
-        >>> around.stats()["calls"]
-        1
-    """
+    """Another plan, which reads the same and can be changed by subclasses."""
 
     def __init__(self, plan: PolicyPlan) -> None:
         super().__init__(plan.policy)
@@ -54,23 +45,9 @@ class PlanAround(PolicyPlan):
 
 
 class RandomActions(PlanAround):
-    """A policy whose actions are replaced; what else it writes stays, its states among it.
+    """A policy whose actions are replaced; what else it writes stays, its states among it."""
 
-    Log-probabilities are NaN, because they would be of another action.
-
-    Args:
-        plan: of the policy.
-        env: which draws the actions, among those that a root allows.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> from tensordict.nn import TensorDictModule
-        >>> never = lambda seen: torch.zeros(2, dtype=torch.bool)
-        >>> plan = PolicyPlan(TensorDictModule(never, ["observation"], ["action"]))
-        >>> made = RandomActions(plan, CountingEnv())({("observation",): torch.ones(1)}, ())
-        >>> int(made["action",].sum())
-        1
-    """
+    # Log-probabilities are NaN, because they would be of another action.
 
     def __init__(self, plan: PolicyPlan, env: EnvBase) -> None:
         super().__init__(plan)
@@ -95,15 +72,7 @@ class RandomActions(PlanAround):
 
 
 class Ranged(PlanAround):
-    """A policy whose calls are a named range of torch's profiler.
-
-    Example:
-        >>> ranged = Ranged(PolicyPlan(lambda root: root.set("action", root["a"])))
-        >>> with torch.profiler.profile() as profile:
-        ...     _ = ranged({("a",): torch.ones(2)}, torch.Size([2]))
-        >>> any(event.key == "rl_collect.policy" for event in profile.key_averages())
-        True
-    """
+    """A policy whose calls are a named range of torch's profiler."""
 
     def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Any]:
         """Run the policy."""

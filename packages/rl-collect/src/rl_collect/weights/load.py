@@ -11,22 +11,7 @@ from torch import Tensor, nn
 
 
 def load_weights(policy: Any, weights: Any) -> None:
-    """Copy weights into a policy, in place.
-
-    Args:
-        policy: an `nn.Module`.
-        weights: another policy of the same kind, a state dictionary, or a tensordict of parameters.
-
-    Raises:
-        TypeError: the policy has no weights, or `weights` is nothing of this.
-        RuntimeError: names or shapes differ.
-
-    Example:
-        >>> one, other = nn.Linear(3, 2), nn.Linear(3, 2)
-        >>> load_weights(one, other)
-        >>> bool((one.weight == other.weight).all())
-        True
-    """
+    """Copy weights into a policy, in place."""
     if not isinstance(policy, nn.Module):
         msg = f"a {type(policy).__name__} has no weights that could be replaced."
         raise TypeError(msg)
@@ -39,21 +24,7 @@ def load_weights(policy: Any, weights: Any) -> None:
 
 
 def state_of(weights: Any) -> dict[str, Tensor]:
-    """Name the tensors of weights as a state dictionary does, those of compiled modules alike.
-
-    Args:
-        weights: a module, a state dictionary, or a tensordict of parameters.
-
-    Returns:
-        Tensors by name.
-
-    Raises:
-        TypeError: it is nothing of this.
-
-    Example:
-        >>> sorted(state_of(nn.Linear(3, 2)))
-        ['bias', 'weight']
-    """
+    """Name the tensors of weights as a state dictionary does, those of compiled modules alike."""
     if isinstance(weights, nn.Module):
         weights = weights.state_dict()
     elif isinstance(weights, TensorDictBase):
@@ -68,18 +39,7 @@ def state_of(weights: Any) -> dict[str, Tensor]:
 
 
 def has_weights(policy: Any) -> bool:
-    """Tell whether there is something to replace.
-
-    Args:
-        policy: any policy, or its state dictionary.
-
-    Returns:
-        Whether it is a module, or a dictionary, that holds a tensor.
-
-    Example:
-        >>> has_weights(nn.Linear(3, 2)), has_weights(None), has_weights(nn.Tanh())
-        (True, False, False)
-    """
+    """Tell whether there is something to replace."""
     return isinstance(policy, nn.Module | Mapping) and bool(state_of(policy))
 
 

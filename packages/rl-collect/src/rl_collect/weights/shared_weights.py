@@ -16,40 +16,17 @@ KEPT = 4
 
 
 class WeightBoard:
-    """The newest weights of a policy, for processes that act with it.
+    """The newest weights of a policy, for processes that act with it."""
 
-    Its first version are those it was made of; each `publish` makes the next one. Nobody waits: a
-    reader takes the newest version that is whole.
-
-    Args:
-        slab: rows of all weights, one for each version that is kept.
-        first: the number of the first version.
-
-    Example:
-        >>> board = WeightBoard.like(torch.nn.Linear(3, 2))
-        >>> board.publish(torch.nn.Linear(3, 2))
-        1
-        >>> board.load_into(torch.nn.Linear(3, 2), have=0), board.newest
-        (1, 1)
-    """
+    # Its first version are those it was made of; each publish makes the next one. Nobody waits: a
+    # reader takes the newest version that is whole.
 
     def __init__(self, slab: Slab, first: int = 0) -> None:
         self._slab, self._lanes, self._first = slab, Lanes(slab), first
 
     @classmethod
     def like(cls, policy: Any, first: int = 0) -> WeightBoard:
-        """Make a board for the weights of a policy.
-
-        Args:
-            policy: a module with weights.
-            first: the number of this version.
-
-        Returns:
-            The board, in shared memory that is gone with its last user.
-
-        Raises:
-            TypeError: it has none.
-        """
+        """Make a board for the weights of a policy."""
         state = state_of(policy)
         schema = RowSchema({name: (leaf.dtype, tuple(leaf.shape)) for name, leaf in state.items()})
         board = cls(Slab.shared(schema, KEPT), first)
@@ -63,19 +40,7 @@ class WeightBoard:
         return self._first + window.first[0] + window.counts[0] - 1
 
     def publish(self, weights: Any) -> int:
-        """Write new weights; one thread at a time.
-
-        Args:
-            weights: a policy, a state dictionary, or a tensordict of parameters.
-
-        Returns:
-            Their version.
-
-        Raises:
-            KeyError: a weight is missing or unknown.
-            ValueError: a weight has another shape.
-            TypeError: a weight has another dtype.
-        """
+        """Write new weights; one thread at a time."""
         found = {name: leaf.detach().cpu() for name, leaf in state_of(weights).items()}
         lane = self._lanes.claim()
         span = lane.reserve(1)
@@ -85,15 +50,7 @@ class WeightBoard:
         return self._first + span.numbers[0]
 
     def load_into(self, policy: Any, have: int) -> int:
-        """Copy the newest weights into a policy, where it has older ones.
-
-        Args:
-            policy: of the same kind, changed in place.
-            have: the version that it has.
-
-        Returns:
-            The version that it has now.
-        """
+        """Copy the newest weights into a policy, where it has older ones."""
         while (newest := self.newest) > have:
             number = torch.tensor([newest - self._first])
             row = self._slab.read(self._lanes.rows(number))
