@@ -15,19 +15,7 @@ Key = tuple[str, ...]
 
 
 def carried_states(module: Any) -> set[Key]:
-    """Find the states that a module carries: what it reads, and writes for the next step.
-
-    Args:
-        module: any module. One without keys is asked for its primer, where it makes one.
-
-    Returns:
-        Their keys.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> carried_states(TensorDictModule(lambda x, h: (x, h), ["x", "h"], ["y", ("next", "h")]))
-        {('h',)}
-    """
+    """Find the states that a module carries: what it reads, and writes for the next step."""
     in_keys, out_keys = getattr(module, "in_keys", None), getattr(module, "out_keys", None)
     if isinstance(in_keys, list | tuple) and isinstance(out_keys, list | tuple):
         written = set(map(as_tuple, out_keys))

@@ -13,39 +13,12 @@ LEAST_ROWS = 2_048
 
 
 def is_of_use(module: str, rows: int) -> bool:
-    """Tell whether loops that numba compiles can be run, and are faster.
-
-    Args:
-        module: that holds them, and imports numba.
-        rows: how many they run over.
-
-    Returns:
-        False for few rows, where numba is not installed or does not fit, or where what it compiles
-        cannot be kept on the disk.
-
-    Example:
-        >>> is_of_use("rl_layout.segments.numba_cuts", 100)
-        False
-    """
+    """Tell whether loops that numba compiles can be run, and are faster."""
     return rows >= LEAST_ROWS and module not in _unkept and _imported(module) is not None
 
 
 def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
-    """Run a loop that numba compiles, if it is of use.
-
-    Args:
-        module: that holds it, and imports numba.
-        name: of the loop.
-        rows: how many it runs over.
-        arrays: what it is called with; it writes to some of them.
-
-    Returns:
-        False where nothing was done.
-
-    Example:
-        >>> run_compiled("rl_layout.segments.numba_cuts", "mark_cuts", 100)
-        False
-    """
+    """Run a loop that numba compiles, if it is of use."""
     if not is_of_use(module, rows):
         return False
     try:

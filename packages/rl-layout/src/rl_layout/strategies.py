@@ -16,20 +16,7 @@ kinds = st.sampled_from(list(EndKind))
 
 @st.composite
 def flat_batches(draw: st.DrawFn, max_rows: int = 40) -> TensorDict:
-    """Draw flat batches: any lengths and ends, beginning in mid-trajectory or not.
-
-    Args:
-        draw: given by hypothesis.
-        max_rows: most rows to draw.
-
-    Returns:
-        A strategy for TED tensordicts ``[N]`` with every marker.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(flat_batches(), lambda batch: True).batch_size
-        torch.Size([1])
-    """
+    """Draw flat batches: any lengths and ends, beginning in mid-trajectory or not."""
     lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=max_rows // 5))
     ends = draw(st.lists(kinds, min_size=len(lengths), max_size=len(lengths)))
     return trajectories(lengths, ends, first_step=draw(st.sampled_from([0, 0, 3])))
@@ -37,19 +24,7 @@ def flat_batches(draw: st.DrawFn, max_rows: int = 40) -> TensorDict:
 
 @st.composite
 def batches(draw: st.DrawFn) -> TensorDict:
-    """Draw batches ``[N]`` and ``[B, T]``, some without optional markers, some with padding.
-
-    Args:
-        draw: given by hypothesis.
-
-    Returns:
-        A strategy for TED tensordicts that keep at least one marker.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(batches(), lambda batch: batch.ndim == 2).ndim
-        2
-    """
+    """Draw batches ``[N]`` and ``[B, T]``, some without optional markers, some with padding."""
     if draw(st.booleans()):
         batch = draw(flat_batches())
     else:
@@ -71,19 +46,7 @@ def batches(draw: st.DrawFn) -> TensorDict:
 
 @st.composite
 def plain_batches(draw: st.DrawFn) -> TensorDict:
-    """Draw batches as they are written by hand: no names, few markers, some rows mixed up.
-
-    Args:
-        draw: given by hypothesis.
-
-    Returns:
-        A strategy for TED tensordicts whose observations may contradict their neighbours.
-
-    Example:
-        >>> from hypothesis import find
-        >>> find(plain_batches(), lambda batch: batch.ndim == 1).names
-        [None]
-    """
+    """Draw batches as they are written by hand: no names, few markers, some rows mixed up."""
     batch = draw(batches())
     if draw(st.booleans()) and keys.IS_INIT in batch.keys(True):
         batch = batch.exclude(draw(st.sampled_from([keys.TRAJ_IDS, keys.TRAJ_STEP])))

@@ -14,20 +14,7 @@ from rl_layout.segments.cuts import cut_rows
 
 
 def marker_findings(rows: Rows) -> Iterator[Finding]:
-    """Find contradictions between the markers of a batch.
-
-    Args:
-        rows: the rows of the batch.
-
-    Yields:
-        Each contradiction once, with its first row and their number.
-
-    Example:
-        >>> from rl_layout.segments.markers import Markers
-        >>> from rl_layout.synthetic import trajectories
-        >>> list(marker_findings(Rows(Markers.of(trajectories([2, 3])))))
-        []
-    """
+    """Find contradictions between the markers of a batch."""
     if not rows.markers.can_cut:
         yield Finding("error", keys.IS_INIT, (), rows.size, "no marker tells trajectories apart")
     yield from _done_findings(rows)
@@ -153,27 +140,10 @@ def _number_findings(rows: Rows) -> Iterator[Finding]:
 
 
 class Pairs:
-    """What the markers say of each row and the one before it, bool ``[N]`` each.
+    """What the markers say of each row and the one before it, bool ``[N]`` each."""
 
-    A marker that is absent says nothing: ids are then the same, steps follow, and nothing is
-    marked.
-
-    Attributes:
-        marked: the row is ``is_init``.
-        unmarked: it is not, or nothing says so.
-        first: its step is 0.
-        same: its id is the one before it.
-        follows: its step is one more than the one before it.
-        ended: the row before is a boundary.
-        terminated: the row itself is terminated.
-        joins: a neighbour of the same id and slice.
-
-    Example:
-        >>> from rl_layout.segments.markers import Markers
-        >>> from rl_layout.synthetic import trajectories
-        >>> Pairs(Rows(Markers.of(trajectories([2, 2])))).ended.tolist()
-        [False, False, True, False]
-    """
+    # A marker that is absent says nothing: ids are then the same, steps follow, and nothing is
+    # marked.
 
     def __init__(self, rows: Rows) -> None:
         m, none = rows.markers, torch.zeros(rows.size, dtype=torch.bool)

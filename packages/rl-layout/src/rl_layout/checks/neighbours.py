@@ -16,20 +16,9 @@ from rl_tensordict import NestedKey
 
 
 class Rows:
-    """The flat rows of a batch with their markers; neighbours are adjacent along time.
+    """The flat rows of a batch with their markers; neighbours are adjacent along time."""
 
-    A flag on pairs stands on the later row of the two.
-
-    Attributes:
-        markers: the markers of the batch.
-        slice_ids: int64 ``[N]``, slices of a sample; None where it is none.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> rows = Rows(Markers.of(trajectories([2, 3])))
-        >>> rows.after(rows.boundary).tolist()
-        [False, False, True, False, False]
-    """
+    # A flag on pairs stands on the later row of the two.
 
     def __init__(self, markers: Markers, slice_ids: Tensor | None = None) -> None:
         self.markers = markers

@@ -23,23 +23,7 @@ Pairs = list[tuple[NestedKey, Tensor, Tensor]]
 
 
 def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
-    """Compare what follows each step with what it says follows.
-
-    Args:
-        batch: a TED tensordict whose markers have the right shapes.
-        rows: its rows.
-
-    Yields:
-        An error where the next observation is another trajectory's, or where one (id, step)
-        holds two different steps; a note where it merely differs from the row that follows.
-
-    Example:
-        >>> from rl_layout.segments.markers import Markers
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3])
-        >>> list(observation_findings(batch, Rows(Markers.of(batch))))
-        []
-    """
+    """Compare what follows each step with what it says follows."""
     if not rows.markers.can_cut:
         return
     compared = compare_neighbours(batch)
@@ -84,22 +68,7 @@ def _axis_findings(batch: TensorDictBase, rows: Rows, last: Comparison) -> Itera
 
 
 def went_on(batch: TensorDictBase, rows: Rows) -> Tensor:
-    """Find the starts behind a truncation at which the environment went on.
-
-    Args:
-        batch: a TED tensordict whose markers have the right shapes.
-        rows: its rows.
-
-    Returns:
-        bool ``[N]``: rows whose observations are those that the truncated row before them led to.
-
-    Example:
-        >>> from rl_layout.segments.markers import Markers
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3])
-        >>> went_on(batch, Rows(Markers.of(batch))).any()
-        tensor(False)
-    """
+    """Find the starts behind a truncation at which the environment went on."""
     m, pairs = rows.markers, list(_pairs(batch))
     if m.truncated is None or not pairs:
         return torch.zeros(rows.size, dtype=torch.bool)
@@ -163,11 +132,9 @@ def _taken(rows: Rows, pairs: Pairs) -> Tensor:
 
 
 def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
-    """Done steps whose next observation is the first one of the trajectory behind them.
-
-    That is right where a cut was made and the environment went on, which only a truncation can
-    be. Where terminations show it, with one value and another, final observations are lost.
-    """
+    """Done steps whose next observation is the first one of the trajectory behind them."""
+    # That is right where a cut was made and the environment went on, which only a truncation can
+    # be. Where terminations show it, with one value and another, final observations are lost.
     if not pairs:
         return
     m = rows.markers

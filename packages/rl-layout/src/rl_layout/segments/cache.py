@@ -19,19 +19,7 @@ PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
 
 
 def leaves_of(batch: TensorDictBase) -> list[Tensor | None]:
-    """Read the marker leaves of a batch, unchecked.
-
-    Args:
-        batch: a tensordict.
-
-    Returns:
-        A marker, or None, for each of `FIELDS`.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> [leaf is None for leaf in leaves_of(trajectories([2]))]
-        [False, False, False, False, True, False, False, True]
-    """
+    """Read the marker leaves of a batch, unchecked."""
     return [find(batch, place) for place in PLACES]
 
 
@@ -46,10 +34,8 @@ def _refuse_others(found: Sequence[object]) -> None:
 
 
 def _is_torchs_own(tensor: Tensor) -> bool:
-    """Whether only torch writes to a tensor's memory, so that its version counter tells.
-
-    Memory that torch may not resize is known elsewhere: to numpy, to a mapped file, to a slab.
-    """
+    """Whether only torch writes to a tensor's memory, so that its version counter tells."""
+    # Memory that torch may not resize is known elsewhere: to numpy, to a mapped file, to a slab.
     if type(tensor) is not Tensor or tensor.is_inference():
         return False
     if tensor.device.type != "cpu":
@@ -59,55 +45,19 @@ def _is_torchs_own(tensor: Tensor) -> bool:
 
 
 class Memo(Generic[Made]):
-    """What was derived from the markers of a batch, kept while they live unchanged.
-
-    The marker tensors are held weakly. An in-place write moves their version counter and so
-    drops the entry. Tensors that others may write to unseen (memory shared with numpy, with a
-    mapped file or another process, subclasses) and tensors without a counter (made in inference
-    mode) are never kept, nor used any more once they have become such. What is made in inference
-    mode serves there alone. A write through ``.data`` or DLPack is not seen.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> memo, batch = Memo(), trajectories([2, 3])
-        >>> memo.get(batch, lambda m: object()) is memo.get(batch, lambda m: object())
-        True
-    """
+    """What was derived from the markers of a batch, kept while they live unchanged."""
 
     def __init__(self) -> None:
         self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def get(self, batch: TensorDictBase, make: Callable[[Markers], Made]) -> Made:
-        """Return what was made of these markers, or make it.
-
-        Args:
-            batch: a TED tensordict.
-            make: called with the markers where nothing is kept.
-
-        Returns:
-            What ``make`` returned, now or earlier.
-        """
+        """Return what was made of these markers, or make it."""
         return self.get_of(batch_shape(batch), leaves_of(batch), make)
 
     def get_of(
         self, shape: torch.Size, found: Sequence[Tensor | None], make: Callable[[Markers], Made]
     ) -> Made:
-        """Return what was made of markers that were read already.
-
-        Args:
-            shape: of the batch ``[*B, T]``.
-            found: a marker, or None, for each of `FIELDS`.
-            make: called with the markers where nothing is kept.
-
-        Returns:
-            What ``make`` returned, now or earlier.
-
-        Example:
-            >>> from rl_layout.synthetic import trajectories
-            >>> batch, memo = trajectories([2, 3]), Memo()
-            >>> memo.get_of(batch.batch_size, leaves_of(batch), lambda m: m.batch_shape)
-            torch.Size([5])
-        """
+        """Return what was made of markers that were read already."""
         tensors = [tensor for tensor in found if tensor is not None]
         anchor = tensors[0] if tensors else None
         kept = None if anchor is None else self._kept.get(anchor)

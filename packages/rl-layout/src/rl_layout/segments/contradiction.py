@@ -208,15 +208,9 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
 
 
 class _Pairs:
-    """The rows to compare, each with the row that its next observation belongs to.
+    """The rows to compare, each with the row that its next observation belongs to."""
 
-    Rows are numbered over the flattened batch.
-
-    Attributes:
-        compared: bool ``[*B, T]``, the rows.
-        row: their numbers, int64 ``[P]``.
-        other: the numbers of the rows that their next observations belong to.
-    """
+    # Rows are numbered over the flattened batch.
 
     def __init__(self, batch: TensorDictBase, dim: int, device: torch.device) -> None:
         self._dim, self._shape = dim % batch.ndim, batch.batch_size
@@ -245,15 +239,7 @@ class _Pairs:
         self._alone, self._has_far = alone, ahead is not None
 
     def agree(self, root: Tensor, after: Tensor) -> bool:
-        """Whether no pair of rows one step apart differs, as far as a quick look tells.
-
-        Args:
-            root: observations ``[*B, T, ...]``.
-            after: next ones.
-
-        Returns:
-            False where one differs, and where rows are wide or lie several steps apart.
-        """
+        """Whether no pair of rows one step apart differs, as far as a quick look tells."""
         rows = self._shape.numel()
         if self._has_far or root.numel() > 2 * _PROBE * rows:
             return False

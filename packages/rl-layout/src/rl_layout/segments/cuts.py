@@ -26,23 +26,7 @@ ENDS = ("done", "terminated", "truncated")
 
 
 def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
-    """Find the rows whose successor does not continue them.
-
-    Args:
-        markers: the markers of a batch.
-        contradicted: bool ``[N]``, rows whose observations contradict their successor.
-
-    Returns:
-        bool ``[N]``, True where row i + 1 does not continue row i, and at every row end.
-
-    Raises:
-        KeyError: there is no marker at all.
-
-    Example:
-        >>> flag = torch.tensor([False, False, True])
-        >>> cut_rows(Markers(torch.Size([3]), is_init=flag)).tolist()
-        [False, True, True]
-    """
+    """Find the rows whose successor does not continue them."""
     first = _any_of(markers)
     if first.device.type == "cpu" and not torch.compiler.is_dynamo_compiling():
         found = _cut_on_cpu(arrays_of(markers), markers.batch_shape, contradicted)
@@ -57,24 +41,7 @@ def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
 def find_runs(
     markers: Markers, contradicted: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """List the runs of real rows that belong together, and say how each ends.
-
-    Args:
-        markers: the markers of a batch.
-        contradicted: bool ``[N]``, rows whose observations contradict their successor.
-
-    Returns:
-        First row, last row and length of each run, int64 ``[S]``, and the kinds of their ends as
-        `end_kinds`.
-
-    Raises:
-        KeyError: there is no marker at all.
-
-    Example:
-        >>> flag = torch.tensor([False, True, False])
-        >>> [found.tolist() for found in find_runs(Markers(torch.Size([3]), terminated=flag))]
-        [[0, 2], [1, 2], [2, 1], [2, 0]]
-    """
+    """List the runs of real rows that belong together, and say how each ends."""
     if _any_of(markers).device.type == "cpu":
         traced = torch.compiler.is_dynamo_compiling()
         return (_find_outside if traced else _find_on_cpu)(markers, contradicted)
@@ -193,19 +160,7 @@ _find_outside = torch.compiler.disable(_find_on_cpu)  # compilers do not follow 
 
 
 def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """List the runs of real rows between cuts, with one device synchronisation.
-
-    Args:
-        cut: bool ``[N]``, True at the last row of every run.
-        mask: bool ``[N]``, real rows; None where all are.
-
-    Returns:
-        First and last row of each run, int64 ``[S]`` each.
-
-    Example:
-        >>> runs(torch.tensor([False, True, True]), None)
-        (tensor([0, 2]), tensor([1, 2]))
-    """
+    """List the runs of real rows between cuts, with one device synchronisation."""
     if mask is None:
         lasts = cut.nonzero()[:, 0]
         starts = torch.zeros_like(lasts)
@@ -219,23 +174,9 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def end_kinds(markers: Markers, lasts: Tensor) -> Tensor:
-    """Say how each run ends: 2 terminated, 1 truncated, 0 cut.
-
-    A done flag without its kind is completed: where only ``done`` is there it is a termination,
-    and what ``done`` has beyond one kind is the other.
-
-    Args:
-        markers: the markers of a batch.
-        lasts: last row of each run, int64 ``[S]``.
-
-    Returns:
-        uint8 ``[S]``.
-
-    Example:
-        >>> flag = torch.tensor([False, True])
-        >>> end_kinds(Markers(torch.Size([2]), truncated=flag), torch.tensor([1]))
-        tensor([1], dtype=torch.uint8)
-    """
+    """Say how each run ends: 2 terminated, 1 truncated, 0 cut."""
+    # A done flag without its kind is completed: where only done is there it is a termination, and
+    # what done has beyond one kind is the other.
     names = (*ENDS, "steps_to_next_obs")
     there = {name: getattr(markers, name) for name in names}
     ends, terminated = _ends_of({k: v[lasts] for k, v in there.items() if v is not None})

@@ -33,37 +33,14 @@ class _Lent:
 
 
 def array_of(values: Tensor) -> NDArray[Any]:
-    """Look at a tensor on the CPU as a numpy array that cannot be written to.
-
-    It costs a third of `np.from_dlpack`. Unlike `Tensor.numpy` it does not make the memory known
-    to others, so that what was derived from a marker may still be kept.
-
-    Args:
-        values: without a gradient.
-
-    Returns:
-        The array, in the same memory.
-
-    Example:
-        >>> array_of(torch.tensor([1, 2])).tolist()
-        [1, 2]
-    """
+    """Look at a tensor on the CPU as a numpy array that cannot be written to."""
+    # It costs a third of np.from_dlpack. Unlike Tensor.numpy it does not make the memory known to
+    # others, so that what was derived from a marker may still be kept.
     return np.from_dlpack(_Lent(values))
 
 
 def is_plain(value: object) -> TypeGuard[Tensor]:
-    """Tell whether a leaf is a tensor whose bits can be looked at.
-
-    Args:
-        value: any leaf.
-
-    Returns:
-        False for quantized, sparse and nested tensors, and for what is no tensor.
-
-    Example:
-        >>> is_plain(torch.ones(2)), is_plain(torch.ones(2).to_sparse()), is_plain("a")
-        (True, False, False)
-    """
+    """Tell whether a leaf is a tensor whose bits can be looked at."""
     return (
         isinstance(value, Tensor)
         and not value.is_quantized
@@ -73,21 +50,7 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
 
 
 def bits(values: Tensor) -> Tensor:
-    """View a leaf as integers of the same size, so that equal means equal bit for bit.
-
-    Args:
-        values: any dtype; NaN equals the same NaN, and -0.0 differs from 0.0.
-
-    Returns:
-        Integers of the same shape, complex numbers with one more dimension of size 2.
-
-    Raises:
-        TypeError: the leaf is quantized, sparse or nested.
-
-    Example:
-        >>> bits(torch.tensor([0.0, -0.0])).tolist()
-        [0, -2147483648]
-    """
+    """View a leaf as integers of the same size, so that equal means equal bit for bit."""
     if not is_plain(values):
         msg = f"expected dense numbers, got {values.dtype} ({values.layout}): call dequantize()."
         raise TypeError(msg)
@@ -97,22 +60,7 @@ def bits(values: Tensor) -> Tensor:
 
 
 def flatten(values: Tensor, batch_shape: torch.Size) -> Tensor:
-    """Merge the batch dimensions of a leaf.
-
-    Args:
-        values: ``[*B, T, ...]``.
-        batch_shape: ``[*B, T]``.
-
-    Returns:
-        ``[N, ...]``, a view where the memory allows it.
-
-    Raises:
-        ValueError: the leaf does not start with the shape of the batch.
-
-    Example:
-        >>> flatten(torch.zeros(2, 3, 5), torch.Size([2, 3])).shape
-        torch.Size([6, 5])
-    """
+    """Merge the batch dimensions of a leaf."""
     if values.shape[: len(batch_shape)] != batch_shape:
         msg = f"expected a leaf of shape {[*batch_shape, '...']}: got {list(values.shape)}."
         raise ValueError(msg)
@@ -120,41 +68,12 @@ def flatten(values: Tensor, batch_shape: torch.Size) -> Tensor:
 
 
 def pad(rows: Tensor, cells: Tensor, shape: tuple[int, int], fill: float = 0) -> Tensor:
-    """Put rows into their cells of a dense array.
-
-    Args:
-        rows: ``[M, ...]``.
-        cells: where each row goes, int64 ``[M]``, in ``shape`` flattened.
-        shape: rows and columns of the result.
-        fill: what the other cells hold.
-
-    Returns:
-        ``[*shape, ...]``.
-
-    Example:
-        >>> pad(torch.tensor([5, 6]), torch.tensor([0, 3]), (2, 2))
-        tensor([[5, 0],
-                [0, 6]])
-    """
+    """Put rows into their cells of a dense array."""
     return place(rows, cells, shape[0] * shape[1], fill).view(*shape, *rows.shape[1:])
 
 
 def place(rows: Tensor, places: Tensor, size: int, fill: float = 0) -> Tensor:
-    """Put rows into their places among others.
-
-    Args:
-        rows: ``[M, ...]``, any dtype.
-        places: where each row goes, int64 ``[M]``, below ``size``.
-        size: number of places.
-        fill: what the others hold.
-
-    Returns:
-        ``[size, ...]``.
-
-    Example:
-        >>> place(torch.tensor([5, 6]), torch.tensor([2, 0]), 3)
-        tensor([6, 0, 5])
-    """
+    """Put rows into their places among others."""
     out = rows.new_full((size, *rows.shape[1:]), fill)
     if rows.dtype in _COPIED_AS:  # torch cannot index these, but their bits
         bits = _COPIED_AS[rows.dtype]
@@ -164,18 +83,7 @@ def place(rows: Tensor, places: Tensor, size: int, fill: float = 0) -> Tensor:
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values are added up, so that long sums stay exact.
-
-    Args:
-        dtype: of the values.
-
-    Returns:
-        int64, float64 or complex128.
-
-    Example:
-        >>> accumulator(torch.bfloat16), accumulator(torch.bool)
-        (torch.float64, torch.int64)
-    """
+    """The dtype in which values are added up, so that long sums stay exact."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else torch.int64

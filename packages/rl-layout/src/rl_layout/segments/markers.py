@@ -140,22 +140,7 @@ def _is_one(values: Tensor) -> Tensor:
 
 
 def batch_shape(batch: TensorDictBase) -> torch.Size:
-    """Return the shape of a batch, after checking that it has rows and that time comes last.
-
-    Args:
-        batch: a tensordict.
-
-    Returns:
-        Its batch size, ``[N]`` or ``[*B, T]``.
-
-    Raises:
-        ValueError: there is no batch dimension, no row, or time is another dimension.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch_shape(trajectories([2, 3]))
-        torch.Size([5])
-    """
+    """Return the shape of a batch, after checking that it has rows and that time comes last."""
     try:
         shape: torch.Size = batch.batch_size
     except AttributeError:
@@ -180,27 +165,7 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
 def flat_marker(
     value: Tensor, shape: torch.Size, key: NestedKey, dtype: torch.dtype, singleton: bool
 ) -> Tensor:
-    """Check one marker against the shape of its batch and flatten it.
-
-    Args:
-        value: the leaf.
-        shape: the batch size, ``[*B, T]``.
-        key: its key, for the message.
-        dtype: what it must hold.
-        singleton: whether it must end in a dimension of size 1.
-
-    Returns:
-        ``[N]``, a view where the leaf is contiguous.
-
-    Raises:
-        TypeError: the dtype differs.
-        ValueError: the shape differs.
-
-    Example:
-        >>> flat_marker(torch.zeros(2, 3, 1, dtype=torch.bool), torch.Size([2, 3]),
-        ...             "is_init", torch.bool, True).shape
-        torch.Size([6])
-    """
+    """Check one marker against the shape of its batch and flatten it."""
     expected = (*shape, 1) if singleton else tuple(shape)
     if value.shape != expected:
         hint = "unsqueeze(-1)" if singleton and value.shape == shape else "reshape"
@@ -213,23 +178,7 @@ def flat_marker(
 
 
 def flag_rows(flag: Tensor, name: str) -> Tensor:
-    """Check a lone flag and flatten it.
-
-    Args:
-        flag: bool ``[*B, T, 1]``.
-        name: what it is, for the message.
-
-    Returns:
-        bool ``[N]``.
-
-    Raises:
-        TypeError: it is not boolean.
-        ValueError: it has no row, or no last dimension of size 1.
-
-    Example:
-        >>> flag_rows(torch.zeros(3, 1, dtype=torch.bool), "is_init").shape
-        torch.Size([3])
-    """
+    """Check a lone flag and flatten it."""
     check_dense(flag, name, "bool [*B, T, 1]")
     if flag.dtype != torch.bool:
         msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
@@ -241,23 +190,7 @@ def flag_rows(flag: Tensor, name: str) -> Tensor:
 
 
 def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Check lone ids, and steps where there are any, and flatten them.
-
-    Args:
-        ids: integers ``[*B, T]``.
-        steps: integers ``[*B, T]``, or None.
-
-    Returns:
-        Both as ``[N]``.
-
-    Raises:
-        TypeError: a tensor does not hold signed integers.
-        ValueError: the shapes differ, or there is no row.
-
-    Example:
-        >>> id_rows(torch.tensor([[1, 1], [2, 2]]), None)
-        (tensor([1, 1, 2, 2]), None)
-    """
+    """Check lone ids, and steps where there are any, and flatten them."""
     given = {"ids": ids} if steps is None else {"ids": ids, "steps": steps}
     for name, value in given.items():
         check_dense(value, name, "integers [*B, T]")
@@ -272,22 +205,6 @@ def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 
 def mask_rows(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Check a lone mask of real steps and flatten it.
-
-    Args:
-        mask: bool ``[*B, T]``.
-        shape: of the batch, ``[*B, T]``.
-
-    Returns:
-        bool ``[N]``.
-
-    Raises:
-        TypeError: it is not boolean.
-        ValueError: it has another shape than the batch.
-
-    Example:
-        >>> mask_rows(torch.ones(2, 3, dtype=torch.bool), torch.Size([2, 3])).shape
-        torch.Size([6])
-    """
+    """Check a lone mask of real steps and flatten it."""
     check_dense(mask, "mask", f"bool {list(shape)}")
     return flat_marker(mask, shape, "mask", torch.bool, False)

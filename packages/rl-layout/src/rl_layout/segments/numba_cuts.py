@@ -26,26 +26,7 @@ def ends_at(row, done, terminated, truncated, steps_to_next_obs):
 def mark_cuts(
     is_init, done, terminated, truncated, steps_to_next_obs, traj_ids, traj_step, mask, cut
 ):
-    """Mark the rows whose successor does not continue them; see `boundaries.cut_rows`.
-
-    Args:
-        is_init: cuts in front of a row; ``[N]``, or None where the batch has no such marker.
-        done: a flag of ends, as the two behind it.
-        terminated: a flag of ends.
-        truncated: a flag of ends.
-        steps_to_next_obs: ends count where it is 1.
-        traj_ids: cuts where it changes.
-        traj_step: cuts where it is not one more.
-        mask: cuts where it changes.
-        cut: bool ``[N]`` is written here; of the last row what its own flags say.
-
-    Example:
-        >>> import numpy as np
-        >>> ids, cut = np.array([4, 4, 5]), np.empty(3, bool)
-        >>> mark_cuts(None, None, None, None, None, ids, None, None, cut)
-        >>> cut.tolist()
-        [False, True, False]
-    """
+    """Mark the rows whose successor does not continue them; see `boundaries.cut_rows`."""
     last = len(cut) - 1
     for row in range(last):
         breaks = ends_at(row, done, terminated, truncated, steps_to_next_obs)

@@ -68,27 +68,9 @@ class TimeBlock:
 
 
 def time_blocks(starts: Tensor, lengths: Tensor, max_waste: float) -> list[TimeBlock]:
-    """Cut segments, longest first, into blocks in which few cells are empty.
-
-    Each block runs on as long as at most ``max_waste`` of its cells lie behind the end of their
-    segment; the next one begins with the segments that go on.
-
-    Args:
-        starts: first row of each segment, int64 ``[S]``, longest segment first.
-        lengths: their lengths, int64 ``[S]``, descending.
-        max_waste: share of a block's cells that may be empty, in ``[0, 1)``.
-
-    Returns:
-        The blocks in order of time.
-
-    Raises:
-        ValueError: the share lies outside ``[0, 1)``.
-
-    Example:
-        >>> blocks = time_blocks(torch.tensor([0, 4]), torch.tensor([4, 2]), 0.0)
-        >>> [tuple(block.rows.shape) for block in blocks]
-        [(2, 2), (2, 1)]
-    """
+    """Cut segments, longest first, into blocks in which few cells are empty."""
+    # Each block runs on as long as at most max_waste of its cells lie behind the end of their
+    # segment; the next one begins with the segments that go on.
     check_type("max_waste", max_waste, float | int | np.integer | np.floating, "a share in [0, 1)")
     if not 0 <= max_waste < 1:
         msg = f"max_waste must lie in [0, 1): got {max_waste}."
