@@ -80,20 +80,7 @@ class BoundedLocScale(LocScale):
 
 
 def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False) -> None:
-    """Refuse bounds that leave nothing between them.
-
-    Args:
-        low: lower bound, a number or a tensor.
-        high: upper bound.
-        wait: look into tensors too, which waits for the device.
-        finite: refuse infinite ones.
-
-    Raises:
-        ValueError: a lower bound is not below the upper one, or one is infinite.
-
-    Example:
-        >>> check_bounds(0.0, 1.0)
-    """
+    """Refuse bounds that leave nothing between them."""
     numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
     if not (low < high if numbers else not wait or bool((low < high).all())):
         msg = f"low must be below high: got {low} and {high}"
@@ -104,19 +91,7 @@ def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False
 
 
 def placed(bound: Tensor | float, loc: Tensor) -> Tensor:
-    """Bring a bound to where the parameters lie.
-
-    Args:
-        bound: a number, or broadcasting against `loc`.
-        loc: floats `[*B, *E]`.
-
-    Returns:
-        A tensor of the dtype and device of `loc`.
-
-    Example:
-        >>> placed(2.0, torch.zeros(3))
-        tensor(2.)
-    """
+    """Bring a bound to where the parameters lie."""
     if isinstance(bound, Tensor):
         return bound.to(loc)
     return torch.full((), bound, dtype=loc.dtype, device=loc.device)

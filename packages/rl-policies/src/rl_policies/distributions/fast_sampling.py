@@ -29,25 +29,7 @@ FULL = (torch.float32, torch.float64)  # narrower ones are widened on the way
 def direct_draw(
     distribution_class: Any, names: Sequence[str], kwargs: Mapping[str, Any]
 ) -> Draw | None:
-    """Find the function that draws like a distribution.
-
-    Args:
-        distribution_class: makes the distribution.
-        names: of the parameters, in the order in which they come.
-        kwargs: further arguments of it.
-
-    Returns:
-        Takes the parameters, returns a sample and its log-probability ``[*B]``; None where only
-        the distribution itself can draw.
-
-    Example:
-        >>> draw = direct_draw(OneHotCategorical, ["logits"], {"dtype": torch.bool})
-        >>> sample, log_prob = draw(torch.tensor([[0.0, -torch.inf]]))
-        >>> sample, log_prob
-        (tensor([[ True, False]]), tensor([0.]))
-        >>> direct_draw(OneHotCategorical, ["logits", "mask"], {}) is None
-        True
-    """
+    """Find the function that draws like a distribution."""
     given, said = list(names), dict(kwargs)
     if distribution_class is OneHotCategorical and given == ["logits"] and not {*said} - {"dtype"}:
         return partial(draw_one_hot, dtype=said.get("dtype", torch.int64))
@@ -67,21 +49,7 @@ def direct_draw(
 
 
 def can_draw(*parameters: Any) -> bool:
-    """Tell whether parameters may be drawn from directly: alike, wide enough, without gradient.
-
-    Args:
-        parameters: tensors.
-
-    Returns:
-        False where the distribution itself must look at them.
-
-    Example:
-        >>> with torch.no_grad():
-        ...     can_draw(torch.zeros(2)), can_draw(torch.zeros(2).half()), can_draw(1.0)
-        (True, False, False)
-        >>> can_draw(torch.zeros(2))
-        False
-    """
+    """Tell whether parameters may be drawn from directly: alike, wide enough, without gradient."""
     first = parameters[0]
     if torch.is_grad_enabled() or not isinstance(first, Tensor) or not first.ndim:
         return False
@@ -95,19 +63,7 @@ def can_draw(*parameters: Any) -> bool:
 
 
 def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Draw as `OneHotCategorical` does.
-
-    Args:
-        logits: floats ``[*B, n]``.
-        dtype: dtype of the vectors.
-
-    Returns:
-        One-hot vectors ``[*B, n]``, and floats ``[*B]``.
-
-    Example:
-        >>> draw_one_hot(torch.tensor([0.0, -torch.inf]), torch.int64)
-        (tensor([1, 0]), tensor(0.))
-    """
+    """Draw as `OneHotCategorical` does."""
     log_probs = logits.log_softmax(-1)
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
@@ -115,21 +71,7 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as torch's `Categorical` does, which refuses NaN when it draws.
-
-    Args:
-        logits: floats ``[*B, n]``.
-
-    Returns:
-        Choices, int64 ``[*B]``, and floats ``[*B]``.
-
-    Raises:
-        RuntimeError: a logit is NaN.
-
-    Example:
-        >>> draw_categorical(torch.tensor([[0.0, -torch.inf]]))
-        (tensor([0]), tensor([0.]))
-    """
+    """Draw as torch's `Categorical` does, which refuses NaN when it draws."""
     log_probs = logits.log_softmax(-1)
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
@@ -142,20 +84,7 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as `IndependentNormal` does.
-
-    Args:
-        loc: floats ``[*B, k]``.
-        scale: positive floats ``[*B, k]``.
-
-    Returns:
-        Floats ``[*B, k]`` and ``[*B]``.
-
-    Example:
-        >>> x, log_prob = draw_normal(torch.zeros(5, 2), torch.ones(5, 2))
-        >>> torch.allclose(log_prob, -0.5 * x.square().sum(-1) - 1.837877)
-        True
-    """
+    """Draw as `IndependentNormal` does."""
     x = torch.addcmul(loc, torch.randn_like(loc), scale)
     # the density of what is handed out: x has been rounded, its noise has not
     z = x.sub(loc).div_(scale)
@@ -164,20 +93,7 @@ def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as a `TanhNormal` between -1 and 1 does.
-
-    Args:
-        loc: floats ``[*B, k]``.
-        scale: positive floats ``[*B, k]``.
-
-    Returns:
-        Floats ``[*B, k]`` within the bounds, and ``[*B]``.
-
-    Example:
-        >>> x, log_prob = draw_tanh_normal(torch.zeros(5, 2), torch.full((5, 2), 1e-6))
-        >>> bool(x.abs().max() < 1e-4)
-        True
-    """
+    """Draw as a `TanhNormal` between -1 and 1 does."""
     u, surprise = _before_tanh(loc, scale)
     return u.tanh(), _log_density(surprise, HALF_LOG_2PI + 2 * LOG_2)
 
@@ -185,22 +101,7 @@ def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 def draw_bounded(
     loc: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """Draw as a `TanhNormal` between other bounds does.
-
-    Args:
-        loc: floats ``[*B, k]``.
-        scale: positive floats ``[*B, k]``.
-        low: lower bound, a number or broadcasting against `loc`.
-        high: upper bound, likewise.
-
-    Returns:
-        Floats ``[*B, k]`` within the bounds, and ``[*B]``.
-
-    Example:
-        >>> x, log_prob = draw_bounded(torch.zeros(5, 2), torch.ones(5, 2), 3.0, 7.0)
-        >>> bool(((x >= 3) & (x <= 7)).all())
-        True
-    """
+    """Draw as a `TanhNormal` between other bounds does."""
     low, high = placed(low, loc), placed(high, loc)
     half = (high - low) / 2
     u, surprise = _before_tanh(loc, scale)

@@ -157,22 +157,8 @@ def _broadcast(loc: Tensor, scale: Tensor) -> list[Tensor]:
 
 
 def normal_kl(p: LocScale, q: LocScale) -> Tensor:
-    """Kullback-Leibler divergence of two normal distributions, summed over the event.
-
-        log(σ_q / σ_p) + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - ½
-
-    Args:
-        p: the distribution of the samples.
-        q: the other one.
-
-    Returns:
-        Floats `[*B]`.
-
-    Example:
-        >>> p, q = LocScale(torch.zeros(1), 1.0), LocScale(torch.ones(1), 1.0)
-        >>> normal_kl(p, q)
-        tensor(0.5000)
-    """
+    """Kullback-Leibler divergence of two normal distributions, summed over the event."""
+    # log(σ_q / σ_p) + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - ½
     ratio = (p.scale / q.scale) ** 2
     shift = ((p.loc - q.loc) / q.scale) ** 2
     return p._sum_event(0.5 * (ratio + shift - 1 - ratio.log()))

@@ -275,20 +275,7 @@ def _kl(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
 
 
 def divergence_of_choices(p: Any, q: Any) -> Tensor:
-    """Kullback and Leibler's divergence, to which choices that p forbids add nothing.
-
-    Args:
-        p: has normalised `logits`, and `probs`, `[*B, n]`.
-        q: likewise.
-
-    Returns:
-        Floats `[*B]`; inf where p allows what q forbids.
-
-    Example:
-        >>> p = OneHotCategorical(torch.zeros(2), mask=torch.tensor([True, False]))
-        >>> divergence_of_choices(p, OneHotCategorical(torch.zeros(2)))
-        tensor(0.6931)
-    """
+    """Kullback and Leibler's divergence, to which choices that p forbids add nothing."""
     never = p.logits == -torch.inf  # q may forbid them as well
     gap = p.logits.masked_fill(never, 0) - q.logits.masked_fill(never, 0)
     return torch.where(gap == torch.inf, gap, p.probs * gap).sum(-1)

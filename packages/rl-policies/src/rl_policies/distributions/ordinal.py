@@ -12,20 +12,8 @@ from rl_policies.modules.explained import explained
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:
-    """Turn a score for each threshold into logits of choices with an order.
-
-        lₖ = Σ_{i ≤ k} log σ(sᵢ) + Σ_{i > k} log (1 - σ(sᵢ))
-
-    Args:
-        scores: floats `[*B, n]`: that of passing each of n thresholds.
-
-    Returns:
-        Logits `[*B, n]`, not normalised. (Tang and Agrawal, arXiv:1901.10500, section 4.)
-
-    Example:
-        >>> ordinal_logits(torch.zeros(3)).softmax(-1)
-        tensor([0.3333, 0.3333, 0.3333])
-    """
+    """Turn a score for each threshold into logits of choices with an order."""
+    # lₖ = Σ_{i ≤ k} log σ(sᵢ) + Σ_{i > k} log (1 - σ(sᵢ))
     passed, failed = logsigmoid(scores), logsigmoid(-scores)
     behind = failed.sum(-1, keepdim=True) - failed.cumsum(-1)
     return passed.cumsum(-1) + behind

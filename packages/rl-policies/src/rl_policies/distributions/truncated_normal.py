@@ -164,10 +164,8 @@ class TruncatedNormal(BoundedLocScale):
 
 
 def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
-    """A bound in units of scale from loc; a finite number for an infinite one.
-
-    An infinite one would make gradients NaN.
-    """
+    """A bound in units of scale from loc; a finite number for an infinite one."""
+    # An infinite one would make gradients NaN.
     at = torch.as_tensor(bound, dtype=loc.dtype, device=loc.device)
     far = at.isinf()
     if _is_nowhere(far):

@@ -20,24 +20,7 @@ from rl_tensordict import NestedKey
 
 
 def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
-    """Find the spec of one key.
-
-    Args:
-        spec: the spec of the action, a `Composite` that holds it, or None.
-        key: the key of the action.
-
-    Returns:
-        The spec of the key alone; None where there is none.
-
-    Raises:
-        KeyError: the composite holds other keys only.
-        TypeError: it is no spec.
-
-    Example:
-        >>> from rl_specs import OneHot
-        >>> leaf_of(Composite(action=OneHot(3)), "action").shape
-        torch.Size([3])
-    """
+    """Find the spec of one key."""
     if spec is None:
         return None
     if not isinstance(spec, TensorSpec):
@@ -54,18 +37,7 @@ def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
 
 
 class ActionForm:
-    """Dtype and last size of the actions that a spec describes.
-
-    Args:
-        leaf: the spec of the action.
-        key: the key of the action, for messages.
-
-    Example:
-        >>> from rl_specs import OneHot
-        >>> form = ActionForm(OneHot(3), "action")
-        >>> form.tail, form.count, form.event_dims
-        (torch.Size([3]), 3, 1)
-    """
+    """Dtype and last size of the actions that a spec describes."""
 
     __slots__ = ("count", "dtype", "event_dims", "groups", "key", "leaf", "tail")
 
@@ -83,17 +55,7 @@ class ActionForm:
         self.groups = groups_of(leaf, key)
 
     def bounds(self) -> dict[str, Tensor | float]:
-        """Find bounds for the actions of any batch.
-
-        Returns:
-            `low` and `high`, numbers where all entries have the same ones; nothing where the spec
-            has no bounds, one of them is infinite, or environments differ.
-
-        Example:
-            >>> from rl_specs import Bounded
-            >>> ActionForm(Bounded(-2, 2, shape=(5, 3)), "action").bounds()
-            {'low': -2.0, 'high': 2.0}
-        """
+        """Find bounds for the actions of any batch."""
         found: dict[str, Tensor | float] = {}
         for name in ("low", "high"):
             bound = getattr(self.leaf.space, name, None)
@@ -107,24 +69,7 @@ class ActionForm:
         return found
 
     def cast(self, action: Tensor) -> Tensor:
-        """Hold dtype and last size of an action to the spec.
-
-        Args:
-            action: what a module is about to write, `[*B, *tail]`.
-
-        Returns:
-            The action, in the dtype of the spec where that changes no number. To look at the
-            numbers waits for the device; an action of that dtype is not looked at.
-
-        Raises:
-            TypeError: the dtype differs, and cannot hold the numbers.
-            ValueError: the last size differs.
-
-        Example:
-            >>> from rl_specs import OneHot
-            >>> ActionForm(OneHot(2), "action").cast(torch.tensor([0, 1]))
-            tensor([False,  True])
-        """
+        """Hold dtype and last size of an action to the spec."""
         if action.dtype != self.dtype and not torch.compiler.is_compiling():
             with contextlib.suppress(ValueError):  # it is named below
                 action = self.leaf.cast(action)
@@ -132,19 +77,7 @@ class ActionForm:
         return action
 
     def check(self, action: Tensor) -> None:
-        """Compare dtype and last size of an action with the spec.
-
-        Args:
-            action: what a module is about to write, `[*B, *tail]`.
-
-        Raises:
-            TypeError: the dtype differs.
-            ValueError: the last size differs.
-
-        Example:
-            >>> from rl_specs import Bounded
-            >>> ActionForm(Bounded(-1, 1, shape=(2,)), "action").check(torch.zeros(5, 2))
-        """
+        """Compare dtype and last size of an action with the spec."""
         if action.dtype != self.dtype:
             msg = (
                 f"{self.key!r} must be {self.dtype} by its spec: got {action.dtype}, with numbers "
@@ -160,80 +93,24 @@ class ActionForm:
             raise ValueError(msg)
 
     def check_scores(self, count: int) -> None:
-        """Compare a number of scores with the number of choices of the spec.
-
-        Args:
-            count: how many scores there are for each action.
-
-        Raises:
-            ValueError: they differ.
-
-        Example:
-            >>> ActionForm(Categorical(3), "action").check_scores(3)
-        """
+        """Compare a number of scores with the number of choices of the spec."""
         wanted = self.count if self.groups is None else sum(self.groups)
         if wanted is not None and count != wanted:
             msg = f"{self.key!r} has {wanted} choices by its spec: got scores for {count}"
             raise ValueError(msg)
 
     def fitted(self, action: Tensor, safe: bool) -> Tensor:
-        """Hold an action to the spec.
-
-        Args:
-            action: what a module is about to write, `[*B, *tail]`.
-            safe: project it into the spec, which waits for the device.
-
-        Returns:
-            The action, projected where that was asked for.
-
-        Raises:
-            TypeError: the dtype differs.
-            ValueError: the last size differs.
-
-        Example:
-            >>> from rl_specs import Bounded
-            >>> ActionForm(Bounded(-1, 1, shape=(2,)), "action").fitted(torch.ones(2) * 9, True)
-            tensor([1., 1.])
-        """
+        """Hold an action to the spec."""
         action = self.cast(action)
         return self.projected(action) if safe else action
 
     def projected(self, action: Tensor) -> Tensor:
-        """Find the nearest action that the spec allows. This waits for the device.
-
-        Args:
-            action: `[*B, *tail]`.
-
-        Returns:
-            The action itself where it is allowed.
-
-        Example:
-            >>> from rl_specs import Bounded
-            >>> ActionForm(Bounded(-1, 1, shape=(5, 2)), "action").projected(torch.ones(2) * 9)
-            tensor([1., 1.])
-        """
+        """Find the nearest action that the spec allows. This waits for the device."""
         found: Tensor = self.over(action.shape).project(action)
         return found
 
     def over(self, shape: torch.Size) -> TensorSpec:
-        """Find a spec for actions of any batch.
-
-        Args:
-            shape: sizes of the actions, `[*B, *tail]`.
-
-        Returns:
-            A spec whose shape ends the sizes. Where the spec describes environments `[*E]` and the
-            batch is `[*E, T]`, that of each stands for its row; where all environments are alike,
-            that of one action fits any batch.
-
-        Raises:
-            ValueError: the environments differ, and the batch does not say which is which.
-
-        Example:
-            >>> from rl_specs import Bounded
-            >>> ActionForm(Bounded(-1, 1, shape=(5, 2)), "action").over(torch.Size([7, 2])).shape
-            torch.Size([2])
-        """
+        """Find a spec for actions of any batch."""
         leaf = sized(self.leaf, shape)
         lead = len(shape) - leaf.ndim
         if lead >= 0 and shape[lead:] == leaf.shape:
@@ -255,19 +132,7 @@ class ActionForm:
 
 
 def sized(leaf: TensorSpec, shape: torch.Size) -> TensorSpec:
-    """Give dynamic dimensions of a spec the sizes that actions have there.
-
-    Args:
-        leaf: the spec of the action.
-        shape: sizes of the actions.
-
-    Returns:
-        The spec itself where it has no such dimension, or more of them than the actions.
-
-    Example:
-        >>> sized(Categorical(3, (-1,)), torch.Size([5, 7])).shape
-        torch.Size([7])
-    """
+    """Give dynamic dimensions of a spec the sizes that actions have there."""
     lead = len(shape) - leaf.ndim
     if -1 not in leaf.shape or lead < 0:
         return leaf
@@ -280,22 +145,7 @@ def sized(leaf: TensorSpec, shape: torch.Size) -> TensorSpec:
 
 
 def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:
-    """List how many choices there are in each of the groups of several choices at once.
-
-    Args:
-        leaf: the spec of the action.
-        key: the key of the action, for messages.
-
-    Returns:
-        One number a group; None for any other spec.
-
-    Raises:
-        ValueError: the rows of the spec have other numbers each.
-
-    Example:
-        >>> groups_of(MultiCategorical([2, 3]), "action"), groups_of(Categorical(3), "action")
-        ((2, 3), None)
-    """
+    """List how many choices there are in each of the groups of several choices at once."""
     if isinstance(leaf, MultiOneHot):
         return tuple(leaf.nvec)
     if not isinstance(leaf, MultiCategorical):
@@ -308,40 +158,13 @@ def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:
 
 
 def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
-    """Find the form of one key's actions.
-
-    Args:
-        spec: the spec of the action, a `Composite` that holds it, or None.
-        key: the key of the action.
-
-    Returns:
-        The form; None where there is no spec.
-
-    Raises:
-        KeyError: the composite holds other keys only.
-        TypeError: it is no spec.
-
-    Example:
-        >>> form_of(Composite(action=Categorical(3)), "action").dtype
-        torch.int64
-    """
+    """Find the form of one key's actions."""
     leaf = leaf_of(spec, key)
     return None if leaf is None else ActionForm(leaf, key)
 
 
 def check_safe(safe: bool, form: ActionForm | None) -> None:
-    """Refuse to project actions into a spec that is not there.
-
-    Args:
-        safe: whether actions are projected.
-        form: of the action, None without a spec.
-
-    Raises:
-        ValueError: they are, and there is no spec.
-
-    Example:
-        >>> check_safe(safe=False, form=None)
-    """
+    """Refuse to project actions into a spec that is not there."""
     if safe and form is None:
         msg = "safe=True projects actions into their spec: pass spec"
         raise ValueError(msg)

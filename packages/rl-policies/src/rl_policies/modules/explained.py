@@ -24,15 +24,7 @@ def note(
     keys: Iterable[Any] = (),
     advice: str = COMPARE,
 ) -> None:
-    """Add to an error, once, which of our edges it came through, and what that was given.
-
-    Args:
-        error: is raised again by the caller.
-        what: the module, or its method.
-        given: the arguments.
-        keys: their names, as far as they have some.
-        advice: what to do, as a sentence.
-    """
+    """Add to an error, once, which of our edges it came through, and what that was given."""
     # sequences of tensordict add notes of their own, which name no argument
     if any(" was given " in said for said in getattr(error, "__notes__", ())):
         return
@@ -48,16 +40,7 @@ def note(
 
 
 def described(value: Any) -> str:
-    """Write what an argument is in a few words.
-
-    Args:
-        value: anything.
-
-    Example:
-        >>> import torch
-        >>> described(torch.zeros(2, 3)), described("a")
-        ('float32 [2, 3]', "'a'")
-    """
+    """Write what an argument is in a few words."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, TensorDictBase):
@@ -77,14 +60,7 @@ def require_tensor(value: Any, what: str) -> None:
 
 
 def explained(function: Callable[P, T]) -> Callable[P, T]:
-    """Note on errors of others what a method was given: for constructors and rare calls.
-
-    Args:
-        function: a method.
-
-    Returns:
-        A method that does the same.
-    """
+    """Note on errors of others what a method was given: for constructors and rare calls."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

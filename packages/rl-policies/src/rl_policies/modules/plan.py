@@ -23,16 +23,7 @@ from rl_tensordict import NestedKey
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The modules of a sequence in the order they run, each to be called on tensors.
-
-    Args:
-        calls: what the parts call, with the keys of its inputs and of its outputs.
-        modules: the dictionaries of children of every module that the plan went through.
-        children: what was in each when the plan was made.
-        hooks: dictionaries of hooks, all empty when the plan was made.
-        exact: whether every part computes on tensors what its `forward` does on a tensordict, in
-            every mode. A module of another package that offers `step` promises that for acting.
-    """
+    """The modules of a sequence in the order they run, each to be called on tensors."""
 
     calls: list[Call]
     modules: list[dict[str, Any]]
@@ -46,15 +37,7 @@ class Plan:
         return any(self.hooks) or found != self.children
 
     def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
-        """Step the parts one after another.
-
-        Args:
-            values: the inputs by key; what the parts compute is added.
-            last: stop before this part; None to run them all.
-
-        Raises:
-            ValueError: a network returns more or fewer tensors than it has keys.
-        """
+        """Step the parts one after another."""
         for call, in_keys, out_keys in self.calls[:last]:
             outputs = call(*[values[key] for key in in_keys])
             if type(outputs) is not tuple or len(outputs) != len(out_keys):
@@ -62,16 +45,7 @@ class Plan:
             values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
 
     def run_on(self, tensordict: TensorDictBase, module: Any, last: int | None = None) -> None:
-        """Step the parts on the entries of a tensordict, and write what they compute.
-
-        Args:
-            tensordict: holds the inputs of `module`; its outputs are added.
-            module: the sequence whose keys are read and written.
-            last: stop before this part; None to run them all.
-
-        Raises:
-            KeyError: an input is missing.
-        """
+        """Step the parts on the entries of a tensordict, and write what they compute."""
         values: dict[NestedKey, Any] = {key: read(tensordict, key) for key in module.in_keys}
         self.run(values, last)
         for key in module.out_keys:
@@ -167,27 +141,7 @@ class PlannedStep(TensorStep):
 
 
 def plan_of(sequence: Any) -> Plan:
-    """Flatten a sequence of tensordict modules.
-
-    Args:
-        sequence: a `TensorDictSequential`, or another module with a list of modules.
-
-    Returns:
-        The plan.
-
-    Raises:
-        TypeError: a part can only be called on a tensordict.
-
-    Example:
-        >>> inner = TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b"])
-        >>> plan = plan_of(TensorDictSequential(TensorDictSequential(inner)))
-        >>> len(plan.calls)
-        1
-        >>> values = {"a": 1}
-        >>> plan.run(values)
-        >>> values
-        {'a': 1, 'b': 1}
-    """
+    """Flatten a sequence of tensordict modules."""
     visited: list[nn.Module] = [sequence, sequence.module]
     parts = [part for child in _children(sequence) for part in _parts(child, visited)]
     modules: list[Any] = [each._modules for each in visited]

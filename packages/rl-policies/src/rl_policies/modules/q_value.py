@@ -27,26 +27,11 @@ SPACES: dict[type, ActionSpace] = {
 
 
 class GreedyChoice(nn.Module):
-    """The choice of the highest value, and that value, on plain tensors.
+    """The choice of the highest value, and that value, on plain tensors."""
 
-    The first of equal choices is taken. The mask decides what may be chosen, and changes no value.
-    Of several choices at once the best of each group is taken; together they are worth the sum.
-
-    Args:
-        action_space: `"one_hot"` or `"categorical"`, with `"multi_"` in front for several at once.
-        dtype: dtype of the actions.
-        groups: number of choices of each group, where there are several.
-
-    Example:
-        >>> GreedyChoice("categorical")(torch.tensor([[0.0, 2.0, 1.0]]))
-        (tensor([1]), tensor([[2.]]))
-        >>> GreedyChoice("one_hot")(
-        ...     torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[True, False, True]])
-        ... )
-        (tensor([[0, 0, 1]]), tensor([[1.]]))
-        >>> GreedyChoice("multi_categorical", groups=(2, 1))(torch.tensor([[0.0, 2.0, 1.0]]))
-        (tensor([[1, 0]]), tensor([[3.]]))
-    """
+    # The first of equal choices is taken. The mask decides what may be chosen, and changes no
+    # value. Of several choices at once the best of each group is taken; together they are worth the
+    # sum.
 
     def __init__(
         self,
@@ -60,20 +45,7 @@ class GreedyChoice(nn.Module):
         self.groups = groups
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose.
-
-        Args:
-            values: floats `[*B, n]`, the groups side by side where there are several.
-            mask: bool, broadcasts to `[*B, n]`, True where a choice is allowed.
-
-        Returns:
-            The actions, `[*B, n]` one-hot, `[*B]` categorical, or `[*B, K]` for K numbers at once;
-            and their values, `[*B, 1]`.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: it allows no choice in a row.
-        """
+        """Choose."""
         scores = values
         if mask is not None:
             if mask.dtype != torch.bool:

@@ -94,27 +94,7 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
 
 
 def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
-    """Read the inputs of a module, step it, write its outputs.
-
-    Args:
-        module: has `in_keys`, `out_keys` and `step`.
-        tensordict: holds the inputs; the outputs are added to it.
-
-    Returns:
-        The tensordict.
-
-    Raises:
-        KeyError: an input is missing.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> from rl_policies import ValueOperator
-        >>> value = ValueOperator(torch.nn.Linear(3, 1))
-        >>> rows = TensorDict({"observation": torch.zeros(5, 3)}, [5])
-        >>> write_step(value, rows)["state_value"].shape
-        torch.Size([5, 1])
-    """
+    """Read the inputs of a module, step it, write its outputs."""
     outputs = module.step(*[read(tensordict, key) for key in module.in_keys])
     for key, value in zip(module.out_keys, outputs, strict=True):
         tensordict.set(key, value)
@@ -122,48 +102,14 @@ def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
 
 
 def read(tensordict: TensorDictBase, key: NestedKey) -> Any:
-    """Read an input, or say what there is instead.
-
-    Args:
-        tensordict: holds the inputs.
-        key: the key of the input.
-
-    Returns:
-        The leaf.
-
-    Raises:
-        KeyError: it is missing.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> read(TensorDict({"observation": torch.zeros(2)}, [2]), "observation")
-        tensor([0., 0.])
-    """
+    """Read an input, or say what there is instead."""
     value = tensordict.get(key, None)
     # the slow way has the message
     return require(tensordict, key) if value is None else value
 
 
 def ordinary(module: Any) -> bool:
-    """Tell whether a module passes tensors by position and adds its outputs in place.
-
-    Args:
-        module: a tensordict module.
-
-    Returns:
-        False where it has selected keys, keyword inputs, another method, or another output.
-
-    Example:
-        >>> from torch import nn
-        >>> from tensordict.nn import TensorDictModule
-        >>> ordinary(TensorDictModule(nn.Identity(), in_keys=["a"], out_keys=["b"]))
-        True
-        >>> from torch import nn
-        >>> from tensordict.nn import TensorDictModule
-        >>> ordinary(TensorDictModule(nn.Identity(), in_keys={"input": "a"}, out_keys=["b"]))
-        False
-    """
+    """Tell whether a module passes tensors by position and adds its outputs in place."""
     state = module.__dict__
     return not (
         state.get("_out_keys_apparent", state.get("_out_keys")) != state.get("_out_keys")
@@ -178,22 +124,7 @@ def ordinary(module: Any) -> bool:
 
 
 def outputs_of(outputs: Any, out_keys: list[NestedKey]) -> tuple[Any, ...]:
-    """Write what a network returns as one tensor for each key.
-
-    Args:
-        outputs: a tensor, a tuple of them, or a mapping that has the keys.
-        out_keys: the keys.
-
-    Returns:
-        The tensors in the order of the keys.
-
-    Raises:
-        ValueError: there are more or fewer tensors than keys.
-
-    Example:
-        >>> outputs_of(1, ["a"]), outputs_of({"a": 1, "b": 2}, ["b", "a"])
-        ((1,), (2, 1))
-    """
+    """Write what a network returns as one tensor for each key."""
     if isinstance(outputs, Tensor) and len(out_keys) == 1:
         return (outputs,)
     if isinstance(outputs, dict | TensorDictBase):

@@ -143,23 +143,7 @@ class ConvNet(nn.Sequential):
 
 
 def per_layer(depth: int | None, given: dict[str, Any]) -> list[list[Any]]:
-    """Write what is given for all layers, or for each, as one list a layer.
-
-    Args:
-        depth: how many layers there are; None for as many as a list has, else 3.
-        given: a number or a list, by name.
-
-    Returns:
-        The lists, in the order of the names.
-
-    Raises:
-        ValueError: lists differ in length from each other or from `depth`, there is no layer, or
-            a size is negative or, except for paddings, 0.
-
-    Example:
-        >>> per_layer(None, {"num_cells": [8, 16], "kernel_sizes": 3})
-        [[8, 16], [3, 3]]
-    """
+    """Write what is given for all layers, or for each, as one list a layer."""
     lengths = {name: len(v) for name, v in given.items() if not isinstance(v, int)}
     if depth is not None:
         lengths["depth"] = depth

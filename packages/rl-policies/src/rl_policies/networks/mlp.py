@@ -124,22 +124,7 @@ class MLP(nn.Sequential):
 
 
 def hidden_sizes(depth: int | None, num_cells: Sequence[int] | int | None) -> list[int]:
-    """Work out the sizes of the hidden layers.
-
-    Args:
-        depth: how many there are.
-        num_cells: the size of all, or of each.
-
-    Returns:
-        One size for each.
-
-    Raises:
-        ValueError: the two disagree, or a number is negative.
-
-    Example:
-        >>> hidden_sizes(2, 64), hidden_sizes(None, [8, 4])
-        ([64, 64], [8, 4])
-    """
+    """Work out the sizes of the hidden layers."""
     if num_cells is None or isinstance(num_cells, int):
         many = _DEPTH if depth is None else depth
         width = _WIDTH if num_cells is None else num_cells
