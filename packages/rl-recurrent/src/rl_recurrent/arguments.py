@@ -16,16 +16,7 @@ PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
 
 
 def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
-    """Raise unless the arguments of a network are what torch takes.
-
-    Args:
-        sizes: whole numbers that must be at least 1, by name.
-        shape: the other arguments, by name.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: it is out of range.
-    """
+    """Raise unless the arguments of a network are what torch takes."""
     for name, value in sizes.items():
         _check_whole(name, value, 1)
     for name in FLAGS:

@@ -14,24 +14,8 @@ from rl_recurrent.network.parameters import Network
 
 
 def burn_in_rows(batch: TensorDictBase, segments: Segments, burn_in: int) -> Tensor:
-    """Tell the first rows of segments whose stored state may be stale.
-
-    A segment that begins at a reset, where ``traj_step`` is 0, starts from a state that is right.
-
-    Args:
-        batch: TED rows ``[*B, T]``.
-        segments: of the batch.
-        burn_in: how many rows of each segment.
-
-    Returns:
-        bool ``[M]``, over real rows.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([4, 3], first_step=5)
-        >>> burn_in_rows(batch, Segments.of(batch), 2)
-        tensor([ True,  True, False, False, False, False, False])
-    """
+    """Tell the first rows of segments whose stored state may be stale."""
+    # A segment that begins at a reset, where traj_step is 0, starts from a state that is right.
     counts = torch.full_like(segments.lengths, burn_in)
     steps = batch.get(keys.TRAJ_STEP, None)
     if steps is not None:
@@ -47,29 +31,7 @@ def unroll_after_burn_in(
     burnt: Tensor,
     how: tuple[Network, Settings, bool],
 ) -> tuple[Tensor, States]:
-    """Run a network without gradient over the first rows of segments, and with it over the rest.
-
-    Args:
-        x: inputs ``[*B, T, I]``.
-        segments: where the trajectories of the batch begin and end.
-        states: ``[S, L, H]`` each, that segments start from.
-        burnt: the rows that run without gradient, bool ``[M]``, the first ones of segments.
-        how: network, settings, and whether states are wanted after every row.
-
-    Returns:
-        Outputs ``[*B, T, O]``, and states ``[S, L, H]`` or ``[M, L, H]``.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([3]))
-        >>> network = Network.of(torch.nn.GRU(2, 5))
-        >>> x, state = torch.randn(3, 2, requires_grad=True), torch.zeros(1, 1, 5)
-        >>> burnt = torch.tensor([True, True, False])
-        >>> how = network, Settings(), False
-        >>> out, _ = unroll_after_burn_in(x, segments, (state,), burnt, how)
-        >>> out.sum().backward()
-        >>> x.grad.any(1)
-        tensor([False, False,  True])
-    """
+    """Run a network without gradient over the first rows of segments, and with it over the rest."""
     network, settings, every_state = how
     rows, offsets = segments.gather(x), segments.offsets
     made = [

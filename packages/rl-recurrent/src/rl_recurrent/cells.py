@@ -13,23 +13,7 @@ from rl_recurrent.network.layer_weights import LayerWeights
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor]:
-    """Step one layer of an LSTM.
-
-    Args:
-        x: ``[..., I]``.
-        h: ``[..., P]``.
-        c: ``[..., H]``.
-        layer: its parameters.
-
-    Returns:
-        The next h and c.
-
-    Example:
-        >>> import torch
-        >>> layer = LayerWeights(torch.zeros(8, 3), torch.zeros(8, 2))
-        >>> lstm_step(torch.zeros(3), torch.zeros(2), torch.ones(2), layer)[1]
-        tensor([0.5000, 0.5000])
-    """
+    """Step one layer of an LSTM."""
     gates = linear(x, layer.w_ih, layer.b_ih) + linear(h, layer.w_hh, layer.b_hh)
     i, f, g, o = gates.chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -38,22 +22,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Ten
 
 
 def gru_step(x: Tensor, h: Tensor, layer: LayerWeights) -> Tensor:
-    """Step one layer of a GRU.
-
-    Args:
-        x: ``[..., I]``.
-        h: ``[..., H]``.
-        layer: its parameters.
-
-    Returns:
-        The next h.
-
-    Example:
-        >>> import torch
-        >>> layer = LayerWeights(torch.zeros(6, 3), torch.zeros(6, 2))
-        >>> gru_step(torch.zeros(3), torch.ones(2), layer)
-        tensor([0.5000, 0.5000])
-    """
+    """Step one layer of a GRU."""
     r_x, z_x, n_x = linear(x, layer.w_ih, layer.b_ih).chunk(3, -1)
     r_h, z_h, n_h = linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
     n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()

@@ -23,35 +23,9 @@ def lstm(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Run an LSTM over every segment of a batch.
-
-    i, f, o = σ(a_i), σ(a_f), σ(a_o), g = tanh(a_g) with a = W_ih x + b_ih + W_hh h' + b_hh;
-    c = f c' + i g; h = o tanh(c), or its projection. A segment starts from its own state.
-
-    Args:
-        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
-        segments: where the trajectories of the batch begin and end.
-        states: h ``[S, L, P]`` and c ``[S, L, H]`` that each segment starts from, L counting
-            layers times directions; zeros if None.
-        network: the parameters, as ``Network.of(torch.nn.LSTM(...))``.
-        settings: the backend and its options.
-        every_state: give the states after every row, not at segment ends alone.
-
-    Returns:
-        Outputs ``[*B, T, O]``, zero on padding, and h and c at segment ends, ``[S, L, ...]``, or
-        after every real row, ``[M, L, ...]``.
-
-    Raises:
-        ValueError: a shape, dtype or device does not fit; a backend cannot give what is wanted.
-        RuntimeError: the backend cannot run here.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
-        >>> network = Network.of(torch.nn.LSTM(3, 5))
-        >>> out, (h, c) = lstm(torch.randn(6, 3), segments, None, network)
-        >>> torch.equal(h[:, 0], out[[1, 5]]), c.shape
-        (True, torch.Size([2, 1, 5]))
-    """
+    """Run an LSTM over every segment of a batch."""
+    # i, f, o = σ(a_i), σ(a_f), σ(a_o), g = tanh(a_g) with a = W_ih x + b_ih + W_hh h' + b_hh; c = f
+    # c' + i g; h = o tanh(c), or its projection. A segment starts from its own state.
     out, (h, c) = unroll(x, segments, states, network, settings, every_state=every_state)
     return out, (h, c)
 
@@ -65,34 +39,9 @@ def gru(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run a GRU over every segment of a batch.
-
-    r, z = σ(a_r + q_r), σ(a_z + q_z), n = tanh(a_n + r q_n) with a = W_ih x + b_ih and
-    q = W_hh h' + b_hh; h = (1 - z) n + z h'. A segment starts from its own state.
-
-    Args:
-        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
-        segments: where the trajectories of the batch begin and end.
-        state: h ``[S, L, H]`` that each segment starts from, L counting layers times directions;
-            zeros if None.
-        network: the parameters, as ``Network.of(torch.nn.GRU(...))``.
-        settings: the backend and its options.
-        every_state: give the states after every row, not at segment ends alone.
-
-    Returns:
-        Outputs ``[*B, T, O]``, zero on padding, and h at segment ends, ``[S, L, H]``, or after
-        every real row, ``[M, L, H]``.
-
-    Raises:
-        ValueError: a shape, dtype or device does not fit.
-        RuntimeError: the backend cannot run here.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
-        >>> out, h = gru(torch.randn(6, 3), segments, None, Network.of(torch.nn.GRU(3, 5)))
-        >>> torch.equal(h[:, 0], out[[1, 5]])
-        True
-    """
+    """Run a GRU over every segment of a batch."""
+    # r, z = σ(a_r + q_r), σ(a_z + q_z), n = tanh(a_n + r q_n) with a = W_ih x + b_ih and q = W_hh
+    # h' + b_hh; h = (1 - z) n + z h'. A segment starts from its own state.
     states = None if state is None else (state,)
     out, (h,) = unroll(x, segments, states, network, settings, every_state=every_state)
     return out, h
@@ -107,28 +56,7 @@ def unroll(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, States]:
-    """Run a network of either cell over every segment of a batch.
-
-    Args:
-        x: inputs ``[*B, T, I]``.
-        segments: where the trajectories of the batch begin and end.
-        states: one or two states ``[S, L, H]`` that segments start from; zeros if None.
-        network: the parameters.
-        settings: the backend and its options.
-        every_state: give the states after every row, not at segment ends alone.
-
-    Returns:
-        Outputs ``[*B, T, O]``, and the states, ``[S, L, H]`` or ``[M, L, H]`` each.
-
-    Raises:
-        ValueError: a shape, dtype or device does not fit; a backend cannot give what is wanted.
-        RuntimeError: the backend cannot run here.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
-        >>> len(unroll(torch.randn(6, 3), segments, None, Network.of(torch.nn.LSTM(3, 5)))[1])
-        2
-    """
+    """Run a network of either cell over every segment of a batch."""
     check_input(x, segments.batch_shape, network)
     if states is None:
         states = tuple(x.new_zeros(len(segments), *shape) for shape in network.state_shapes)
@@ -143,48 +71,13 @@ def unroll(
 def choice_for(
     x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
 ) -> Choice:
-    """Say which backend runs.
-
-    Args:
-        x: inputs.
-        segments: of the batch.
-        network: the parameters.
-        settings: the backend that was asked for.
-        every_state: whether states are wanted after every row.
-
-    Returns:
-        The choice.
-
-    Raises:
-        RuntimeError: the backend that was asked for cannot run here.
-        ValueError: it cannot give what is wanted.
-
-    Example:
-        >>> segments, network = Segments.from_lengths(torch.tensor([6])), torch.nn.GRU(3, 5)
-        >>> given = torch.randn(6, 3), segments, Network.of(network), DEFAULT
-        >>> choice_for(*given, every_state=False).backend
-        'pack'
-    """
+    """Say which backend runs."""
     work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
     return explain_backend(work, segments, settings)
 
 
 def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
-    """Refuse inputs that do not fit the batch or the parameters.
-
-    Args:
-        x: inputs.
-        batch_shape: ``[*B, T]``.
-        network: the parameters.
-
-    Raises:
-        ValueError: the shape, dtype or device is another.
-
-    Example:
-        >>> check_input(torch.zeros(6, 4), torch.Size([6]), Network.of(torch.nn.GRU(3, 5)))
-        Traceback (most recent call last):
-        ValueError: expected inputs of shape [6, 3]: got [6, 4].
-    """
+    """Refuse inputs that do not fit the batch or the parameters."""
     weight = network.layers[0].w_ih
     expected = [*batch_shape, weight.shape[1]]
     if list(x.shape) != expected:
@@ -201,22 +94,7 @@ def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
 def check_states(
     states: States, batch: tuple[int, ...], network: Network, *, layers_first: bool = False
 ) -> None:
-    """Refuse states that do not fit.
-
-    Args:
-        states: h, and c of an LSTM.
-        batch: what stands before layers and width; behind the layers, where they are first.
-        network: the parameters.
-        layers_first: whether layers stand first, as in torch.
-
-    Raises:
-        ValueError: there are more or fewer, or the shape, dtype or device is another.
-
-    Example:
-        >>> check_states((torch.zeros(2, 5),), (2,), Network.of(torch.nn.GRU(3, 5)))
-        Traceback (most recent call last):
-        ValueError: expected the state h of shape [2, 1, 5]: got [2, 5].
-    """
+    """Refuse states that do not fit."""
     weight, shapes = network.layers[0].w_ih, network.state_shapes
     if len(states) != len(shapes):
         msg = f"expected {len(shapes)} states: got {len(states)}."

@@ -17,24 +17,7 @@ NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Step a network of torch once; the plainest ones without looking at more than they need.
-
-    Args:
-        module: a `torch.nn.LSTM` or `torch.nn.GRU`.
-        x: ``[*B, I]``.
-        states: h, and c of an LSTM, ``[*B, L, H]`` each.
-
-    Returns:
-        Outputs ``[*B, P]``, and the next states.
-
-    Raises:
-        ValueError: the network also runs backwards in time.
-
-    Example:
-        >>> out, (h,) = step_module(nn.GRU(3, 5), torch.zeros(2, 3), (torch.zeros(2, 1, 5),))
-        >>> torch.equal(h[:, 0], out)
-        True
-    """
+    """Step a network of torch once; the plainest ones without looking at more than they need."""
     if torch.is_autocast_enabled(x.device.type):  # sequences are not cast either
         return _uncast(module, x, states)
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
@@ -62,25 +45,7 @@ def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, Stat
 
 
 def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
-    """Step every layer of a network once.
-
-    Args:
-        x: ``[*B, I]``.
-        states: h, and c of an LSTM, ``[*B, L, H]`` each.
-        network: the parameters.
-
-    Returns:
-        Outputs ``[*B, P]``, and the next states.
-
-    Raises:
-        ValueError: the network also runs backwards in time.
-
-    Example:
-        >>> network = Network.of(nn.GRU(3, 5))
-        >>> out, (h,) = step_network(torch.zeros(2, 3), (torch.zeros(2, 1, 5),), network)
-        >>> torch.equal(h[:, 0], out)
-        True
-    """
+    """Step every layer of a network once."""
     if network.bidirectional:
         msg = "a bidirectional network reads the future: it runs in recurrent mode only."
         raise ValueError(msg)

@@ -124,21 +124,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
 
 
 def check_backend(backend: str, work: Work) -> None:
-    """Refuse a backend that cannot do the work.
-
-    Args:
-        backend: its name.
-        work: what is to be computed.
-
-    Raises:
-        RuntimeError: it cannot run here.
-        ValueError: it cannot give what is wanted.
-
-    Example:
-        >>> check_backend("pad", Work("lstm", 8, every_state=True))
-        Traceback (most recent call last):
-        ValueError: pad gives cell states at segment ends only: take pack, scan, triton or auto.
-    """
+    """Refuse a backend that cannot do the work."""
     if backend == "pad" and work.needs_cells:
         msg = "pad gives cell states at segment ends only: take pack, scan, triton or auto."
         raise ValueError(msg)
@@ -153,38 +139,17 @@ def check_backend(backend: str, work: Work) -> None:
 
 
 def has_triton() -> bool:
-    """Tell whether triton can be imported.
-
-    Example:
-        >>> has_triton() in (True, False)
-        True
-    """
+    """Tell whether triton can be imported."""
     return find_spec("triton") is not None
 
 
 def interprets() -> bool:
-    """Tell whether triton's interpreter is switched on, which runs kernels on a CPU for tests.
-
-    Example:
-        >>> interprets() in (True, False)
-        True
-    """
+    """Tell whether triton's interpreter is switched on, which runs kernels on a CPU for tests."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def backend_module(backend: str) -> ModuleType:
-    """Import a backend.
-
-    Args:
-        backend: its name.
-
-    Returns:
-        A module with ``lstm_layer`` and ``gru_layer``.
-
-    Example:
-        >>> backend_module("pack").__name__
-        'rl_recurrent.backends.pack.pack'
-    """
+    """Import a backend."""
     if backend == "triton":
         from rl_recurrent.backends.triton import layer as triton
 

@@ -12,50 +12,13 @@ from rl_recurrent.arguments import check_batch
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
-    """Derive the segments of a batch, and refuse markers that contradict each other.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]`` with ``is_init``.
-
-    Returns:
-        The segments; a segment starts from the state that is stored in its first row.
-
-    Raises:
-        KeyError: ``is_init`` is missing.
-        ValueError: a row is the first of a trajectory by the other markers and not ``is_init``;
-            or the batch has no time dimension, or no row.
-        TypeError: a marker has the wrong dtype.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3])
-        >>> recurrent_segments(batch).lengths
-        tensor([2, 3])
-        >>> batch["is_init"][2] = False
-        >>> try:
-        ...     recurrent_segments(batch)
-        ... except ValueError as error:
-        ...     print(str(error)[:25])
-        is_init is False at row 2
-    """
+    """Derive the segments of a batch, and refuse markers that contradict each other."""
     refuse_lost_starts(batch)
     return Segments.of(batch)
 
 
 def refuse_lost_starts(batch: TensorDictBase) -> None:
-    """Refuse a batch in which ``is_init`` misses a first row, as the other markers tell it.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]`` with ``is_init``.
-
-    Raises:
-        KeyError: ``is_init`` is missing.
-        ValueError: such a row, which is named.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> refuse_lost_starts(trajectories([2, 3]))
-    """
+    """Refuse a batch in which ``is_init`` misses a first row, as the other markers tell it."""
     require_is_init(batch)
     row = _memo.get(batch, _lost_start)
     if row is not None:
@@ -63,22 +26,7 @@ def refuse_lost_starts(batch: TensorDictBase) -> None:
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:
-    """Read the marker of first steps.
-
-    Args:
-        batch: a tensordict.
-
-    Returns:
-        ``is_init``.
-
-    Raises:
-        KeyError: it is missing.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> require_is_init(trajectories([1, 1])).flatten()
-        tensor([True, True])
-    """
+    """Read the marker of first steps."""
     check_batch(batch)
     marker: Tensor | None = batch.get(keys.IS_INIT, None)
     if marker is None:
@@ -91,19 +39,7 @@ def require_is_init(batch: TensorDictBase) -> Tensor:
 
 
 def suspicious_rows(markers: Markers) -> Tensor | None:
-    """Find rows at which a trajectory seems to start that ``is_init`` does not mark.
-
-    Args:
-        markers: of a batch, with ``is_init``.
-
-    Returns:
-        bool ``[N]``: the row before ends a trajectory, or the step is 0. None where nothing tells.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> suspicious_rows(Markers.of(trajectories([2, 3]))).any()
-        tensor(False)
-    """
+    """Find rows at which a trajectory seems to start that ``is_init`` does not mark."""
     ends = markers.boundary()
     if markers.is_init is None or (ends is None and markers.traj_step is None):
         return None

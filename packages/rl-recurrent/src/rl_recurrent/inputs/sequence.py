@@ -11,18 +11,7 @@ from rl_tensordict import find, names_of
 
 
 def require_sequence(batch: TensorDictBase) -> None:
-    """Refuse a single row in recurrent mode.
-
-    Args:
-        batch: a tensordict.
-
-    Raises:
-        ValueError: it has no batch dimension, and so no time.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> require_sequence(trajectories([2]))
-    """
+    """Refuse a single row in recurrent mode."""
     check_batch(batch)
     if not batch.batch_size:
         msg = (
@@ -33,27 +22,9 @@ def require_sequence(batch: TensorDictBase) -> None:
 
 
 def refuse_sequence(tensordict: TensorDictBase) -> None:
-    """Refuse rows of one trajectory in sequential mode, where each would be a step of its own.
-
-    Args:
-        tensordict: roots ``[*B]``.
-
-    Rows of one id that do not follow each other by their steps are single steps, and so are rows
-    that a buffer drew one by one (``"index"`` without ``("collector", "slice_ids")``).
-
-    Raises:
-        ValueError: the last dimension is time, by its name, by ids that go on along it, or since
-            it lies behind another and steps were taken already.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> refuse_sequence(trajectories([1]))
-        >>> try:
-        ...     refuse_sequence(trajectories([2]))
-        ... except ValueError as error:
-        ...     print(str(error)[:55])
-        sequential mode expects one step of each environment: g
-    """
+    """Refuse rows of one trajectory in sequential mode, where each would be a step of its own."""
+    # Rows of one id that do not follow each other by their steps are single steps, and so are rows
+    # that a buffer drew one by one ("index" without ("collector", "slice_ids")).
     shape = tensordict.batch_size
     if not shape or shape[-1] == 1 or not _is_sequence(tensordict):
         return

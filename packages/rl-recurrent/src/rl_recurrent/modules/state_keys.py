@@ -11,23 +11,7 @@ from rl_tensordict import NestedKey, as_tuple
 def read_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[str]
 ) -> list[NestedKey]:
-    """Complete what a module reads.
-
-    Args:
-        key: the input alone, or None.
-        given: input, states and possibly ``"is_init"``, or None.
-        states: names of the states where the input alone is given.
-
-    Returns:
-        Input, states, ``"is_init"``.
-
-    Raises:
-        ValueError: both or neither are given, or there are more or fewer keys than states.
-
-    Example:
-        >>> read_keys("observation", None, ["recurrent_state"])
-        ['observation', 'recurrent_state', 'is_init']
-    """
+    """Complete what a module reads."""
     if key is not None and given is None:
         return [key, *states, keys.IS_INIT]
     if given is None or key is not None:
@@ -51,23 +35,7 @@ def read_keys(
 def written_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[NestedKey]
 ) -> list[NestedKey]:
-    """Complete what a module writes.
-
-    Args:
-        key: the output alone, or None.
-        given: output and next states, or None.
-        states: the states that it reads.
-
-    Returns:
-        Output and next states.
-
-    Raises:
-        ValueError: both or neither are given, or there are more or fewer keys than states.
-
-    Example:
-        >>> written_keys("features", None, ["recurrent_state"])
-        ['features', ('next', 'recurrent_state')]
-    """
+    """Complete what a module writes."""
     if key is not None and given is None:
         return [key, *map(keys.next_key, states)]
     if given is None or key is not None:

@@ -24,39 +24,15 @@ States = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Run:
-    """A network on the rows of one batch.
+    """A network on the rows of one batch."""
 
-    Attributes:
-        network: the parameters.
-        segments: where rows begin and end.
-        settings: with a backend that is no longer ``"auto"``.
-        every_state: whether states are wanted after every row, not at segment ends alone.
-
-    Example:
-        >>> from torch import nn
-        >>> network = Network.of(nn.GRU(3, 5, num_layers=2))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
-        >>> run = Run(network, segments, Settings(backend="pack"), every_state=False)
-        >>> out, (h,) = run.rows(torch.zeros(6, 3), (torch.zeros(2, 2, 5),))
-        >>> out.shape, h.shape
-        (torch.Size([6, 5]), torch.Size([2, 2, 5]))
-    """
-
-    network: Network
-    segments: Segments
-    settings: Settings
-    every_state: bool
+    network: Network  # the parameters
+    segments: Segments  # where rows begin and end
+    settings: Settings  # with a backend that is no longer "auto"
+    every_state: bool  # whether states are wanted after every row, not at segment ends alone
 
     def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
-        """Run every layer.
-
-        Args:
-            x: real rows, segment after segment, ``[M, I]``.
-            states: h, and c of an LSTM, that segments start from, ``[S, L, H]`` each.
-
-        Returns:
-            Outputs ``[M, O]``, and the states ``[S, L, H]`` at segment ends, or ``[M, L, H]``.
-        """
+        """Run every layer."""
         found: list[States] = []
         directions = self.network.num_directions
         for number in range(0, len(self.network.layers), directions):
@@ -113,17 +89,5 @@ class Run:
 
 
 def chosen(settings: Settings, backend: str) -> Settings:
-    """Settle the backend.
-
-    Args:
-        settings: with any backend.
-        backend: the one that was chosen.
-
-    Returns:
-        The settings with it.
-
-    Example:
-        >>> chosen(Settings(), "pack").backend
-        'pack'
-    """
+    """Settle the backend."""
     return replace(settings, backend=backend)

@@ -24,29 +24,7 @@ def run_network(
     segments: Segments | None,
     settings: Settings,
 ) -> tuple[Tensor, States]:
-    """Run a network on what `torch.nn` takes, or on a batch with segments.
-
-    Args:
-        module: a `torch.nn.LSTM` or `torch.nn.GRU`.
-        x: ``[T, I]``, or ``[B, T, I]`` (``[T, B, I]`` where not `batch_first`); with segments
-            ``[*B, T, I]``.
-        states: ``[L, H]``, or ``[L, B, H]``; with segments ``[L, S, H]``. Zeros if None.
-        segments: where the trajectories begin and end; None where every sequence is one.
-        settings: the backend and its options.
-
-    Returns:
-        Outputs in the shape of the input, and states in theirs.
-
-    Raises:
-        TypeError: the input is a packed sequence.
-        ValueError: a shape, dtype or device does not fit.
-
-    Example:
-        >>> x, network = torch.randn(2, 4, 3), nn.GRU(3, 5, batch_first=True)
-        >>> out, (h,) = run_network(network, x, None, None, Settings())
-        >>> out.shape, h.shape
-        (torch.Size([2, 4, 5]), torch.Size([1, 2, 5]))
-    """
+    """Run a network on what `torch.nn` takes, or on a batch with segments."""
     if isinstance(x, PackedSequence):
         msg = "packed sequences are not taken: pass the rows end to end, and segments=."
         raise TypeError(msg)
@@ -67,23 +45,7 @@ def run_network(
 
 @lru_cache(maxsize=16)
 def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> Segments:
-    """Segments of one length, kept for the next batch of this shape.
-
-    Args:
-        num_sequences: B.
-        num_steps: T.
-        device: where they lie.
-
-    Returns:
-        The segments of a batch ``[B, T]`` without resets.
-
-    Raises:
-        ValueError: there is no row.
-
-    Example:
-        >>> dense_segments(2, 3, torch.device("cpu"))
-        Segments(2 in 6 rows, lengths 3 to 3, 2 cut)
-    """
+    """Segments of one length, kept for the next batch of this shape."""
     if not num_sequences * num_steps:
         msg = f"expected at least one row: got [{num_sequences}, {num_steps}]."
         raise ValueError(msg)

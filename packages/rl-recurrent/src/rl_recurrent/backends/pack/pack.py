@@ -33,25 +33,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        states: h and c that each segment starts from, ``[S, H]`` each.
-        segments: where the rows begin and end.
-        settings: whether gates are kept for backward, as they are unless it says ``"state"``.
-
-    Returns:
-        h and c after every row, ``[M, H]`` each.
-
-    Example:
-        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
-        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
-        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
-        tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
-    """
+    """Run one layer of an LSTM in one direction."""
     w_ih, w_hh, bias, _ = weights
     trained = torch.is_grad_enabled() and any(
         t.requires_grad for t in (x, *states, w_ih, w_hh, bias)
@@ -65,24 +47,7 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        state: h that each segment starts from, ``[S, H]``.
-        segments: where the rows begin and end.
-        settings: nothing here depends on them.
-
-    Returns:
-        h after every row, ``[M, H]``.
-
-    Example:
-        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
-        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
-        tensor([0.5000, 0.2500, 0.5000])
-    """
+    """Run one layer of a GRU in one direction."""
     inputs = x, *weights, state, step_plan(segments)
     made: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
     return made
@@ -144,10 +109,9 @@ def _lstm_forward(
 
 
 class _Backward:
-    """Backward through the pieces, last one first; subclasses know the cell.
+    """Backward through the pieces, last one first; subclasses know the cell."""
 
-    The inputs of a layer are x, w_ih, w_hh, its biases, and its states.
-    """
+    # The inputs of a layer are x, w_ih, w_hh, its biases, and its states.
 
     gates: int
 
@@ -324,10 +288,8 @@ class _GRUBackward(_Backward):
         of_piece: tuple[Tensor, Tensor, Tensor],
         carried: tuple[Tensor, Tensor],
     ) -> None:
-        """Turn the factors of a piece into gradients of its gates, in place.
-
-        ``dh`` becomes whole on the way, and ``update`` what h hands on directly.
-        """
+        """Turn the factors of a piece into gradients of its gates, in place."""
+        # dh becomes whole on the way, and update what h hands on directly.
         factors, update, dh = of_piece
         later, direct = carried
         running = len(later)

@@ -17,68 +17,26 @@ from rl_layout import Segments
 
 @dataclass(frozen=True)
 class Piece:
-    """Some successive steps of all segments that are long enough.
+    """Some successive steps of all segments that are long enough."""
 
-    Attributes:
-        rows: row of each cell, step after step, int64 ``[R]``, counted over real rows.
-        counts: how many segments take part in each step, descending.
-        begin: how many cells lie before it.
-
-    Example:
-        >>> Piece(torch.tensor([0, 2]), [2], 0).counts
-        [2]
-    """
-
-    rows: Tensor
-    counts: list[int]
-    begin: int
+    rows: Tensor  # row of each cell, step after step, int64 [R], counted over real rows
+    counts: list[int]  # how many segments take part in each step, descending
+    begin: int  # how many cells lie before it
 
     def steps(self, *parts: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Cut tensors into steps, all at once: a view takes longer to make alone.
-
-        Args:
-            parts: ``[R, ...]`` each.
-
-        Returns:
-            For each step, its count and its views of the parts, in order of time.
-
-        Example:
-            >>> piece = Piece(torch.tensor([0, 2, 1]), [2, 1], 0)
-            >>> [(count, step.tolist()) for count, step in piece.steps(piece.rows)]
-            [(2, [0, 2]), (1, [1])]
-        """
+        """Cut tensors into steps, all at once: a view takes longer to make alone."""
         return zip(self.counts, *(part.split(self.counts) for part in parts), strict=True)
 
     def of(self, cells: Tensor) -> Tensor:
-        """Take this piece of what has all cells of the batch.
-
-        Args:
-            cells: ``[M, ...]``, in order of time.
-
-        Returns:
-            ``[R, ...]``, a view.
-
-        Example:
-            >>> Piece(torch.tensor([1]), [1], 2).of(torch.arange(4))
-            tensor([2])
-        """
+        """Take this piece of what has all cells of the batch."""
         return cells[self.begin : self.begin + len(self.rows)]
 
 
 class StepPlan:
-    """The steps of a batch: at step t, the rows t of every segment longer than t.
+    """The steps of a batch: at step t, the rows t of every segment longer than t."""
 
-    Columns are the segments from the longest to the shortest, so that those of a step are the
-    first ones of the step before.
-
-    Args:
-        segments: of a batch. Their lengths are copied to the host once.
-
-    Example:
-        >>> plan = StepPlan(Segments.from_lengths(torch.tensor([1, 3])))
-        >>> plan.counts, plan.rows
-        ([2, 1, 1], tensor([1, 0, 2, 3]))
-    """
+    # Columns are the segments from the longest to the shortest, so that those of a step are the
+    # first ones of the step before.
 
     def __init__(self, segments: Segments) -> None:
         self.order = segments.order
@@ -108,19 +66,7 @@ class StepPlan:
         return torch.empty_like(self.order).index_copy_(0, self.order, columns)
 
     def pieces(self, min_rows: int) -> list[Piece]:
-        """Cut time into pieces, each large enough for a good matrix product.
-
-        Args:
-            min_rows: rows of a piece, at least; the last may have fewer.
-
-        Returns:
-            The pieces in order of time.
-
-        Example:
-            >>> plan = StepPlan(Segments.from_lengths(torch.tensor([1, 3])))
-            >>> [piece.counts for piece in plan.pieces(2)]
-            [[2], [1, 1]]
-        """
+        """Cut time into pieces, each large enough for a good matrix product."""
         if min_rows not in self._pieces:
             self._pieces[min_rows] = self._cut(min_rows)
         return self._pieces[min_rows]
@@ -139,19 +85,7 @@ class StepPlan:
 
 
 def step_plan(segments: Segments) -> StepPlan:
-    """Lay segments out by time; the result is kept as long as they live.
-
-    Args:
-        segments: of a batch.
-
-    Returns:
-        The plan.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([1, 3]))
-        >>> step_plan(segments) is step_plan(segments)
-        True
-    """
+    """Lay segments out by time; the result is kept as long as they live."""
     if segments not in _plans:
         _plans[segments] = StepPlan(segments)
     return _plans[segments]

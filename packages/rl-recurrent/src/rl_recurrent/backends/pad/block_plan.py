@@ -17,60 +17,27 @@ MAX_WASTE = 0.05  # share of a block's cells that may be empty
 
 @dataclass(frozen=True)
 class Block:
-    """Some steps of the first segments, longest first.
+    """Some steps of the first segments, longest first."""
 
-    Attributes:
-        shape: steps K and columns n.
-        padding: 1 where a cell is empty, bool ``[K, n, 1]``; None where none is.
-
-    Example:
-        >>> Block((2, 1), None).shape
-        (2, 1)
-    """
-
-    shape: tuple[int, int]
-    padding: Tensor | None
+    shape: tuple[int, int]  # steps K and columns n
+    padding: Tensor | None  # 1 where a cell is empty, bool [K, n, 1]; None where none is
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """The blocks of a batch.
+    """The blocks of a batch."""
 
-    Attributes:
-        order: segments from the longest to the shortest, int64 ``[S]``.
-        inverse: place of each segment in it, int64 ``[S]``.
-        blocks: in order of time.
-        rows: row in each cell of all blocks, one after another, time first, int64 ``[C]``. An
-            empty cell repeats the last row of its segment.
-        cells: the cell of each row, int64 ``[M]``.
-
-    Example:
-        >>> BlockPlan.of(Segments.from_lengths(torch.tensor([1, 3]))).blocks[-1].shape
-        (2, 1)
-    """
-
-    order: Tensor
-    inverse: Tensor
-    blocks: list[Block]
+    order: Tensor  # segments from the longest to the shortest, int64 [S]
+    inverse: Tensor  # place of each segment in it, int64 [S]
+    blocks: list[Block]  # in order of time
+    # row in each cell of all blocks, one after another, time first, int64 [C]. An empty cell
+    # repeats the last row of its segment
     rows: Tensor
-    cells: Tensor
+    cells: Tensor  # the cell of each row, int64 [M]
 
     @classmethod
     def of(cls, segments: Segments, max_waste: float = MAX_WASTE) -> BlockPlan:
-        """Cut segments into blocks.
-
-        Args:
-            segments: of a batch. Their lengths are copied to the host once.
-            max_waste: share of a block's cells that may be empty.
-
-        Returns:
-            The plan.
-
-        Example:
-            >>> plan = BlockPlan.of(Segments.from_lengths(torch.tensor([2, 3])), max_waste=0.2)
-            >>> plan.blocks[0].shape, plan.rows, plan.cells
-            ((3, 2), tensor([2, 0, 3, 1, 4, 1]), tensor([1, 3, 0, 2, 4]))
-        """
+        """Cut segments into blocks."""
         if segments.has_gaps:
             segments = Segments.from_lengths(segments.lengths)
         found = segments.time_blocks(max_waste)
@@ -84,47 +51,21 @@ class BlockPlan:
         return cls(order, inverse, blocks, rows, cells)
 
     def gather(self, x: Tensor) -> list[Tensor]:
-        """Take rows in the shapes of the blocks.
-
-        Args:
-            x: ``[M, I]``. An empty cell must not send a gradient back: it would not arrive.
-
-        Returns:
-            ``[K, n, I]`` for each block.
-        """
+        """Take rows in the shapes of the blocks."""
         flat: Tensor = _Gather.apply(x, self.rows, self.cells)  # type: ignore[no-untyped-call]
         sizes = [block.shape[0] * block.shape[1] for block in self.blocks]
         parts = zip(flat.split(sizes), self.blocks, strict=True)
         return [part.view(*block.shape, x.shape[1]) for part, block in parts]
 
     def scatter(self, made: list[Tensor]) -> Tensor:
-        """Bring what was made of the blocks back to rows, the inverse of `gather`.
-
-        Args:
-            made: ``[K, n, H]`` for each block.
-
-        Returns:
-            ``[M, H]``.
-        """
+        """Bring what was made of the blocks back to rows, the inverse of `gather`."""
         flat = torch.cat([block.flatten(0, 1) for block in made])
         out: Tensor = _Scatter.apply(flat, self.cells)  # type: ignore[no-untyped-call]
         return out
 
 
 def block_plan(segments: Segments) -> BlockPlan:
-    """Cut segments into blocks; the result is kept as long as they live.
-
-    Args:
-        segments: of a batch.
-
-    Returns:
-        The plan.
-
-    Example:
-        >>> segments = Segments.from_lengths(torch.tensor([1, 3]))
-        >>> block_plan(segments) is block_plan(segments)
-        True
-    """
+    """Cut segments into blocks; the result is kept as long as they live."""
     if segments not in _plans:
         _plans[segments] = BlockPlan.of(segments)
     return _plans[segments]

@@ -31,26 +31,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        states: h and c that each segment starts from, ``[S, H]`` each.
-        segments: where the rows begin and end.
-        settings: nothing here depends on them.
-
-    Returns:
-        h after every row ``[M, H]``, and c at the end of every segment ``[S, H]``: torch gives no
-        other.
-
-    Example:
-        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
-        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
-        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
-        tensor([0.2500, 0.1250])
-    """
+    """Run one layer of an LSTM in one direction."""
     if not len(segments):
         return pack.lstm_layer(x, weights, states, segments, settings)  # torch refuses no rows
     if is_dense(segments):
@@ -81,24 +62,7 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        state: h that each segment starts from, ``[S, H]``.
-        segments: where the rows begin and end.
-        settings: nothing here depends on them.
-
-    Returns:
-        h after every row, ``[M, H]``.
-
-    Example:
-        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
-        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
-        tensor([0.5000, 0.2500, 0.5000])
-    """
+    """Run one layer of a GRU in one direction."""
     if not len(segments):
         return pack.gru_layer(x, weights, state, segments, settings)  # torch refuses no rows
     inner = torch.nn.functional.pad(weights.inner_bias, (2 * state.shape[1], 0))

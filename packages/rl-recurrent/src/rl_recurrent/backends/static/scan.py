@@ -27,28 +27,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        states: h and c that each segment starts from, ``[S, H]`` each.
-        segments: where the rows begin and end.
-        settings: `max_length` fixes the shapes; without it they follow from the longest segment.
-
-    Returns:
-        h and c after every row, ``[M, H]`` each.
-
-    Raises:
-        RuntimeError: a segment is longer than `max_length`.
-
-    Example:
-        >>> weights = RowWeights(torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 3]))
-        >>> states = torch.zeros(2, 2), torch.ones(2, 2)
-        >>> lstm_layer(torch.zeros(5, 3), weights, states, segments, Settings())[1][:, 0]
-        tensor([0.5000, 0.2500, 0.5000, 0.2500, 0.1250])
-    """
+    """Run one layer of an LSTM in one direction."""
     start, source, length, steps = _layout(segments, settings)
     w_ih, w_hh, bias, _ = weights
     made: tuple[Tensor, Tensor] = lstm_scan_rows(
@@ -60,50 +39,16 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        state: h that each segment starts from, ``[S, H]``.
-        segments: where the rows begin and end.
-        settings: `max_length` fixes the shapes; without it they follow from the longest segment.
-
-    Returns:
-        h after every row, ``[M, H]``.
-
-    Raises:
-        RuntimeError: a segment is longer than `max_length`.
-
-    Example:
-        >>> weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
-        >>> segments = Segments.from_lengths(torch.tensor([2, 1]))
-        >>> gru_layer(torch.zeros(3, 3), weights, torch.ones(2, 2), segments, Settings())[:, 0]
-        tensor([0.5000, 0.2500, 0.5000])
-    """
+    """Run one layer of a GRU in one direction."""
     start, source, length, steps = _layout(segments, settings)
     made: Tensor = gru_scan_rows(x, *weights, state, start, source, length, steps)
     return made
 
 
 def window_steps(length: int, num_rows: int, sequence: int) -> int:
-    """Rows of a column that is ready for any segments of at most ``length`` rows.
-
-    The last segment of a column starts in its window of L rows. It has at most L rows, and ends
-    with its sequence of T rows; that is where the window ends if L is a multiple of T.
-
-    Args:
-        length: rows of a window, L.
-        num_rows: rows of the batch.
-        sequence: rows of a sequence, T, which no segment leaves; all rows of a flat batch.
-
-    Returns:
-        The number of steps.
-
-    Example:
-        >>> window_steps(5, 100, 100), window_steps(5, 40, 4), window_steps(8, 40, 4)
-        (9, 8, 8)
-    """
+    """Rows of a column that is ready for any segments of at most ``length`` rows."""
+    # The last segment of a column starts in its window of L rows. It has at most L rows, and ends
+    # with its sequence of T rows; that is where the window ends if L is a multiple of T.
     ends_with_it = length % sequence == 0
     return min(length if ends_with_it else length + min(length, sequence) - 1, num_rows)
 
@@ -135,30 +80,7 @@ def lstm_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     length: int,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Scan an LSTM over rows.
-
-    Args:
-        x: ``[M, I]``.
-        w_ih: ``[4H, I]``.
-        w_hh: ``[4H, H]``.
-        bias: ``[4H]``.
-        h0: states to start from, ``[K, H]``.
-        c0: cell states to start from, ``[K, H]``.
-        start: first rows of segments, bool ``[M]``.
-        source: for the first row of a segment, which state it starts from, int64 ``[M]``.
-        length: rows of a window.
-        steps: rows of a column.
-
-    Returns:
-        h and c after every row, ``[M, H]`` each.
-
-    Example:
-        >>> w = torch.zeros(4, 1), torch.zeros(4, 1), torch.zeros(4)
-        >>> one = torch.ones(1, 1)
-        >>> start, source = torch.tensor([True, False]), torch.zeros(2, dtype=torch.int64)
-        >>> lstm_scan_rows(torch.zeros(2, 1), *w, one, one, start, source, 2, 2)[1].flatten()
-        tensor([0.5000, 0.2500])
-    """
+    """Scan an LSTM over rows."""
     windows = Windows.of(start, length, steps)
     gates = torch.addmm(bias, x, w_ih.t())
     columns, size = windows.rows.shape[1], w_hh.shape[1]
@@ -225,29 +147,7 @@ def gru_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers only
     length: int,
     steps: int,
 ) -> Tensor:
-    """Scan a GRU over rows.
-
-    Args:
-        x: ``[M, I]``.
-        w_ih: ``[3H, I]``.
-        w_hh: ``[3H, H]``.
-        bias: ``[3H]``.
-        b_hn: ``[H]``.
-        h0: states to start from, ``[K, H]``.
-        start: first rows of segments, bool ``[M]``.
-        source: for the first row of a segment, which state it starts from, int64 ``[M]``.
-        length: rows of a window.
-        steps: rows of a column.
-
-    Returns:
-        h after every row, ``[M, H]``.
-
-    Example:
-        >>> w = torch.zeros(3, 1), torch.zeros(3, 1), torch.zeros(3), torch.zeros(1)
-        >>> start, source = torch.tensor([True, False]), torch.zeros(2, dtype=torch.int64)
-        >>> gru_scan_rows(torch.zeros(2, 1), *w, torch.ones(1, 1), start, source, 2, 2).flatten()
-        tensor([0.5000, 0.2500])
-    """
+    """Scan a GRU over rows."""
     windows = Windows.of(start, length, steps)
     gates = torch.addmm(bias, x, w_ih.t())
     columns, size = windows.rows.shape[1], w_hh.shape[1]

@@ -23,22 +23,7 @@ from rl_tensordict import find
 
 
 def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
-    """Tell whether shapes must not depend on the data.
-
-    Args:
-        settings: of a module.
-        batch: TED rows ``[*B, T]``.
-
-    Returns:
-        True for ``scan`` with a `max_length`. Under `torch.compile` for ``scan`` and ``auto`` too,
-        where a `max_length` or T bounds the segments, and markers alone tell where they end.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3])
-        >>> [runs_static(Settings("scan", max_length=length), batch) for length in (5, None)]
-        [True, False]
-    """
+    """Tell whether shapes must not depend on the data."""
     if not torch.compiler.is_compiling():
         return settings.backend == "scan" and settings.max_length is not None
     bounded = settings.max_length is not None or len(batch.batch_size) != 1  # [] is refused there
@@ -46,22 +31,7 @@ def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
 
 
 def may_contradict(batch: TensorDictBase) -> bool:
-    """Tell whether observations must be compared to know where segments end.
-
-    Args:
-        batch: TED rows ``[*B, T]``.
-
-    Returns:
-        False where markers tell it, or no observation is stored under ``"next"`` too.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3]).exclude("collector")
-        >>> named = may_contradict(batch)
-        >>> batch.names = None
-        >>> named, may_contradict(batch)
-        (False, True)
-    """
+    """Tell whether observations must be compared to know where segments end."""
     if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
         return False
     after = batch.get(keys.NEXT, None)
@@ -81,35 +51,7 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     every_state: bool = False,
     burn_in: int = 0,
 ) -> tuple[Tensor, States]:
-    """Run a network over a batch without looking at its data on the host.
-
-    Args:
-        batch: TED rows ``[*B, T]`` with ``is_init``, for their markers.
-        x: inputs ``[*B, T, I]``.
-        states: ``[*B, T, L, H]`` each, of every row.
-        network: the parameters.
-        settings: `max_length` is the longest segment to be ready for; T if None, where there are
-            several dimensions.
-        every_state: give the states after every row, not at segment ends alone.
-        burn_in: first rows of a segment that run without gradient; see `burn_in_rows`. All rows
-            then run twice.
-
-    Returns:
-        Outputs ``[*B, T, O]``, and states ``[*B, T, L, H]``, zero but at segment ends.
-
-    Raises:
-        ValueError: a flat batch, and no `max_length`.
-        RuntimeError: markers contradict each other, or a segment is longer than `max_length`. On
-            CUDA the device reports it later.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch, network = trajectories([2, 3]), Network.of(torch.nn.GRU(2, 4))
-        >>> h = (torch.zeros(5, 1, 4),)
-        >>> out, _ = unroll_static(batch, batch["observation"], h, network, Settings(max_length=3))
-        >>> out.shape
-        torch.Size([5, 4])
-    """
+    """Run a network over a batch without looking at its data on the host."""
     shape = batch.batch_size
     starts, real = start_flags(batch)
     narrow = x.dtype in (torch.float16, torch.bfloat16)
@@ -136,24 +78,12 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
 
 @dataclass(frozen=True)
 class StaticRun:
-    """A network on rows whose segments are known by flags alone.
+    """A network on rows whose segments are known by flags alone."""
 
-    Attributes:
-        network: the parameters.
-        starts: first rows of segments, bool ``[N]``.
-        length: rows of a window.
-        steps: rows of a column.
-
-    Example:
-        >>> starts = torch.tensor([True, False, True])
-        >>> StaticRun(Network.of(torch.nn.GRU(2, 4)), starts, 2, 3).lasts
-        tensor([False,  True,  True])
-    """
-
-    network: Network
-    starts: Tensor
-    length: int
-    steps: int
+    network: Network  # the parameters
+    starts: Tensor  # first rows of segments, bool [N]
+    length: int  # rows of a window
+    steps: int  # rows of a column
 
     @property
     def lasts(self) -> Tensor:
@@ -161,16 +91,7 @@ class StaticRun:
         return torch.cat([self.starts[1:], self.starts.new_ones(1)])
 
     def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
-        """Run every layer.
-
-        Args:
-            x: ``[N, I]``.
-            states: ``[N, L, H]`` each, of every row; those of first rows count.
-            every_state: whether states are wanted in every row, not in last rows alone.
-
-        Returns:
-            Outputs ``[N, O]``, and states ``[N, L, H]``.
-        """
+        """Run every layer."""
         directions, found = self.network.num_directions, []
         for number in range(0, len(self.network.layers), directions):
             if number and self.network.dropout:
@@ -188,16 +109,7 @@ class StaticRun:
         return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
 
     def behind_burn_in(self, x: Tensor, states: States, burnt: Tensor) -> tuple[Tensor, States]:
-        """Run all rows without gradient, and once more from where the burnt ones end.
-
-        Args:
-            x: ``[N, I]``.
-            states: ``[N, L, H]`` each.
-            burnt: the rows that only warm a state up, bool ``[N]``.
-
-        Returns:
-            Outputs ``[N, O]``, and states ``[N, L, H]``, of every row.
-        """
+        """Run all rows without gradient, and once more from where the burnt ones end."""
         with torch.no_grad():
             warm, warmed = self.rows(x, states, every_state=True)
         goes_on = _behind(burnt) & ~self.starts
@@ -238,22 +150,7 @@ class StaticRun:
 
 
 def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Find the first rows of segments by rule 2, and real rows, as flags.
-
-    Args:
-        batch: TED rows ``[*B, T]`` with ``is_init``.
-
-    Returns:
-        bool ``[N]`` each. Rows of padding count as segments of one row.
-
-    Raises:
-        RuntimeError: a trajectory starts at a row that is not ``is_init``.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> start_flags(trajectories([2, 1]))[0]
-        tensor([ True, False,  True])
-    """
+    """Find the first rows of segments by rule 2, and real rows, as flags."""
     is_init = batch[keys.IS_INIT].flatten()
     numbers = torch.arange(is_init.shape[0], device=is_init.device)
     seam = numbers % batch.batch_size[-1] == 0
@@ -297,11 +194,9 @@ def _behind(flag: Tensor) -> Tensor:
 
 
 def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
-    """Rows of a window, and of a column.
-
-    A flat sample has as many windows as its form ``[S, T]``, whose columns are no longer: so each
-    step multiplies the same rows in both, and all bits agree.
-    """
+    """Rows of a window, and of a column."""
+    # A flat sample has as many windows as its form [S, T], whose columns are no longer: so each
+    # step multiplies the same rows in both, and all bits agree.
     rows, sequence = shape.numel(), shape[-1]
     if max_length is None and len(shape) == 1:
         msg = (

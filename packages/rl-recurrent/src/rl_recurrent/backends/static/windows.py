@@ -10,52 +10,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Windows:
-    """Columns of L rows each, every one running on to the end of the segments that start in it.
+    """Columns of L rows each, every one running on to the end of the segments that start in it."""
 
-    Column k holds rows ``k L`` to ``k L + steps``. Of these it owns the segments that start in its
-    first L rows; what else it meets is computed and thrown away.
+    # Column k holds rows k L to k L + steps. Of these it owns the segments that start in its first
+    # L rows; what else it meets is computed and thrown away.
 
-    Attributes:
-        rows: row in each cell, int64 ``[steps, K]``, the last row where there is none.
-        is_real: whether the column owns that row, bool ``[steps, K, 1]``.
-        is_first: whether a segment of the column starts there, bool ``[steps, K, 1]``.
-        cells: cell of each row, flattened, int64 ``[M]``.
-        targets: the row where it is owned, M elsewhere, int64 ``[steps, K]``.
-
-    Example:
-        >>> start = torch.tensor([True, False, True, False, False])
-        >>> windows = Windows.of(start, length=3, steps=5)
-        >>> windows.rows.T.tolist(), windows.cells.tolist()
-        ([[0, 1, 2, 3, 4], [3, 4, 4, 4, 4]], [0, 2, 4, 6, 8])
-    """
-
-    rows: Tensor
-    is_real: Tensor
-    is_first: Tensor
-    cells: Tensor
-    targets: Tensor
+    rows: Tensor  # row in each cell, int64 [steps, K], the last row where there is none
+    is_real: Tensor  # whether the column owns that row, bool [steps, K, 1]
+    is_first: Tensor  # whether a segment of the column starts there, bool [steps, K, 1]
+    cells: Tensor  # cell of each row, flattened, int64 [M]
+    targets: Tensor  # the row where it is owned, M elsewhere, int64 [steps, K]
 
     @classmethod
     def of(cls, start: Tensor, length: int, steps: int) -> Windows:
-        """Lay rows out.
-
-        Args:
-            start: first row of each segment, bool ``[M]``.
-            length: rows of a window, L, at least as many as the longest segment has.
-            steps: rows of a column; ``2 L - 1`` is always enough.
-
-        Returns:
-            The windows.
-
-        Raises:
-            RuntimeError: a segment runs over the end of its column. On CUDA the device reports it
-                later.
-
-        Example:
-            >>> Windows.of(torch.tensor([True, False]), 1, 1)
-            Traceback (most recent call last):
-            RuntimeError: a segment is longer than max_length, which is 1
-        """
+        """Lay rows out."""
         size = start.shape[0]
         columns = -(-size // length)
         numbers = torch.arange(size, device=start.device)

@@ -17,21 +17,13 @@ NO_END = 2**31 - 1  # each program stops at its own longest segment
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Where the segments lie in the flat rows, and how a plan cuts them into programs.
+    """Where the segments lie in the flat rows, and how a plan cuts them into programs."""
 
-    Attributes:
-        order: int64 ``[S]``, segments from the longest to the shortest.
-        first: int64 ``[S]``, first of each segment's rows among the real ones.
-        lengths: int64 ``[S]``.
-        segments: what the others were taken from.
-        plan: the kernel and its blocks.
-    """
-
-    order: Tensor
-    first: Tensor
-    lengths: Tensor
-    segments: Segments
-    plan: Plan
+    order: Tensor  # int64 [S], segments from the longest to the shortest
+    first: Tensor  # int64 [S], first of each segment's rows among the real ones
+    lengths: Tensor  # int64 [S]
+    segments: Segments  # what the others were taken from
+    plan: Plan  # the kernel and its blocks
 
     @classmethod
     def of(cls, segments: Segments, plan: Plan) -> Frame:
@@ -67,15 +59,7 @@ class Frame:
         backwards: bool = False,
         **flags: bool,
     ) -> None:
-        """Run the resident or the streamed one of two kernels over all segments.
-
-        Args:
-            kernels: the resident one, the streamed one.
-            tensors: their tensors, up to those that tell the segments.
-            w_hh: ``[G * H, H]``, for its width.
-            backwards: whether steps are taken from the last to the first.
-            flags: their compile-time switches.
-        """
+        """Run the resident or the streamed one of two kernels over all segments."""
         if not self.tiles:
             return
         resident, streamed = kernels

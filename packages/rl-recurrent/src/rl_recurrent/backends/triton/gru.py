@@ -27,55 +27,9 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
     precision: str = "auto",
     projection: Projection | None = None,
 ) -> Tensor:
-    """Run a GRU over flat rows, every segment from its own initial state.
-
-    With h' the state of the row before, or the segment's initial state at its first row::
-
-        r = σ(gates_r + h' W_hrᵀ)
-        z = σ(gates_z + h' W_hzᵀ)
-        n = tanh(gates_n + r (h' W_hnᵀ + b_hn))
-        h = n + z (h' - n)
-
-    The depth is the longest segment, whatever the number of rows. The state and every sum are
-    float32; only the operands of the products are rounded. The products outside the kernels, over
-    all rows at once, follow torch's own setting for float32 products. Differentiable once, in
-    ``gates``, ``w_hh``, ``b_hn`` and ``h0``. Where H is above 256 it launches once per step.
-
-    Args:
-        gates: ``[M, 3H]`` the input's part with the biases of r and z, and the input's bias of n;
-            gates r, z, n; real rows only, segment after segment. float32 or bfloat16, as all the
-            tensors.
-        w_hh: ``[3H, H]``, as in `torch.nn.GRU`.
-        b_hn: ``[H]`` the hidden state's bias of n, which r scales.
-        h0: ``[S, H]`` initial state of each segment.
-        segments: S segments with M real rows, on the same device.
-        save: what backward keeps: ``"gates"`` the pre-activations too (4H more per row),
-            ``"state"`` only the states, the rest is one product over all rows in backward.
-        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"tf32x3"`` (three tf32 products for
-            one, nearly float32), ``"bf16"``, or ``"auto"``: bfloat16 for
-            bfloat16 gates, otherwise what `torch.nn.GRU` uses on the device.
-        projection: ``(x, w_ih, bias)`` with ``gates = x w_ihᵀ + bias``. With it, ``"state"`` makes
-            the gates again in backward and keeps none of them; without it, it keeps ``gates``.
-
-    Returns:
-        State of every row, ``[M, H]``, dtype of ``gates``.
-
-    Raises:
-        ValueError: an option or a shape is wrong, or the tensors are not on one CUDA device. On a
-            CPU the kernels run only interpreted, with ``TRITON_INTERPRET=1`` set before import.
-        TypeError: a dtype is wrong.
-
-    Example:
-        .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-        >>> segments = Segments.from_lengths(torch.tensor([2, 3], device="cuda"))
-        >>> gates, w_hh = torch.zeros(5, 6, device="cuda"), torch.zeros(6, 2, device="cuda")
-        >>> bias, state = torch.zeros(2, device="cuda"), torch.ones(2, 2, device="cuda")
-        >>> gru_scan(gates, w_hh, bias, state, segments)[:, 0].tolist()
-        [0.5, 0.25, 0.5, 0.25, 0.125]
-
-        .. skip: end
-    """
+    """Run a GRU over flat rows, every segment from its own initial state."""
+    # r = σ(gates_r + h' W_hrᵀ) z = σ(gates_z + h' W_hzᵀ) n = tanh(gates_n + r (h' W_hnᵀ + b_hn)) h
+    # = n + z (h' - n)
     tensors = {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 3, segments, precision=precision, **options)

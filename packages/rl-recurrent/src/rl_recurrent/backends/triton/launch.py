@@ -28,24 +28,7 @@ def checked_plan(
     precision: str,
     projection: Projection | None,
 ) -> Plan:
-    """Refuse what the kernels cannot take, and choose the kernel and its blocks.
-
-    Args:
-        tensors: by name, ``"gates"`` first: those of ``"w_hh"``, ``"b_hn"``, ``"h0"``, ``"c0"``
-            that the cell has.
-        num_gates: gates of the cell.
-        segments: of the rows.
-        save: what backward keeps.
-        precision: of the operands.
-        projection: what the gates were made of, if they shall be made again.
-
-    Returns:
-        The plan.
-
-    Raises:
-        ValueError: an option, a shape or a device is wrong.
-        TypeError: a dtype is wrong.
-    """
+    """Refuse what the kernels cannot take, and choose the kernel and its blocks."""
     gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
     states = (len(segments), size)
     shapes: dict[str, tuple[int, ...]] = {
@@ -72,19 +55,7 @@ def apply_scan(
     save: str = "state",
     projection: Projection | None = None,
 ) -> Any:
-    """Run a recurrence by a given plan, its arguments unchecked.
-
-    Args:
-        scan: of the cell.
-        plan: the kernel and its blocks.
-        tensors: what has a gradient: gates, weights, states, as the scan takes them.
-        segments: of the rows.
-        save: what backward keeps, ``"state"`` or ``"gates"``.
-        projection: what the gates were made of, if they shall be made again.
-
-    Returns:
-        What the scan returns.
-    """
+    """Run a recurrence by a given plan, its arguments unchecked."""
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     frame = Frame.of(segments, plan)
     with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
@@ -94,16 +65,7 @@ def apply_scan(
 def in_dtypes(
     gradients: Sequence[Tensor | None], wanted: Sequence[bool], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor | None, ...]:
-    """Give gradients the dtypes of what they belong to, and None where none is wanted.
-
-    Args:
-        gradients: in float32.
-        wanted: for each, whether it is needed.
-        dtypes: of the inputs.
-
-    Returns:
-        One for each.
-    """
+    """Give gradients the dtypes of what they belong to, and None where none is wanted."""
     return tuple(
         made.to(dtype) if want and made is not None else None
         for made, want, dtype in zip(gradients, wanted, dtypes, strict=True)

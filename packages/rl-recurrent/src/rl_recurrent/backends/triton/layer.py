@@ -17,18 +17,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction; as `rl_recurrent.backends.pack.pack.lstm_layer`.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        states: h and c that each segment starts from, ``[S, H]`` each.
-        segments: where the rows begin and end.
-        settings: precision, and what is kept for backward.
-
-    Returns:
-        h and c after every row, ``[M, H]`` each.
-    """
+    """Run one layer of an LSTM in one direction, as `backends.pack.pack.lstm_layer` does."""
     from rl_recurrent.backends.triton.lstm import lstm_scan
 
     gates = linear(x, weights.w_ih, weights.bias)
@@ -47,18 +36,7 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction; as `rl_recurrent.backends.pack.pack.gru_layer`.
-
-    Args:
-        x: real rows, segment after segment, ``[M, I]``.
-        weights: of the layer.
-        state: h that each segment starts from, ``[S, H]``.
-        segments: where the rows begin and end.
-        settings: precision, and what is kept for backward.
-
-    Returns:
-        h after every row, ``[M, H]``.
-    """
+    """Run one layer of a GRU in one direction; as `rl_recurrent.backends.pack.pack.gru_layer`."""
     from rl_recurrent.backends.triton.gru import gru_scan
 
     gates = linear(x, weights.w_ih, weights.bias)

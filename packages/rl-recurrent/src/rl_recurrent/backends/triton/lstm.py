@@ -27,53 +27,8 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
     precision: str = "auto",
     projection: Projection | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run an LSTM over flat rows, every segment from its own initial state.
-
-    With (h', c') the state of the row before, or the segment's initial state at its first row::
-
-        i, f, g, o = gates + h' W_hhᵀ
-        c = σ(f) c' + σ(i) tanh(g)
-        h = σ(o) tanh(c)
-
-    The depth is the longest segment, whatever the number of rows. The state and every sum are
-    float32; only the operands of the products are rounded. The products outside the kernels, over
-    all rows at once, follow torch's own setting for float32 products. Differentiable once, in
-    ``gates``, ``w_hh``, ``h0`` and ``c0``. Where H is above 256 it launches once per step.
-
-    Args:
-        gates: ``[M, 4H]`` the input's part with all biases, gates i, f, g, o; real rows only,
-            segment after segment. float32 or bfloat16, as all the tensors.
-        w_hh: ``[4H, H]``, as in `torch.nn.LSTM`.
-        h0: ``[S, H]`` initial hidden state of each segment.
-        c0: ``[S, H]`` initial cell state of each segment.
-        segments: S segments with M real rows, on the same device.
-        save: what backward keeps: ``"gates"`` the pre-activations too (4H more per row),
-            ``"state"`` only the states, the rest is one product over all rows in backward.
-        precision: operands: ``"ieee"`` float32, ``"tf32"``, ``"tf32x3"`` (three tf32 products for
-            one, nearly float32), ``"bf16"``, or ``"auto"``: bfloat16 for
-            bfloat16 gates, otherwise what `torch.nn.LSTM` uses on the device.
-        projection: ``(x, w_ih, bias)`` with ``gates = x w_ihᵀ + bias``. With it, ``"state"`` makes
-            the gates again in backward and keeps none of them; without it, it keeps ``gates``.
-
-    Returns:
-        Hidden and cell state of every row, ``[M, H]`` each, dtype of ``gates``.
-
-    Raises:
-        ValueError: an option or a shape is wrong, or the tensors are not on one CUDA device. On a
-            CPU the kernels run only interpreted, with ``TRITON_INTERPRET=1`` set before import.
-        TypeError: a dtype is wrong.
-
-    Example:
-        .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-        >>> segments = Segments.from_lengths(torch.tensor([2, 3], device="cuda"))
-        >>> gates = torch.zeros(5, 8, device="cuda")
-        >>> w_hh, state = torch.zeros(8, 2, device="cuda"), torch.ones(2, 2, device="cuda")
-        >>> lstm_scan(gates, w_hh, state, state, segments)[1][:, 0].tolist()
-        [0.5, 0.25, 0.5, 0.25, 0.125]
-
-        .. skip: end
-    """
+    """Run an LSTM over flat rows, every segment from its own initial state."""
+    # i, f, g, o = gates + h' W_hhᵀ c = σ(f) c' + σ(i) tanh(g) h = σ(o) tanh(c)
     tensors = {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 4, segments, precision=precision, **options)

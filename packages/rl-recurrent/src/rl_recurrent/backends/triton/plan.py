@@ -12,54 +12,24 @@ Product = Literal["ieee", "tf32", "tf32x3"]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How one recurrence is run.
+    """How one recurrence is run."""
 
-    Attributes:
-        regime: ``"resident"``: ``w_hh`` and the state stay on chip; ``"walk"``: a program reads
-            ``w_hh`` anew at every step; ``"steps"``: one launch per step, its programs share the
-            columns of the hidden state.
-        operands: dtype of what the matrix products take.
-        input_precision: how Triton multiplies float32 operands.
-        block_s: segments of a program.
-        block_j: columns of the hidden state in a block; all of them if resident.
-        block_k: slice of the sum over the hidden state.
-        num_warps: warps of a program.
-        num_stages: how many steps of a loop are loaded ahead, the one in work included.
-    """
-
+    # "resident": w_hh and the state stay on chip; "walk": a program reads w_hh anew at every step;
+    # "steps": one launch per step, its programs share the columns of the hidden state
     regime: Literal["resident", "walk", "steps"]
-    operands: torch.dtype
-    input_precision: Product
-    block_s: int
-    block_j: int
-    block_k: int
-    num_warps: int
-    num_stages: int
+    operands: torch.dtype  # dtype of what the matrix products take
+    input_precision: Product  # how Triton multiplies float32 operands
+    block_s: int  # segments of a program
+    block_j: int  # columns of the hidden state in a block; all of them if resident
+    block_k: int  # slice of the sum over the hidden state
+    num_warps: int  # warps of a program
+    num_stages: int  # how many steps of a loop are loaded ahead, the one in work included
 
 
 def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.dtype) -> Plan:
-    """Choose the kernel and its blocks from a fixed table, so that nothing is tuned at run time.
-
-    Compiled for an H200 every entry fits its shared memory and its registers, but for a few bytes.
-    Nothing of it has been timed.
-
-    Args:
-        hidden_size: H.
-        num_segments: S.
-        precision: operands of the products; ``"tf32x3"`` takes three tf32 products for one, and has
-            nearly the digits of float32. ``"auto"`` is bfloat16 for bfloat16 gates, otherwise
-            what `torch.nn.LSTM` uses on the device: tf32 where cuDNN may use it.
-        dtype: of the gates.
-
-    Returns:
-        The plan.
-
-    Example:
-        >>> make_plan(64, 100, "ieee", torch.float32).regime
-        'resident'
-        >>> make_plan(512, 100, "bf16", torch.float32).regime
-        'steps'
-    """
+    """Choose the kernel and its blocks from a fixed table, so that nothing is tuned at run time."""
+    # Compiled for an H200 every entry fits its shared memory and its registers, but for a few
+    # bytes. Nothing of it has been timed.
     operands, how = resolve(precision, dtype)
     block_h = 16
     while block_h < hidden_size:
