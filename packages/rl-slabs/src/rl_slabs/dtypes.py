@@ -25,15 +25,7 @@ _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _CARRIERS}
 
 
 def carrier(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of equal size that numpy and index writes can move, often `dtype` itself.
-
-    Raises:
-        TypeError: A row cannot hold `dtype` (quantised and sub-byte dtypes).
-
-    Example:
-        >>> carrier(torch.bfloat16), carrier(torch.bool)
-        (torch.int16, torch.bool)
-    """
+    """The dtype of equal size that numpy and index writes can move, often `dtype` itself."""
     try:
         return _CARRIERS[dtype]
     except KeyError:
@@ -42,25 +34,12 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The name under which a manifest keeps a dtype.
-
-    Example:
-        >>> name_of(torch.float32)
-        'float32'
-    """
+    """The name under which a manifest keeps a dtype."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The dtype that a manifest names.
-
-    Raises:
-        ValueError: No dtype of that name can be held in a row.
-
-    Example:
-        >>> dtype_named("float32")
-        torch.float32
-    """
+    """The dtype that a manifest names."""
     try:
         return _BY_NAME[name]
     except KeyError:

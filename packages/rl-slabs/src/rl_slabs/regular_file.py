@@ -12,25 +12,7 @@ HEAD_LIMIT = 64 << 20
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
-    """Open a regular file; never wait for the other end of a pipe.
-
-    Args:
-        path: Its name.
-        flags: As for `os.open`.
-        follow: Whether it may be a symbolic link to one.
-
-    Returns:
-        A descriptor, the caller's to close.
-
-    Raises:
-        ValueError: It is something else.
-        OSError: It cannot be opened.
-
-    Example:
-        >>> open_regular("/dev/zero", os.O_RDONLY)
-        Traceback (most recent call last):
-        ValueError: /dev/zero is no regular file: expected one, not a device, pipe or folder.
-    """
+    """Open a regular file; never wait for the other end of a pipe."""
     kind = 0 if follow else os.O_NOFOLLOW
     if not follow and os.path.islink(path):
         raise ValueError(f"{os.fspath(path)} is a symbolic link: expected a regular file.")
@@ -48,19 +30,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = Tru
 
 
 def parsed_head(text: bytes, name: str) -> dict[str, Any]:
-    """The JSON object that a head is.
-
-    Args:
-        text: The head.
-        name: What to call it in a message.
-
-    Raises:
-        ValueError: It is something else.
-
-    Example:
-        >>> parsed_head(b'{"capacity": 5}', "an example")
-        {'capacity': 5}
-    """
+    """The JSON object that a head is."""
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError):

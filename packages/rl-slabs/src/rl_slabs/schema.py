@@ -333,17 +333,7 @@ class Leaves(dict[tuple[str, ...], torch.Tensor]):
 
 
 def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
-    """Every leaf of a tensordict by its path; leaves that were collected already as they are.
-
-    Raises:
-        TypeError: A leaf that is no dense tensor.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> leaves = leaves_of(TensorDict({"next": {"done": torch.ones(2)}}))
-        >>> leaves.keys(), leaves_of(leaves) is leaves
-        (dict_keys([('next', 'done')]), True)
-    """
+    """Every leaf of a tensordict by its path; leaves that were collected already as they are."""
     if isinstance(tensordict, Leaves):
         return tensordict
     found = Leaves()

@@ -25,24 +25,11 @@ os.register_at_fork(
 
 @contextmanager
 def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
-    """Alone among all who claim lanes of one slab.
-
-    The file is opened anew, so that threads and forked children, who would share a description
-    and with it the lock, exclude each other too. The kernel frees the lock of a process that is
-    killed. Never `lockf`, which is lost when any descriptor of the file is closed, and never a
-    multiprocessing lock, which nobody frees.
-
-    Args:
-        descriptor: The slab's file; None for a private slab.
-        timeout_s: How long to wait.
-
-    Raises:
-        TimeoutError: A stopped process holds the lock, or a child of a killed one.
-
-    Example:
-        >>> with claim_lock(None, timeout_s=1):
-        ...     pass
-    """
+    """Alone among all who claim lanes of one slab."""
+    # The file is opened anew, so that threads and forked children, who would share a description
+    # and with it the lock, exclude each other too. The kernel frees the lock of a process that is
+    # killed. Never lockf, which is lost when any descriptor of the file is closed, and never a
+    # multiprocessing lock, which nobody frees.
     held = False
     try:
         held = _in_process.acquire(timeout=timeout_s)

@@ -270,24 +270,12 @@ class Lane:
 
 
 def next_beat(before: int) -> int:
-    """The time, or a later one where the clock has not moved since: no beat comes twice.
-
-    Args:
-        before: The beat before.
-
-    Example:
-        >>> next_beat(1 << 62) - (1 << 62)
-        1
-    """
+    """The time, or a later one where the clock has not moved since: no beat comes twice."""
     return max(time.monotonic_ns(), before + 1)
 
 
 def fence() -> None:
-    """Let no load or store of this thread pass from one side of the call to the other.
-
-    Example:
-        >>> fence()
-    """
+    """Let no load or store of this thread pass from one side of the call to the other."""
     # Taking a lock is an atomic read-modify-write, which on x86-64 orders everything before it
     # against everything after. Plain stores need no such thing there, but the non-temporal ones
     # and the string instructions of a large memcpy do. A new lock each time, because one that

@@ -37,37 +37,18 @@ os.register_at_fork(after_in_child=_known.forget)
 
 @dataclass(frozen=True)
 class Owner:
-    """A thread, named so that no later one is mistaken for it.
+    """A thread, named so that no later one is mistaken for it."""
 
-    A thread rather than a process holds a lane, because each has its number and start time in
-    `/proc` just as a process has: a thread that ended is seen without its help.
+    # A thread rather than a process holds a lane, because each has its number and start time in
+    # /proc just as a process has: a thread that ended is seen without its help.
 
-    Attributes:
-        thread: Its number; 0 for nobody.
-        started: When it started, in ticks since boot: numbers are used again, both are not.
-        place: Which boot of which machine (high 31 bits) and which pid namespace (low 32).
-
-    Example:
-        >>> me = Owner.of_this_thread()
-        >>> me.standing(beat_ns=time.monotonic_ns(), stale_after_s=None)
-        'held'
-    """
-
-    thread: int
-    started: int
-    place: int
+    thread: int  # Its number; 0 for nobody
+    started: int  # When it started, in ticks since boot: numbers are used again, both are not
+    place: int  # Which boot of which machine (high 31 bits) and which pid namespace (low 32)
 
     @classmethod
     def of_this_thread(cls) -> Owner:
-        """The calling thread.
-
-        Raises:
-            RuntimeError: `/proc` is not that of this process's container.
-
-        Example:
-            >>> Owner.of_this_thread().thread == threading.get_native_id()
-            True
-        """
+        """The calling thread."""
         thread = threading.get_native_id()
         known = _known.owner
         if known is not None and known.thread == thread:
@@ -84,21 +65,7 @@ class Owner:
     def standing(
         self, *, beat_ns: int, stale_after_s: float | None, threads: str = PROCESSES
     ) -> Standing:
-        """Whether the thread still runs, as far as can be known from here.
-
-        Args:
-            beat_ns: When it last wrote, by the monotonic clock of the machine.
-            stale_after_s: After how many silent seconds a thread of another container counts as
-                gone; None for never, since a stopped one is silent and comes back.
-            threads: The folder in which its number is looked up.
-
-        Returns:
-            "free" for nobody, "held", "gone", or "elsewhere" where it cannot be known.
-
-        Example:
-            >>> Owner(0, 0, 0).standing(beat_ns=0, stale_after_s=None)
-            'free'
-        """
+        """Whether the thread still runs, as far as can be known from here."""
         if self.thread == 0:
             return "free"
         here = _place()
@@ -111,14 +78,8 @@ class Owner:
 
 
 def start_time(thread: int, threads: str) -> int | None:
-    """When a thread started, in ticks since boot; None where it does not run any more.
-
-    A killed process that nobody waited for still has its entry, as a zombie: it does not run.
-
-    Example:
-        >>> start_time(threading.get_native_id(), PROCESSES) > 0
-        True
-    """
+    """When a thread started, in ticks since boot; None where it does not run any more."""
+    # A killed process that nobody waited for still has its entry, as a zombie: it does not run.
     try:
         line = Path(threads, str(thread), "stat").read_text()
     except OSError:

@@ -102,15 +102,7 @@ _START = (0,)
 
 
 def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:
-    """Numbers as numpy sees them: on these few, its operations take a third of torch's time.
-
-    Raises:
-        TypeError: They are no int64 tensor.
-
-    Example:
-        >>> as_array(torch.tensor([3, 5]))
-        array([3, 5])
-    """
+    """Numbers as numpy sees them: on these few, its operations take a third of torch's time."""
     if getattr(numbers, "dtype", None) is not torch.int64:
         raise TypeError(
             f"numbers of rows are an int64 tensor, got {getattr(numbers, 'dtype', type(numbers))}. "
@@ -121,15 +113,6 @@ def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:
 
 
 def as_tensor(array: NDArray[Any] | np.generic, like: torch.Tensor) -> torch.Tensor:
-    """The tensor of an array, or of the scalar that numpy makes where there is no dimension.
-
-    Args:
-        array: On the CPU.
-        like: A tensor on the device where the result belongs.
-
-    Example:
-        >>> as_tensor(np.array([3, 5]), torch.zeros(1))
-        tensor([3, 5])
-    """
+    """The tensor of an array, or of the scalar that numpy makes where there is no dimension."""
     tensor = torch.from_numpy(np.asarray(array))
     return tensor if like.is_cpu else tensor.to(like.device)

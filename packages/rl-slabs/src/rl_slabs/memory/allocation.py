@@ -12,21 +12,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def require_memory(nbytes: int, wanted: str) -> None:
-    """Nothing where so much memory is free.
-
-    An allocation beyond what is there succeeds on Linux, and the kernel kills some process when
-    the pages are touched. So the question is asked before.
-
-    Args:
-        nbytes: Bytes about to be taken.
-        wanted: What they are for, for the message.
-
-    Raises:
-        OSError: `ENOMEM`, with what is free and what limits it.
-
-    Example:
-        >>> require_memory(4096, "a page")
-    """
+    """Nothing where so much memory is free."""
+    # An allocation beyond what is there succeeds on Linux, and the kernel kills some process when
+    # the pages are touched. So the question is asked before.
     free, limit = min(_limits())
     if nbytes > free:
         raise OSError(
@@ -37,27 +25,9 @@ def require_memory(nbytes: int, wanted: str) -> None:
 
 
 def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) -> None:
-    """Give a file its size, every block of it really there, zeroes where nothing was.
-
-    A sparse file costs nothing until a page of it is touched, and a full disk then ends the
-    process by SIGBUS.
-
-    Args:
-        descriptor: An open file, writable.
-        nbytes: Its size in bytes.
-        wanted: What it is for, for the message.
-        promised: Further bytes behind them, to be taken by `take_piece` before they are touched.
-
-    Raises:
-        OSError: No space, or a file larger than the file system or `RLIMIT_FSIZE` allows.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryFile() as file:
-        ...     take_space(file.fileno(), 8192, "an example")
-        ...     os.fstat(file.fileno()).st_size
-        8192
-    """
+    """Give a file its size, every block of it really there, zeroes where nothing was."""
+    # A sparse file costs nothing until a page of it is touched, and a full disk then ends the
+    # process by SIGBUS.
     system = os.fstatvfs(descriptor)
     missing = nbytes - os.fstat(descriptor).st_blocks * 512
     free = system.f_bavail * system.f_frsize
@@ -84,23 +54,7 @@ def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) 
 
 
 def take_piece(descriptor: int, start: int, stop: int, wanted: str, *, on_disk: bool) -> None:
-    """Let bytes `[start, stop)` of what is promised in full really be there.
-
-    Args:
-        descriptor: An open file, writable; below 0 it is memory without a file.
-        start: The first byte.
-        stop: One past the last byte.
-        wanted: What they are for, for the message.
-        on_disk: Whether the file lies on a disk; else free memory is asked for first.
-
-    Raises:
-        OSError: Too little memory or disk.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryFile() as file:
-        ...     take_piece(file.fileno(), 4096, 8192, "an example", on_disk=True)
-    """
+    """Let bytes `[start, stop)` of what is promised in full really be there."""
     if not on_disk:
         require_memory(stop - start, wanted)
     if descriptor < 0:

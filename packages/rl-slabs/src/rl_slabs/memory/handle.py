@@ -10,25 +10,12 @@ from typing import Any
 
 
 class FileHandle:
-    """An open file on its way to another process, picklable for that journey only.
+    """An open file on its way to another process, picklable for that journey only."""
 
-    As an argument of a process that is being spawned (by spawn or forkserver) the descriptor
-    travels with the process and works even if the sender is gone when it is used. Through a queue
-    or a pipe the receiver opens the sender's descriptor by way of `/proc`, so the sender must
-    still hold it then. A forked process needs no handle: it has what its parent has.
-
-    Args:
-        descriptor: The open file; it stays the sender's.
-
-    Example:
-        >>> import pickle, tempfile
-        >>> with tempfile.TemporaryFile() as file:
-        ...     handle = pickle.loads(pickle.dumps(FileHandle(file.fileno())))
-        ...     descriptor = handle.open()
-        ...     os.fstat(descriptor).st_ino == os.fstat(file.fileno()).st_ino
-        True
-        >>> os.close(descriptor)
-    """
+    # As an argument of a process that is being spawned (by spawn or forkserver) the descriptor
+    # travels with the process and works even if the sender is gone when it is used. Through a queue
+    # or a pipe the receiver opens the sender's descriptor by way of /proc, so the sender must still
+    # hold it then. A forked process needs no handle: it has what its parent has.
 
     def __init__(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
@@ -38,16 +25,7 @@ class FileHandle:
         self._inherited: Any = None
 
     def open(self) -> int:
-        """A descriptor of this process for the file; the caller closes it.
-
-        Raises:
-            FileNotFoundError: The sender has closed the file or ended.
-
-        Example:
-            >>> import tempfile
-            >>> with tempfile.TemporaryFile() as file:
-            ...     os.close(FileHandle(file.fileno()).open())
-        """
+        """A descriptor of this process for the file; the caller closes it."""
         if self._inherited is not None:
             descriptor: int = self._inherited.detach()
             os.set_inheritable(descriptor, False)

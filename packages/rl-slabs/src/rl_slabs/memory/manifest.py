@@ -27,35 +27,16 @@ _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of t
 
 @dataclass(frozen=True)
 class Manifest:
-    """The head of a slab's memory: `[head and JSON | lane words | packed rows | own arrays]`.
+    """The head of a slab's memory: `[head and JSON | lane words | packed rows | own arrays]`."""
 
-    The head is padded to a page, the rows begin at a cache line. Spare rows lie behind the rows,
-    and where there are any, one more lies ahead: `[... | one row | packed rows | spare rows]`.
+    # The head is padded to a page, the rows begin at a cache line. Spare rows lie behind the rows,
+    # and where there are any, one more lies ahead: [... | one row | packed rows | spare rows].
 
-    Attributes:
-        schema: What each row holds.
-        capacity: How many rows.
-        lanes: Into how many lanes they are divided.
-        about: What whoever made the rows says of them, to others who open them.
-        spare: Rows behind those of the lanes, whose memory is taken when it is secured.
-
-    Raises:
-        TypeError: `schema` is no schema, or a count is no integer.
-        ValueError: A count below 1, a capacity that the lanes cannot share evenly, or spare rows of
-            leaves that are not all packed.
-
-    Example:
-        >>> import torch
-        >>> manifest = Manifest(RowSchema({"done": (torch.bool, (1,))}), capacity=6, lanes=2)
-        >>> manifest.words_offset, manifest.rows_offset, manifest.nbytes
-        (4096, 4224, 4272)
-    """
-
-    schema: RowSchema
-    capacity: int
-    lanes: int = 1
-    about: str = ""
-    spare: int = 0
+    schema: RowSchema  # What each row holds
+    capacity: int  # How many rows
+    lanes: int = 1  # Into how many lanes they are divided
+    about: str = ""  # What whoever made the rows says of them, to others who open them
+    spare: int = 0  # Rows behind those of the lanes, whose memory is taken when it is secured
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema, RowSchema):
@@ -109,34 +90,13 @@ class Manifest:
         return self.taken + self.promised
 
     def to_bytes(self) -> bytes:
-        """The head as it stands at the beginning of the memory, unpadded.
-
-        Example:
-            >>> import torch
-            >>> Manifest(RowSchema({"done": (torch.bool, (1,))}), 6).to_bytes()[:7]
-            b'RL-SLAB'
-        """
+        """The head as it stands at the beginning of the memory, unpadded."""
         text = self._json()
         return _HEAD.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(text), len(text)) + text
 
     @classmethod
     def read(cls, descriptor: int, name: str) -> Self:
-        """The manifest of an open file, checked against its size.
-
-        Args:
-            descriptor: An open file.
-            name: What to call it in a message.
-
-        Raises:
-            ValueError: No slab, one of another version or byte order, altered, or cut short.
-
-        Example:
-            >>> import tempfile
-            >>> with tempfile.TemporaryFile() as file:
-            ...     Manifest.read(file.fileno(), "an empty file")  # doctest: +ELLIPSIS
-            Traceback (most recent call last):
-            ValueError: an empty file is no slab: expected it to begin with ...
-        """
+        """The manifest of an open file, checked against its size."""
         start = os.pread(descriptor, _HEAD.size, 0)
         if start[: len(_MAGIC)] != _MAGIC or len(start) < _HEAD.size:
             raise ValueError(

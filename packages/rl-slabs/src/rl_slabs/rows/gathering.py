@@ -21,23 +21,7 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
-    """A copy of some packed rows.
-
-    Args:
-        words: `[rows, words]`, contiguous.
-        index: A row, a slice, or int64 rows `[n]` on the CPU.
-
-    Returns:
-        `[words]` for one row, else `[n, words]`.
-
-    Raises:
-        ValueError: A row out of range.
-
-    Example:
-        >>> take_rows(np.arange(6).reshape(3, 2), torch.tensor([2, 0]))
-        array([[4, 5],
-               [0, 1]])
-    """
+    """A copy of some packed rows."""
     if not isinstance(index, torch.Tensor):
         return words[index].copy()
     places = index.numpy()
@@ -52,19 +36,7 @@ def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> ND
 
 
 def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A copy of packed rows that are there: nobody looks for rows below 0.
-
-    Args:
-        words: `[rows, words]`, contiguous.
-        places: int64 `[n]`.
-
-    Returns:
-        `[n, words]`.
-
-    Example:
-        >>> take_known_rows(np.arange(6).reshape(3, 2), np.array([2]))
-        array([[4, 5]])
-    """
+    """A copy of packed rows that are there: nobody looks for rows below 0."""
     if places.size * words.shape[1] < PARALLEL_ITEMS:
         return words.take(places, 0)
     found = torch.from_numpy(words).index_select(0, torch.from_numpy(places))
@@ -73,22 +45,9 @@ def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
 
 
 def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
-    """New private memory of zeros, every page of it taken, on few large pages where there are any.
-
-    Rows are read at random: with pages of 4 KiB looking up where a page lies takes as long as
-    reading the row.
-
-    Args:
-        nbytes: How many bytes, at least 1.
-        promised: How many further bytes behind them, whose pages are taken when they are touched.
-
-    Returns:
-        uint8 `[nbytes + promised]`, which begins on a page.
-
-    Example:
-        >>> zeroed(5)
-        array([0, 0, 0, 0, 0], dtype=uint8)
-    """
+    """New private memory of zeros, all pages taken, on few large pages where there are any."""
+    # Rows are read at random: with pages of 4 KiB looking up where a page lies takes as long as
+    # reading the row.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if promised else 0)
     memory = mmap.mmap(-1, nbytes + promised, flags=flags)
     if nbytes >= _HUGE:
@@ -99,16 +58,7 @@ def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
 
 
 def use_large_pages(memory: mmap.mmap, start: int, stop: int) -> None:
-    """Let the kernel lay the pages of some memory on few large ones, where it has any.
-
-    Args:
-        memory: Private memory, whose pages there are not taken yet.
-        start: The first byte.
-        stop: One past the last byte.
-
-    Example:
-        >>> use_large_pages(mmap.mmap(-1, 8192), 5, 8192)
-    """
+    """Let the kernel lay the pages of some memory on few large ones, where it has any."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and last > first:

@@ -432,16 +432,7 @@ def _cells(column: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 
 
 def positive(count: SupportsIndex, name: str) -> int:
-    """A count as an int, be it one of numpy's.
-
-    Raises:
-        TypeError: No integer.
-        ValueError: Below 1.
-
-    Example:
-        >>> positive(np.int32(3), "capacity")
-        3
-    """
+    """A count as an int, be it one of numpy's."""
     found = whole(count, name)
     if found < 1:
         raise ValueError(f"{name} must be at least 1, got {count}.")
@@ -449,10 +440,5 @@ def positive(count: SupportsIndex, name: str) -> int:
 
 
 def aligned(end: int) -> int:
-    """The next place at which an own array may begin.
-
-    Example:
-        >>> aligned(65)
-        128
-    """
+    """The next place at which an own array may begin."""
     return -(-end // ALIGNMENT) * ALIGNMENT

@@ -15,16 +15,7 @@ Selection = tuple[int | slice | torch.Tensor, torch.Size]
 
 
 def select(rows: RowIndex, count: int) -> Selection:
-    """What `rows` means among `count` rows. The numbers in a tensor are not looked at.
-
-    Raises:
-        ValueError: A row or an end of a slice outside `[0, count]`.
-        TypeError: A mask, floating point numbers, or something else that is no index.
-
-    Example:
-        >>> select(slice(2, None), 5)
-        (slice(2, 5, 1), torch.Size([3]))
-    """
+    """What `rows` means among `count` rows. The numbers in a tensor are not looked at."""
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "iub":
             raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.astype(int).")
@@ -48,14 +39,7 @@ def select(rows: RowIndex, count: int) -> Selection:
 
 
 def require_inside(index: torch.Tensor, count: int) -> None:
-    """Nothing where every row lies in `[0, count)`.
-
-    Raises:
-        ValueError: Some do not.
-
-    Example:
-        >>> require_inside(torch.tensor([0, 4]), 5)
-    """
+    """Nothing where every row lies in `[0, count)`."""
     if index.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(index))

@@ -20,32 +20,10 @@ Unpack = Callable[..., TensorDict]
 def unpacking(
     fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
 ) -> Unpack:
-    """A function from packed rows and own arrays to one TensorDict of the leaves in `fields`.
-
-    It is compiled from straight source, because a loop over the leaves costs half as much again
-    as the operations in it. Each leaf has a version counter of its own: an in-place write to a
-    reward does not invalidate the observation that a network has saved for its backward pass.
-
-    Args:
-        fields: The leaves to hand out, packed ones first, by rising offset.
-        row_bytes: Bytes of a packed row.
-        contiguous: Copy the packed leaves, so that each has memory of its own.
-        copied: Take packed rows as a numpy array, which belongs to nobody else. Views by numpy
-            take less time, and each leaf has a storage of its own, as `torch.save` needs it. A
-            leaf whose offset lies beyond the row lies in that of further packed rows.
-
-    Returns:
-        A function of the packed rows `[*B, row_bytes / 8]`, int64 (None where no packed leaf is
-        wanted), of the own arrays `[*B, *shape]` in the order of `fields`, of B, and of further
-        packed rows.
-
-    Example:
-        >>> from rl_slabs.schema import RowSchema
-        >>> schema = RowSchema({"reward": (torch.float32, (1,)), "id": (torch.int64, ())})
-        >>> unpack = unpacking(schema.fields, schema.row_bytes)
-        >>> unpack(torch.zeros(5, 2, dtype=torch.int64), [], torch.Size([5]))["reward"].shape
-        torch.Size([5, 1])
-    """
+    """A function from packed rows and own arrays to one TensorDict of the leaves in `fields`."""
+    # It is compiled from straight source, because a loop over the leaves costs half as much again
+    # as the operations in it. Each leaf has a version counter of its own: an in-place write to a
+    # reward does not invalidate the observation that a network has saved for its backward pass.
     source = unpacking_source(fields, row_bytes, contiguous=contiguous, copied=copied)
     scope: dict[str, Any] = {"torch": torch, "build_flat": build_flat, "tensor": torch.from_numpy}
     scope |= {name: np.dtype(name) for name in _carriers(fields)}
@@ -56,23 +34,7 @@ def unpacking(
 def unpacking_source(
     fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
 ) -> str:
-    r"""The source of the function that `unpacking` makes.
-
-    Example:
-        >>> from rl_slabs.schema import RowSchema
-        >>> schema = RowSchema({"reward": (torch.float32, (1,)), "id": (torch.int64, ())})
-        >>> print(unpacking_source(schema.fields, schema.row_bytes))
-        def unpack(packed, arrays, batch):
-            leaf0 = packed.select(-1, 0).data
-            _, leaf1, _ = packed.view(torch.float32).unsafe_split_with_sizes((2, 1, 1), -1)
-            return build_flat({'id': leaf0, 'reward': leaf1}, batch)
-        >>> print(unpacking_source(schema.fields, schema.row_bytes, copied=True))
-        def unpack(packed, arrays, batch, *more):
-            leaf0 = tensor(packed[..., 0])
-            items = packed.view(float32)
-            leaf1 = tensor(items[..., 2:3])
-            return build_flat({'id': leaf0, 'reward': leaf1}, batch)
-    """
+    r"""The source of the function that `unpacking` makes."""
     names = {field.path: f"leaf{number}" for number, field in enumerate(fields)}
     packed = [field for field in fields if field.offset is not None]
     lines = [f"def unpack(packed, arrays, batch{', *more' * copied}):"]

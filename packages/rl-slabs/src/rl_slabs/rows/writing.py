@@ -21,27 +21,7 @@ def fitting_leaves(
     *,
     exact: bool,
 ) -> list[torch.Tensor]:
-    """The leaf of `source` for each field, all of them checked.
-
-    Args:
-        source: Where the leaves come from; not changed.
-        fields: The leaves wanted.
-        batch: The batch shape that each must have, `[*B]`.
-        exact: Refuse leaves that `fields` does not name.
-
-    Raises:
-        KeyError: A leaf is missing or, with `exact`, not known.
-        TypeError: A leaf of another dtype, or `source` is no tensordict.
-        ValueError: A leaf of another shape.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> from rl_slabs.schema import RowSchema
-        >>> fields = RowSchema({"reward": (torch.float32, (1,))}).fields
-        >>> step = TensorDict({"reward": torch.ones(3, 1)})
-        >>> fitting_leaves(step, fields, torch.Size([3]), exact=True)[0].sum()
-        tensor(3.)
-    """
+    """The leaf of `source` for each field, all of them checked."""
     if not hasattr(source, "items"):
         raise TypeError(
             f"expected a tensordict to write, got {type(source).__name__}. "
@@ -57,25 +37,7 @@ def fitting(
     *,
     exact: bool,
 ) -> list[torch.Tensor]:
-    """`fitting_leaves` of leaves that were collected already.
-
-    Args:
-        found: Leaves by path.
-        fields: The leaves wanted.
-        batch: The batch shape that each must have, `[*B]`.
-        exact: Refuse leaves that `fields` does not name.
-
-    Raises:
-        KeyError: A leaf is missing or, with `exact`, not known.
-        TypeError: A leaf of another dtype.
-        ValueError: A leaf of another shape.
-
-    Example:
-        >>> from rl_slabs.schema import RowSchema
-        >>> fields = RowSchema({"reward": (torch.float32, (1,))}).fields
-        >>> fitting({("reward",): torch.ones(3, 1)}, fields, torch.Size([3]), exact=True)[0].shape
-        torch.Size([3, 1])
-    """
+    """`fitting_leaves` of leaves that were collected already."""
     leading = tuple(batch)
     leaves = []
     for field in fields:
@@ -106,17 +68,7 @@ def fitting(
 
 
 def bits_of(leaf: torch.Tensor, carried: torch.dtype) -> NDArray[Any]:
-    """The leaf as a numpy array, without a copy where there can be one.
-
-    Args:
-        leaf: Any dense tensor; one on another device, with a gradient or lazily conjugated
-            is brought over first.
-        carried: The dtype that numpy shall see, of the same size.
-
-    Example:
-        >>> bits_of(torch.ones(2, dtype=torch.bfloat16), torch.int16)
-        array([16256, 16256], dtype=int16)
-    """
+    """The leaf as a numpy array, without a copy where there can be one."""
     if leaf.dtype is not carried:
         leaf = leaf.resolve_conj().view(carried)
     array: NDArray[Any]
@@ -128,19 +80,7 @@ def bits_of(leaf: torch.Tensor, carried: torch.dtype) -> NDArray[Any]:
 
 
 def as_cells(array: NDArray[Any], kind: np.dtype[Any] | None = None) -> NDArray[Any]:
-    """The same bytes as one opaque item for each row: numpy moves these three times faster.
-
-    Args:
-        array: `[rows, *shape]`, of at least one item a row.
-        kind: The dtype of such an item, where it is known already.
-
-    Returns:
-        `[rows]`, a view where the rows are contiguous in themselves.
-
-    Example:
-        >>> as_cells(np.ones((5, 3), dtype=np.float32)).dtype
-        dtype('V12')
-    """
+    """The same bytes as one opaque item for each row: numpy moves these three times faster."""
     flat = array if array.ndim == 2 else array.reshape(len(array), prod(array.shape[1:]))
     if flat.shape[1] > 1 and flat.strides[1] != flat.itemsize:
         flat = np.ascontiguousarray(flat)
