@@ -10,21 +10,7 @@ WITHOUT_ARITHMETIC = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """Write a dtype as torch does.
-
-    Args:
-        dtype: a dtype or its name.
-
-    Returns:
-        The dtype.
-
-    Raises:
-        TypeError: there is no such dtype, or torch cannot compute with it.
-
-    Example:
-        >>> as_dtype("float32")
-        torch.float32
-    """
+    """Write a dtype as torch does."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype):
         msg = f"expected a torch.dtype, such as torch.float32, or its name: got {dtype!r}"
@@ -36,18 +22,7 @@ def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def as_device(device: torch.device | str | int | None) -> torch.device:
-    """Write a device with its index, so that equal devices compare equal.
-
-    Args:
-        device: a device, its name or its index; None for torch's default device.
-
-    Returns:
-        The device.
-
-    Example:
-        >>> as_device("cpu")
-        device(type='cpu')
-    """
+    """Write a device with its index, so that equal devices compare equal."""
     if device is None:
         found = torch.get_default_device()
     else:
@@ -65,20 +40,7 @@ def as_device(device: torch.device | str | int | None) -> torch.device:
 def destination(
     dest: Any, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[torch.dtype | None, torch.device | None]:
-    """Read the argument of a `to`.
-
-    Args:
-        dest: a dtype, a device, a device's name or index, or None for no change.
-        dtype: the dtype where `dest` is none.
-        device: the device where `dest` is none.
-
-    Returns:
-        The dtype and the device to go to.
-
-    Example:
-        >>> destination(torch.int64, torch.float32, None)
-        (torch.int64, None)
-    """
+    """Read the argument of a `to`."""
     if dest is None:
         return dtype, device
     if isinstance(dest, torch.dtype):
@@ -92,17 +54,6 @@ def is_integer(dtype: torch.dtype) -> bool:
 
 
 def kept_domain(domain: str | None, old: torch.dtype, new: torch.dtype) -> str | None:
-    """What a cast makes of a domain: one that says other than its dtype stays; None for no say.
-
-    Args:
-        domain: `"continuous"` or `"discrete"`.
-        old: the dtype before.
-        new: the dtype after.
-
-    Example:
-        >>> kept_domain("discrete", torch.float32, torch.float64)
-        'discrete'
-        >>> kept_domain("discrete", torch.int64, torch.float32)
-    """
+    """What a cast makes of a domain: one that says other than its dtype stays; None for no say."""
     implied = "discrete" if is_integer(old) else "continuous"
     return domain if domain != implied or is_integer(old) == is_integer(new) else None

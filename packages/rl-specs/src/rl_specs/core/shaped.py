@@ -301,37 +301,12 @@ class Shaped:
 
 
 def at(dim: int, index: Any) -> tuple[Any, ...]:
-    """Write an index of one dimension, all of the ones before it being taken whole.
-
-    Args:
-        dim: the dimension, not negative.
-        index: an integer, a slice or a tensor.
-
-    Returns:
-        The index of the whole.
-
-    Example:
-        >>> torch.arange(6).reshape(2, 3)[at(1, 0)]
-        tensor([0, 3])
-    """
+    """Write an index of one dimension, all of the ones before it being taken whole."""
     return (*(slice(None),) * dim, index)
 
 
 def stack(specs: Sequence[Any], dim: int) -> Any:
-    """Stack specs as `torch.stack` does, without importing the classes of stacks here.
-
-    Args:
-        specs: specs of one class, device, dtype and number of dimensions.
-        dim: the new dimension.
-
-    Returns:
-        One expanded spec where all are equal, otherwise a stack of them.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> stack([Unbounded((3,)), Unbounded((3,))], 0).shape
-        torch.Size([2, 3])
-    """
+    """Stack specs as `torch.stack` does, without importing the classes of stacks here."""
     return TORCH_FUNCTIONS[torch.stack](specs, dim)
 
 

@@ -24,22 +24,7 @@ LARGEST = 2**62
 
 
 def as_size(*shape: Any) -> torch.Size:
-    """Write sizes as a `torch.Size`.
-
-    Args:
-        *shape: integers, or one integer, one iterable of integers, or None for no dimension.
-
-    Returns:
-        The sizes, in order.
-
-    Raises:
-        TypeError: something else was given.
-        ValueError: a size is below -1.
-
-    Example:
-        >>> as_size(2, 3), as_size([2, 3]), as_size(None)
-        (torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
-    """
+    """Write sizes as a `torch.Size`."""
     given = shape[0] if len(shape) == 1 else shape
     if given is None:
         return NO_SIZE
@@ -60,35 +45,12 @@ def as_size(*shape: Any) -> torch.Size:
 
 
 def safe(shape: Sequence[int]) -> torch.Size:
-    """Put 1 where a dimension is dynamic.
-
-    Args:
-        shape: sizes, -1 where dynamic.
-
-    Returns:
-        The sizes, none negative.
-
-    Example:
-        >>> safe((3, -1))
-        torch.Size([3, 1])
-    """
+    """Put 1 where a dimension is dynamic."""
     return torch.Size([1 if size < 0 else size for size in shape])
 
 
 def padded(found: Sequence[int], shape: Sequence[int]) -> list[int] | None:
-    """Fit sizes to a shape by adding and removing dimensions of size 1.
-
-    Args:
-        found: sizes of a value.
-        shape: the wanted sizes, -1 where dynamic.
-
-    Returns:
-        The sizes to reshape to; None where the other dimensions differ, in size or order.
-
-    Example:
-        >>> padded((3,), (1, 3, 1)), padded((), (-1,)), padded((3, 2), (2, 3))
-        ([1, 3, 1], [1], None)
-    """
+    """Fit sizes to a shape by adding and removing dimensions of size 1."""
     left = [size for size in found if size != 1]
     fixed = sum(size not in (-1, 1) for size in shape)
     sizes = []
@@ -103,53 +65,19 @@ def padded(found: Sequence[int], shape: Sequence[int]) -> list[int] | None:
 
 
 def stand_in_size(shape: Sequence[int]) -> int:
-    """Choose the prime that stands for -1 in a shape.
-
-    Args:
-        shape: sizes, -1 where dynamic.
-
-    Returns:
-        A prime of which no size is a multiple.
-
-    Example:
-        >>> stand_in_size((3, -1)), stand_in_size((100_003, -1))
-        (100003, 100019)
-    """
+    """Choose the prime that stands for -1 in a shape."""
     first, second = PRIMES[0] if sum(size < 0 for size in shape) <= 3 else PRIMES[1]
     return second if any(size > 0 and size % first == 0 for size in shape) else first
 
 
 def stand_in(shape: Sequence[int]) -> torch.Size:
-    """Put the prime that stands for -1 where a dimension is dynamic.
-
-    Args:
-        shape: sizes, -1 where dynamic.
-
-    Returns:
-        The sizes, none negative.
-
-    Example:
-        >>> stand_in((3, -1))
-        torch.Size([3, 100003])
-    """
+    """Put the prime that stands for -1 where a dimension is dynamic."""
     prime = stand_in_size(shape)
     return torch.Size([prime if size < 0 else size for size in shape])
 
 
 def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
-    """Tell what a shape operation makes of a shape. No memory of that shape is allocated.
-
-    Args:
-        view: the shape operation.
-        shape: sizes, -1 where dynamic.
-
-    Returns:
-        The new sizes, -1 where dynamic.
-
-    Example:
-        >>> viewed_shape(lambda value: value.flatten(), torch.Size((3, -1))).numel()
-        -1
-    """
+    """Tell what a shape operation makes of a shape. No memory of that shape is allocated."""
     sizes = view(torch.zeros((), dtype=torch.bool).expand(stand_in(shape))).shape
     if -1 not in shape:
         return sizes
@@ -158,20 +86,7 @@ def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
 
 
 def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
-    """Apply a shape operation to the first dimensions of a tensor.
-
-    Args:
-        view: the shape operation.
-        part: any dtype, `[*safe(shape), *rest]`.
-        shape: the sizes that the operation acts on, -1 where dynamic.
-
-    Returns:
-        The tensor, `[*safe(new shape), *rest]`.
-
-    Example:
-        >>> viewed(lambda value: value.T, torch.zeros(3, 5, 7), torch.Size((3, 5))).shape
-        torch.Size([5, 3, 7])
-    """
+    """Apply a shape operation to the first dimensions of a tensor."""
     ndim = len(shape)
     lead = part.shape[:ndim]
     steps = zip(part.stride()[:ndim], lead, strict=True)
@@ -186,19 +101,7 @@ def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
 
 
 def without_repeats(part: Tensor, change: View) -> Tensor:
-    """Move or copy a tensor, without writing out what is only repeated by `expand`.
-
-    Args:
-        part: any tensor.
-        change: what to do with its distinct elements. It keeps their shape.
-
-    Returns:
-        The changed tensor, repeated as the given one is.
-
-    Example:
-        >>> without_repeats(torch.zeros(1).expand(5), torch.clone).stride()
-        (0,)
-    """
+    """Move or copy a tensor, without writing out what is only repeated by `expand`."""
     distinct = part[tuple(slice(0, 1) if step == 0 else slice(None) for step in part.stride())]
     return change(distinct).expand(part.shape)
 

@@ -11,23 +11,7 @@ from rl_specs.leaves.interval import limits
 
 
 def checked_count(n: Any, dynamic: bool = False) -> int:
-    """Check a number of choices.
-
-    Args:
-        n: the number.
-        dynamic: allow -1.
-
-    Returns:
-        The number as an int.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is not positive.
-
-    Example:
-        >>> checked_count(torch.tensor(3))
-        3
-    """
+    """Check a number of choices."""
     try:
         count = int(n)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -42,18 +26,7 @@ def checked_count(n: Any, dynamic: bool = False) -> int:
 
 
 def check_room(n: int, dtype: torch.dtype) -> None:
-    """Check that a dtype can hold every choice.
-
-    Args:
-        n: number of choices.
-        dtype: the dtype.
-
-    Raises:
-        ValueError: it cannot.
-
-    Example:
-        >>> check_room(256, torch.uint8)
-    """
+    """Check that a dtype can hold every choice."""
     largest = limits(dtype)[1]
     if dtype.is_floating_point:  # above it not every whole number is one
         largest = min(largest, int(2 / torch.finfo(dtype).eps))
@@ -63,20 +36,7 @@ def check_room(n: int, dtype: torch.dtype) -> None:
 
 
 def hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """Write positions as one-hot vectors.
-
-    Args:
-        index: integers `[*shape]`, 0 to n - 1.
-        n: length of the vectors.
-        dtype: dtype of the result.
-
-    Returns:
-        `[*shape, n]`.
-
-    Example:
-        >>> hot(torch.tensor(1), 3, torch.int64)
-        tensor([0, 1, 0])
-    """
+    """Write positions as one-hot vectors."""
     out = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
     try:
         return out.scatter_(-1, index.long().unsqueeze(-1), 1)
@@ -86,19 +46,7 @@ def hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
 
 
 def pick(tensor: Tensor, index: Tensor) -> Tensor:
-    """Read the last dimension of a tensor at one position for each row.
-
-    Args:
-        tensor: any dtype `[*rows, n]`.
-        index: integers `[*shape]`; the rows broadcast against it.
-
-    Returns:
-        The entries, of the broadcast shape.
-
-    Example:
-        >>> pick(torch.arange(6).reshape(2, 3), torch.tensor([2, 0]))
-        tensor([2, 3])
-    """
+    """Read the last dimension of a tensor at one position for each row."""
     try:
         rows = torch.broadcast_shapes(tensor.shape[:-1], index.shape)
         places = index.long().expand(rows).unsqueeze(-1)
@@ -113,18 +61,7 @@ def pick(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def one_hot_everywhere(val: Tensor) -> bool:
-    """Tell whether every row holds a single one, and zeros.
-
-    Args:
-        val: any dtype `[*rows, n]`.
-
-    Returns:
-        True where all do.
-
-    Example:
-        >>> one_hot_everywhere(torch.tensor([[0, 1], [1, 1]]))
-        False
-    """
+    """Tell whether every row holds a single one, and zeros."""
     if val.dtype == torch.bool:
         return bool((val.sum(-1) == 1).all())
     return bool(((val == 1).sum(-1) == 1).all() and ((val != 0).sum(-1) == 1).all())

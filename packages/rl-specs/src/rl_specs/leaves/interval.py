@@ -12,18 +12,7 @@ INT64_MAX = torch.iinfo(torch.int64).max
 
 
 def limits(dtype: torch.dtype) -> tuple[float, float]:
-    """Give the smallest and the largest finite value of a dtype.
-
-    Args:
-        dtype: any real dtype.
-
-    Returns:
-        Both, integers for integer dtypes.
-
-    Example:
-        >>> limits(torch.int8)
-        (-128, 127)
-    """
+    """Give the smallest and the largest finite value of a dtype."""
     if dtype == torch.bool:
         return 0, 1
     if dtype.is_floating_point or dtype.is_complex:
@@ -32,20 +21,7 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def within(value: Tensor, low: float, high: float) -> bool:
-    """Tell whether every element lies in one interval. NaN lies in none.
-
-    Args:
-        value: any shape, any real dtype.
-        low: the smallest allowed value.
-        high: the largest.
-
-    Returns:
-        True where all do, or where there is no element.
-
-    Example:
-        >>> within(torch.tensor([0.0, 2.0]), 0.0, 1.0)
-        False
-    """
+    """Tell whether every element lies in one interval. NaN lies in none."""
     if not value.numel():
         return True
     smallest, largest = torch.aminmax(value)
@@ -53,40 +29,14 @@ def within(value: Tensor, low: float, high: float) -> bool:
 
 
 def whole(value: Tensor) -> bool:
-    """Tell whether every element is a whole number.
-
-    Args:
-        value: any shape, any real dtype.
-
-    Returns:
-        True for integer dtypes without looking.
-
-    Example:
-        >>> whole(torch.tensor([1.0, 1.5]))
-        False
-    """
+    """Tell whether every element is a whole number."""
     return not value.is_floating_point() or bool((value == value.round()).all())
 
 
 def clip(value: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> Tensor:
-    """Find the nearest points of an interval, in another dtype.
-
-    Values are compared before they are cast, so a value that the dtype cannot hold becomes a
-    bound instead of wrapping round. NaN becomes the point nearest to 0.
-
-    Args:
-        value: any real dtype, a shape that `low` broadcasts to.
-        low: smallest values, of dtype `dtype`.
-        high: largest values, likewise.
-        dtype: the dtype of the result; to integers, floats are rounded.
-
-    Returns:
-        A new tensor of the shape of `value`.
-
-    Example:
-        >>> clip(torch.tensor([-1.0, 1e9]), torch.tensor(0), torch.tensor(255), torch.int64)
-        tensor([  0, 255])
-    """
+    """Find the nearest points of an interval, in another dtype."""
+    # Values are compared before they are cast, so a value that the dtype cannot hold becomes a
+    # bound instead of wrapping round. NaN becomes the point nearest to 0.
     low, high = low.to(value.device), high.to(value.device)
     if value.is_floating_point():
         value = value.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
@@ -95,22 +45,8 @@ def clip(value: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> Tensor
 
 
 def random_floats(low: Tensor, high: Tensor, shape: torch.Size) -> Tensor:
-    """Draw finite numbers from intervals that may be infinite.
-
-    Uniform between two finite bounds, exponential away from a single one, normal without any.
-
-    Args:
-        low: smallest values, a shape that broadcasts to `shape`.
-        high: largest values, likewise.
-        shape: shape of the result.
-
-    Returns:
-        A new tensor of the dtype and device of `low`.
-
-    Example:
-        >>> random_floats(torch.tensor(0.0), torch.tensor(math.inf), torch.Size((2,))).min() >= 0
-        tensor(True)
-    """
+    """Draw finite numbers from intervals that may be infinite."""
+    # Uniform between two finite bounds, exponential away from a single one, normal without any.
     uniform = torch.rand(shape, dtype=low.dtype, device=low.device)
     # never high - low, which may overflow
     out = low * (1 - uniform) + high * uniform
@@ -124,20 +60,7 @@ def random_floats(low: Tensor, high: Tensor, shape: torch.Size) -> Tensor:
 
 
 def random_integers(low: Tensor, high: Tensor, shape: torch.Size) -> Tensor:
-    """Draw whole numbers from closed intervals, each of any width up to all of int64.
-
-    Args:
-        low: smallest values, int64, a shape that broadcasts to `shape`.
-        high: largest values, likewise.
-        shape: shape of the result.
-
-    Returns:
-        A new int64 tensor.
-
-    Example:
-        >>> random_integers(torch.tensor(3), torch.tensor(3), torch.Size((2,)))
-        tensor([3, 3])
-    """
+    """Draw whole numbers from closed intervals, each of any width up to all of int64."""
     bits = torch.empty(shape, dtype=torch.int64, device=low.device).random_(INT64_MIN, None)
     count = high - low + 1
     narrow = low + (bits & INT64_MAX) % count.clamp(min=1)

@@ -67,22 +67,7 @@ class Masked(Leaf):
 
 
 def choose(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Draw one allowed entry of each row, all with the same chance.
-
-    Args:
-        mask: bool `[*rows, N]`.
-        shape: shape of the result, which `rows` broadcast to.
-
-    Returns:
-        Positions, int64 `[*shape]`.
-
-    Raises:
-        ValueError: a row allows nothing.
-
-    Example:
-        >>> choose(torch.tensor([False, True, False]), torch.Size((2,)))
-        tensor([1, 1])
-    """
+    """Draw one allowed entry of each row, all with the same chance."""
     _check_rows(mask)
     lots = torch.rand((*shape, mask.shape[-1]), device=mask.device)
     # lots are never negative, so a forbidden entry never wins
@@ -90,22 +75,7 @@ def choose(mask: Tensor, shape: torch.Size) -> Tensor:
 
 
 def nearest_choice(val: Tensor, mask: Tensor) -> Tensor:
-    """Find the allowed position nearest to each value.
-
-    Args:
-        val: any real dtype `[*shape]`.
-        mask: bool `[*rows, N]`, whose rows broadcast to `shape`.
-
-    Returns:
-        Positions, int64 `[*shape]`; of two equally near ones the lower.
-
-    Raises:
-        ValueError: a row allows nothing.
-
-    Example:
-        >>> nearest_choice(torch.tensor([0, 5]), torch.tensor([False, True, True]))
-        tensor([1, 2])
-    """
+    """Find the allowed position nearest to each value."""
     _check_rows(mask)
     mask = mask.to(val.device)
     places = torch.arange(mask.shape[-1], device=val.device)
@@ -115,22 +85,7 @@ def nearest_choice(val: Tensor, mask: Tensor) -> Tensor:
 
 
 def largest_choice(val: Tensor, mask: Tensor | None) -> Tensor:
-    """Find the allowed position of the largest value of each row.
-
-    Args:
-        val: any real dtype `[*shape, N]`.
-        mask: bool, broadcasts to the shape of `val`; None where all is allowed.
-
-    Returns:
-        Positions, int64 `[*shape]`.
-
-    Raises:
-        ValueError: a row allows nothing.
-
-    Example:
-        >>> largest_choice(torch.tensor([0.5, 2.0]), torch.tensor([True, False]))
-        tensor(0)
-    """
+    """Find the allowed position of the largest value of each row."""
     value = val.double().nan_to_num(nan=torch.finfo(torch.float64).min)
     if mask is not None:
         _check_rows(mask)
