@@ -14,23 +14,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple, build, leaves, names_of
 
 
 def with_entries(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> TensorDictBase:
-    """Copy a tensordict, sharing its leaves, with some entries replaced or added.
-
-    Args:
-        batch: a tensordict of any batch size. It is not changed.
-        changes: leaves ``[*batch, ...]`` or tensordicts by key; missing groups are made.
-
-    Returns:
-        The new tensordict.
-
-    Raises:
-        KeyError: a key leads through a leaf.
-
-    Example:
-        >>> batch = TensorDict({"a": torch.zeros(2)}, [2])
-        >>> sorted(with_entries(batch, {("next", "a"): torch.ones(2)}).keys()), list(batch.keys())
-        (['a', 'next'], ['a'])
-    """
+    """Copy a tensordict, sharing its leaves, with some entries replaced or added."""
     if type(batch) is not TensorDict:
         return _with_entries_slowly(batch, changes)
     entries = dict(batch.items())
@@ -48,20 +32,7 @@ def with_entries(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> Ten
 
 
 def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> TensorDictBase:
-    """Copy a tensordict, sharing its leaves, without some entries and the groups they empty.
-
-    Args:
-        batch: a tensordict of any batch size. It is not changed.
-        dropped: keys of leaves or groups; those that are missing are passed over.
-
-    Returns:
-        The new tensordict.
-
-    Example:
-        >>> batch = TensorDict({"a": {"b": torch.zeros(2)}, "c": torch.ones(2)}, [2])
-        >>> list(without_entries(batch, [("a", "b")]).keys())
-        ['c']
-    """
+    """Copy a tensordict, sharing its leaves, without some entries and the groups they empty."""
     if type(batch) is not TensorDict:
         return _without_entries_slowly(batch, [*dropped])
     entries = dict(batch.items())
@@ -82,58 +53,20 @@ def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> Tens
 
 
 def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
-    """Make the error for a key that a transform needs and does not find.
-
-    Args:
-        who: the transform.
-        key: what it looked for.
-        *batches: where it looked.
-
-    Returns:
-        The error, with the keys that are there.
-
-    Example:
-        >>> missing("RewardSum", "reward", TensorDict({"a": torch.zeros(2)}, [2]))
-        KeyError("RewardSum: 'reward' is missing: there are a.")
-    """
+    """Make the error for a key that a transform needs and does not find."""
     name = who if isinstance(who, str) else type(who).__name__
     found = [str(as_key(leaf)) for batch in batches for leaf, _ in leaves(batch)]
     return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
 
 
 def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
-    """Make the error for a step ahead of the reset that it needs.
-
-    Args:
-        who: the transform.
-        key: what a reset would have written.
-        root: what the step started from.
-
-    Returns:
-        The error, with the keys that are there.
-
-    Example:
-        >>> not_reset("StepCounter", "step_count", TensorDict({}, [2])).args[0][-33:]
-        "hind this one drops 'step_count'."
-    """
+    """Make the error for a step ahead of the reset that it needs."""
     hint = f"Call reset first; if it was called, a transform behind this one drops {key!r}."
     return KeyError(f"{missing(who, key, root).args[0]} {hint}")
 
 
 def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:
-    """Refuse a mask of reset rows that does not fit a leaf.
-
-    Args:
-        mask: bool ``[*B]``.
-        shape: of the leaf, ``[*B, ...]``.
-
-    Raises:
-        TypeError: the mask is not boolean.
-        ValueError: it does not have the shape of the batch.
-
-    Example:
-        >>> check_mask(torch.tensor([True, False]), torch.Size([2, 3]))
-    """
+    """Refuse a mask of reset rows that does not fit a leaf."""
     if mask.dtype != torch.bool:
         msg = f"reset mask: expected torch.bool, got {mask.dtype}. Call .bool()."
         raise TypeError(msg)
@@ -144,25 +77,7 @@ def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:
 
 
 def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Take some rows of one leaf and the others of another.
-
-    Args:
-        mask: bool ``[*B]``.
-        fresh: ``[*B, ...]``, read where the mask is True.
-        kept: the same shape, read elsewhere.
-
-    Returns:
-        ``[*B, ...]``.
-
-    Raises:
-        TypeError: the mask is not boolean.
-        ValueError: it does not have the shape of the batch.
-
-    Example:
-        >>> mask = torch.tensor([True, False])
-        >>> merge_rows(mask, torch.ones(2, 1), torch.zeros(2, 1)).flatten()
-        tensor([1., 0.])
-    """
+    """Take some rows of one leaf and the others of another."""
     check_mask(mask, fresh.shape)
     return torch.where(mask.reshape(*mask.shape, *[1] * (fresh.ndim - mask.ndim)), fresh, kept)
 

@@ -306,20 +306,7 @@ explain_failures(Transform)
 
 
 def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Composite:
-    """Copy a composite spec with some specs replaced or added.
-
-    Args:
-        spec: a composite. It is not changed.
-        changes: specs by key; they follow the composite to its device.
-
-    Returns:
-        The copy, not locked; the input itself where nothing changes.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> list(with_specs(Composite(a=Unbounded(())), {"b": Unbounded(())}).keys())
-        ['a', 'b']
-    """
+    """Copy a composite spec with some specs replaced or added."""
     if not changes:
         return spec
     copy = spec.clone()
@@ -329,20 +316,7 @@ def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Comp
 
 
 def without_specs(spec: Composite, gone: Iterable[NestedKey]) -> Composite:
-    """Copy a composite spec without some specs and the groups they empty.
-
-    Args:
-        spec: a composite. It is not changed.
-        gone: keys that it has.
-
-    Returns:
-        The copy, not locked.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> list(without_specs(Composite(a={"b": Unbounded(())}, c=Unbounded(())), [("a", "b")]))
-        ['c']
-    """
+    """Copy a composite spec without some specs and the groups they empty."""
     copy = spec.clone()
     for key in gone:
         copy.pop(key)

@@ -88,42 +88,14 @@ class GroupTransform(Transform):
 
 
 def check_last_part(what: str, name: object) -> None:
-    """Refuse a key that is more than the last part of one.
-
-    Args:
-        what: which argument it is, for the message.
-        name: the argument.
-
-    Raises:
-        TypeError: it is no string.
-
-    Example:
-        >>> check_last_part("init_key", "is_init")
-    """
+    """Refuse a key that is more than the last part of one."""
     if not isinstance(name, str):
         msg = f"{what}: expected the last part of a key, a string: got {name!r}. Groups are found."
         raise TypeError(msg)
 
 
 def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | None) -> Tensor:
-    """Spread a mask of reset rows over the flag of a group.
-
-    Args:
-        mask: bool ``[*B]``; None where all rows were reset.
-        shape: ``[*B, ..., 1]``.
-        device: where to make the mask if there is none.
-
-    Returns:
-        bool, of that shape.
-
-    Raises:
-        TypeError: the mask is not boolean.
-        ValueError: it does not have the shape of the batch.
-
-    Example:
-        >>> group_mask(torch.tensor([True, False]), torch.Size([2, 3, 1]), None)[:, :, 0].tolist()
-        [[True, True, True], [False, False, False]]
-    """
+    """Spread a mask of reset rows over the flag of a group."""
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     check_mask(mask, shape)
@@ -131,24 +103,7 @@ def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | No
 
 
 def next_done(who: object, batch: TensorDictBase, group: tuple[str, ...]) -> Tensor:
-    """Read where a step ended the trajectory of a group.
-
-    Args:
-        who: the transform that asks, for the message.
-        batch: rows of any batch size, with ``"next"``.
-        group: the group's key; empty for the root.
-
-    Returns:
-        bool ``[*B, ..., 1]``: done, or terminated or truncated where there is no such flag.
-
-    Raises:
-        KeyError: there is no done flag of any kind.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> next_done("InitTracker", trajectories([2]), ()).flatten()
-        tensor([False,  True])
-    """
+    """Read where a step ended the trajectory of a group."""
     flags = [batch.get((keys.NEXT, *group, name), None) for name in keys.DONE_KEYS]
     found = [flag for flag in flags if flag is not None]
     if not found:

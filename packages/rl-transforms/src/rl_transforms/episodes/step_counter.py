@@ -214,42 +214,13 @@ class StepCounter(GroupTransform):
 
 
 def left_by(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
-    """Read what the column before some rows leaves them to go on from.
-
-    Args:
-        last: ``[*B]``, that column.
-        key: a count or a sum, without ``"next"``.
-        ended: bool, in the leaf's shape: where the column ended a trajectory.
-
-    Returns:
-        The leaf under ``"next"``, 0 where a trajectory has ended.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> last = TensorDict({"next": {"step_count": torch.tensor([[4], [5]])}}, [2])
-        >>> left_by(last, "step_count", torch.tensor([[False], [True]])).flatten()
-        tensor([4, 0])
-    """
+    """Read what the column before some rows leaves them to go on from."""
     left: Tensor = last[next_key(key)].masked_fill(ended, 0)
     return left
 
 
 def since_reset(done: Tensor, time: int, start: Tensor | None) -> Tensor:
-    """Count the steps of each row since the last done step before it.
-
-    Args:
-        done: bool ``[*B, T, ...]``.
-        time: the dimension of time.
-        start: int64 ``[*B, ...]``, counts of the first column; zeros where absent.
-
-    Returns:
-        int64 ``[*B, T, ...]``.
-
-    Example:
-        >>> done = torch.tensor([False, False, True, False])
-        >>> since_reset(done, 0, torch.tensor(5))
-        tensor([5, 6, 7, 0])
-    """
+    """Count the steps of each row since the last done step before it."""
     steps = torch.arange(done.shape[time], device=done.device)
     steps = steps.reshape(-1, *[1] * (done.ndim - time - 1)).expand_as(done)
     first = torch.zeros_like(done.select(time, 0), dtype=torch.int64) if start is None else -start

@@ -19,14 +19,7 @@ class Neighbours(Protocol):
     """Rows beside those of a batch, in the batch or in a buffer."""
 
     def at(self, far: int) -> tuple[Tensor, Tensor]:
-        """Find the rows some steps later, or earlier where that is negative.
-
-        Args:
-            far: how many steps.
-
-        Returns:
-            Where they are, int64 ``[R]``, and where the markers prove them, bool ``[R]``.
-        """
+        """Find the rows some steps later, or earlier where that is negative."""
         ...
 
     def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
@@ -35,16 +28,7 @@ class Neighbours(Protocol):
 
 
 class InBatch:
-    """The rows of one batch beside each other.
-
-    Args:
-        batch: TED rows ``[*B, T]``.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> InBatch(trajectories([2, 1])).at(-1)[1]
-        tensor([False,  True, False])
-    """
+    """The rows of one batch beside each other."""
 
     def __init__(self, batch: TensorDictBase) -> None:
         segments = Segments.of(batch)
@@ -67,18 +51,7 @@ class InBatch:
 
 
 class InBuffer:
-    """The rows of a buffer beside those of a sample.
-
-    Args:
-        source: the rows of the buffer.
-        numbers: those of the sample, int64 ``[R]``.
-
-    Example:
-        >>> from rl_layout.reference import ListRowSource
-        >>> from rl_layout.testing import trajectories
-        >>> InBuffer(ListRowSource(trajectories([2, 1])), torch.tensor([1, 2])).at(-1)
-        (tensor([0, 2]), tensor([ True, False]))
-    """
+    """The rows of a buffer beside those of a sample."""
 
     def __init__(self, source: RowSource, numbers: Tensor) -> None:
         self._source = source
@@ -113,45 +86,21 @@ def read_stored(
 
 @dataclass(frozen=True)
 class FrameHistory:
-    """The last rows of each row's trajectory.
+    """The last rows of each row's trajectory."""
 
-    Attributes:
-        places: the row and those before it, the oldest first, int64 ``[R, N]``; in front of the
-            first one that is proved, that one again.
-        ages: how many rows before it are proved, up to N - 1, int64 ``[R]``.
-        is_whole: where the oldest of them is proved to be N - 1 steps back, or the first step of
-            the trajectory and not in the middle of an episode, bool ``[R]``.
-    """
-
+    # the row and those before it, the oldest first, int64 [R, N]; in front of the first one that is
+    # proved, that one again
     places: Tensor
-    ages: Tensor
+    ages: Tensor  # how many rows before it are proved, up to N - 1, int64 [R]
+    # where the oldest of them is proved to be N - 1 steps back, or the first step of the trajectory
+    # and not in the middle of an episode, bool [R]
     is_whole: Tensor
 
     @classmethod
     def of(
         cls, who: object, batch: TensorDictBase, near: Neighbours, num_frames: int
     ) -> FrameHistory:
-        """Walk back from the rows of a batch.
-
-        Args:
-            who: the transform that asks, for the message.
-            batch: TED rows ``[*B, T]``, R in all.
-            near: the rows beside them.
-            num_frames: how many rows to have, the row itself among them.
-
-        Returns:
-            The history.
-
-        Raises:
-            KeyError: the rows have neither ``traj_step`` nor ``is_init``, which would say where
-                trajectories begin.
-
-        Example:
-            >>> from rl_layout.testing import trajectories
-            >>> batch = trajectories([3])
-            >>> FrameHistory.of("me", batch, InBatch(batch), 2).places.tolist()
-            [[0, 0], [0, 1], [1, 2]]
-        """
+        """Walk back from the rows of a batch."""
         walked = [near.at(-far) for far in range(num_frames)]
         places = torch.stack([place for place, _ in walked])  # [N, R], the newest first
         proved = torch.stack([proof for _, proof in walked])
@@ -174,22 +123,7 @@ class FrameHistory:
         return cls(places, ages, is_first | (ages == num_frames - 1))
 
     def ahead(self, near: Neighbours, far: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the rows that end at some steps later, without the last of them.
-
-        Args:
-            near: the rows beside the batch.
-            far: how many steps later, int64 ``[R]``, at least 1.
-
-        Returns:
-            Places ``[R, N - 1]``, the oldest first, and where all of them are proved, bool ``[R]``.
-
-        Example:
-            >>> from rl_layout.testing import trajectories
-            >>> batch = trajectories([3])
-            >>> history = FrameHistory.of("me", batch, InBatch(batch), 2)
-            >>> history.ahead(InBatch(batch), torch.tensor([2, 1, 1]))[0].flatten()
-            tensor([1, 1, 2])
-        """
+        """Find the rows that end at some steps later, without the last of them."""
         num_frames = self.places.shape[1]
         backs = torch.arange(num_frames - 1, 0, -1, device=far.device) - far[:, None]  # [R, N - 1]
         held = torch.minimum(backs.clamp_min(0), self.ages[:, None])

@@ -11,25 +11,9 @@ Find = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
-    """Go along trajectories as far as the markers prove it.
-
-    In steps that double until none can be taken, then halve: as many calls as the longest way has
-    binary digits, twice.
-
-    Args:
-        rows: int64 ``[R]``.
-        find: ``after`` or ``before`` of a `rl_layout.RowSource`.
-
-    Returns:
-        The last rows that are proved, int64 ``[R]``, and how many steps away they are, int64
-        ``[R]``.
-
-    Example:
-        >>> from rl_layout.reference import ListRowSource
-        >>> from rl_layout.testing import trajectories
-        >>> furthest(torch.tensor([1, 3]), ListRowSource(trajectories([3, 5])).after)
-        (tensor([2, 7]), tensor([1, 4]))
-    """
+    """Go along trajectories as far as the markers prove it."""
+    # In steps that double until none can be taken, then halve: as many calls as the longest way has
+    # binary digits, twice.
     stride = 1
     while bool(find(rows, stride)[1].any()):
         stride *= 2
@@ -42,23 +26,7 @@ def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
 
 
 def at_distances(rows: Tensor, far: Tensor, find: Find) -> Tensor:
-    """Go along trajectories by a distance of its own for each row.
-
-    Args:
-        rows: int64 ``[R]``.
-        far: how many steps, int64 ``[R]``, each known to be proved.
-        find: ``after`` or ``before`` of a `rl_layout.RowSource`.
-
-    Returns:
-        The rows there, int64 ``[R]``.
-
-    Example:
-        >>> from rl_layout.reference import ListRowSource
-        >>> from rl_layout.testing import trajectories
-        >>> source = ListRowSource(trajectories([3, 5]))
-        >>> at_distances(torch.tensor([1, 3]), torch.tensor([0, 3]), source.after)
-        tensor([1, 6])
-    """
+    """Go along trajectories by a distance of its own for each row."""
     stride = 1
     while bool((far >= stride).any()):
         is_set = (far & stride) > 0

@@ -17,18 +17,7 @@ from rl_transforms.entries import missing
 
 
 def check_horizon(gamma: float, n_steps: int) -> None:
-    """Refuse a discount or a number of steps out of range.
-
-    Args:
-        gamma: discount of a step.
-        n_steps: how far to reach.
-
-    Raises:
-        ValueError: the discount is not above 0 and at most 1, or the steps are fewer than 1.
-
-    Example:
-        >>> check_horizon(0.99, 3)
-    """
+    """Refuse a discount or a number of steps out of range."""
     check_number("gamma", gamma)
     if not 0 < gamma <= 1:
         msg = f"gamma: expected a discount above 0 and at most 1, got {gamma}."
@@ -37,25 +26,7 @@ def check_horizon(gamma: float, n_steps: int) -> None:
 
 
 def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
-    """Refuse rows that cannot be extended, and read their rewards.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]``.
-        reward_keys: rewards, by their keys without ``"next"``.
-
-    Returns:
-        The rewards ``[N, ...]`` by key.
-
-    Raises:
-        KeyError: ``"next"`` or a reward is missing.
-        TypeError: a reward is not floating-point.
-        ValueError: the rows have several steps already, or their next observations are deltas.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> check_rows(trajectories([2]), ["reward"])["reward"].flatten()
-        tensor([1., 2.])
-    """
+    """Refuse rows that cannot be extended, and read their rewards."""
     if not isinstance(batch, TensorDictBase):
         msg = f"expected a TED tensordict [N] or [*B, T], got {shown(batch)}."
         raise TypeError(msg)
@@ -73,19 +44,7 @@ def refuse_far_rows(
     has_deltas: bool,
     cure: str = "Compose(NextObservationDelta(), MultiStep(...))",
 ) -> None:
-    """Refuse rows whose next observation is not that of one step.
-
-    Args:
-        has_steps: whether they say how far away it is.
-        has_deltas: whether it is stored as a difference.
-        cure: what rebuilds differences first, for the message.
-
-    Raises:
-        ValueError: either is so.
-
-    Example:
-        >>> refuse_far_rows(has_steps=False, has_deltas=False)
-    """
+    """Refuse rows whose next observation is not that of one step."""
     if has_steps:
         msg = f"the rows have {keys.STEPS_TO_NEXT_OBS} already: n-step rows cannot be extended."
         raise ValueError(msg)
@@ -98,19 +57,7 @@ def refuse_far_rows(
 
 
 def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
-    """Refuse a group that ends where its environment goes on: it needs horizons of its own.
-
-    Args:
-        batch: TED rows ``[N]`` or ``[*B, T]``.
-        ends: bool ``[N]``, the last row of each segment.
-
-    Raises:
-        ValueError: a nested done flag is set elsewhere.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> check_groups(trajectories([2]), torch.tensor([False, True]))
-    """
+    """Refuse a group that ends where its environment goes on: it needs horizons of its own."""
     count = batch.batch_size.numel()
     flags = {
         next_key(as_key(key)): flag.reshape(count, -1)
@@ -121,19 +68,7 @@ def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
 
 
 def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None:
-    """Refuse a group that ends where its environment goes on, given flat leaves.
-
-    Args:
-        rows: leaves ``[N, ...]`` by their keys; others than nested done flags do not count.
-        ends: bool ``[N]``, a tensor or an array, the last row of each segment.
-
-    Raises:
-        ValueError: a nested done flag is set elsewhere.
-
-    Example:
-        >>> flag = torch.tensor([False, True])
-        >>> check_group_flags({("next", "agents", "done"): flag}, flag)
-    """
+    """Refuse a group that ends where its environment goes on, given flat leaves."""
     for key, flag in rows.items():
         if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
             continue
@@ -147,24 +82,7 @@ def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None
 
 
 def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
-    """Read one reward.
-
-    Args:
-        batch: TED rows of N in all, ``[*B, T]``.
-        key: its key without ``"next"``.
-
-    Returns:
-        ``[N, ...]``.
-
-    Raises:
-        KeyError: it is missing.
-        TypeError: it is not floating-point.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> flat_reward(trajectories([2]), "reward").shape
-        torch.Size([2, 1])
-    """
+    """Read one reward."""
     reward: Tensor | None = batch.get(next_key(key), None)
     if reward is None:
         raise missing("multi_step", next_key(key), batch)

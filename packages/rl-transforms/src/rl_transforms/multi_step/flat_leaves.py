@@ -22,42 +22,19 @@ OWN_STEP: Path = (keys.COLLECTOR, "_own_step")
 
 @dataclass(frozen=True)
 class FlatRows:
-    """The leaves of a batch, rows first.
+    """The leaves of a batch, rows first."""
 
-    A leaf of one number a row lies as ``[N]``, whatever it is in the batch: taking rows of
-    ``[N, 1]`` is several times slower.
+    # A leaf of one number a row lies as [N], whatever it is in the batch: taking rows of [N, 1] is
+    # several times slower.
 
-    Attributes:
-        leaves: by key, ``[N]`` or ``[N, ...]``.
-        tails: what follows the batch size in the shape of each leaf.
-        shape: the batch size, N in all, time last.
-        device: that of the batch, None where it has none.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> rows = FlatRows.of(trajectories([2, 3]))
-        >>> len(rows), rows.leaves["next", "reward"].shape, rows.batch()["next", "reward"].shape
-        (5, torch.Size([5]), torch.Size([5, 1]))
-    """
-
-    leaves: dict[Path, Tensor]
-    tails: dict[Path, torch.Size]
-    shape: torch.Size
-    device: torch.device | None
+    leaves: dict[Path, Tensor]  # by key, [N] or [N, ...]
+    tails: dict[Path, torch.Size]  # what follows the batch size in the shape of each leaf
+    shape: torch.Size  # the batch size, N in all, time last
+    device: torch.device | None  # that of the batch, None where it has none
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> FlatRows:
-        """Take a batch apart.
-
-        Args:
-            batch: rows ``[*B]``.
-
-        Returns:
-            Its leaves; views where they are contiguous.
-
-        Raises:
-            TypeError: a leaf is no plain tensor.
-        """
+        """Take a batch apart."""
         shape, ndim = batch.batch_size, batch.ndim
         count = shape.numel()
         flat, tails = {}, {}
@@ -70,12 +47,7 @@ class FlatRows:
         return self.shape.numel()
 
     def check_markers(self) -> None:
-        """Refuse markers of a wrong dtype or shape.
-
-        Raises:
-            TypeError: the dtype is wrong.
-            ValueError: the shape is.
-        """
+        """Refuse markers of a wrong dtype or shape."""
         for key, dtype, singleton in FIELDS.values():
             path = as_tuple(key)
             leaf = self.leaves.get(path)
@@ -112,11 +84,7 @@ class FlatRows:
         return replace(self, leaves=taken, shape=rows.shape if shape is None else shape)
 
     def followed_by(self, others: FlatRows) -> FlatRows:
-        """Lay other rows of the same keys, shapes and dtypes behind these, along time.
-
-        Raises:
-            ValueError: they differ.
-        """
+        """Lay other rows of the same keys, shapes and dtypes behind these, along time."""
         self._check_alike(others)
         shape = torch.Size((*self.shape[:-1], self.shape[-1] + others.shape[-1]))
         joined = {}
@@ -140,11 +108,7 @@ class FlatRows:
         return build(nest(shaped), self.shape, device=self.device)
 
     def check_environments(self, others: FlatRows) -> None:
-        """Refuse rows of another number of environments.
-
-        Raises:
-            ValueError: there are more or fewer.
-        """
+        """Refuse rows of another number of environments."""
         if self.shape[:-1] != others.shape[:-1]:
             held, came = list(self.shape[:-1]), list(others.shape[:-1])
             msg = f"expected {held} environments, as in the rows held back: got {came}. "

@@ -19,42 +19,16 @@ FEW = 16  # steps up to which rewards are looked up one by one
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far rows reach, and what is added up on the way.
+    """How far rows reach, and what is added up on the way."""
 
-    Attributes:
-        n_steps: n, at least 1.
-        gamma: discount of a step.
-        rewards: keys of the rewards, ``"next"`` included.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> rows = FlatRows.of(trajectories([3]))
-        >>> far = Horizon(2, 0.5, {("next", "reward")}).of(
-        ...     rows, Arrivals.of(rows.leaves), np.arange(3)
-        ... )
-        >>> far.leaves["next", "reward"], far.leaves["next", "steps_to_next_obs"]
-        (tensor([2.0000, 3.5000, 3.0000]), tensor([2, 2, 1]))
-    """
-
-    n_steps: int
-    gamma: float
-    rewards: Collection[Path]
+    n_steps: int  # n, at least 1
+    gamma: float  # discount of a step
+    rewards: Collection[Path]  # keys of the rewards, "next" included
 
     def of(
         self, rows: FlatRows, stand: Arrivals, kept: Array, steps_kept: int | None = None
     ) -> FlatRows:
-        """Write n-step rows.
-
-        Args:
-            rows: one-step rows ``[N]``.
-            stand: where they stand.
-            kept: int64 ``[K]``, which of them to write.
-            steps_kept: that these are the first steps of every row of ``[*B, T]``, and how many:
-                what such rows keep is then a view.
-
-        Returns:
-            The n-step rows ``[K]``, as `rl_transforms.multi_step` makes them.
-        """
+        """Write n-step rows."""
         place, left = stand.place[kept], stand.left[kept]
         steps = np.minimum(left, self.n_steps)
         own, target = rows.index(kept), rows.index(stand.order[place + steps - 1])

@@ -133,24 +133,7 @@ def reaching(
     steps: Tensor,
     sums: Mapping[NestedKey, Tensor],
 ) -> TensorDictBase:
-    """Write n-step rows, given what each of them reaches.
-
-    Args:
-        batch: TED rows of N in all, ``[*B, T]``.
-        target: int64 ``[N]``, the row whose next observation and flags each row takes.
-        steps: int64 ``[N]``, how far away that observation is.
-        sums: rewards ``[N, ...]``, by their key without ``"next"``.
-
-    Returns:
-        The n-step rows ``[*B, T]``.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> target, steps = torch.tensor([1, 1]), torch.tensor([2, 1])
-        >>> rows = reaching(trajectories([2]), target, steps, {"reward": torch.ones(2, 1)})
-        >>> rows["next", "observation"][:, 1]
-        tensor([2., 2.])
-    """
+    """Write n-step rows, given what each of them reaches."""
     shape = batch.batch_size
 
     def take(leaf: Tensor, rows: Tensor) -> Tensor:
@@ -216,21 +199,7 @@ def _check_ends(reward: Any, last: Any) -> None:
 
 
 def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Tensor:
-    """Add up n discounted rewards from each row on, as `discounted_sums` does.
-
-    Args:
-        reward: floating-point ``[N, ...]``.
-        inside: int64 ``[N]``, how many rows of its segment follow each row.
-        gamma: discount of a step.
-        n_steps: how many rewards at most, at least 1.
-
-    Returns:
-        ``[N, ...]``.
-
-    Example:
-        >>> sums_ahead(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 0]), 0.5, 2)
-        tensor([2., 2., 4.])
-    """
+    """Add up n discounted rewards from each row on, as `discounted_sums` does."""
     wanted = min(n_steps, len(inside))
     if wanted > MANY and len(inside):
         wanted = min(wanted, int(inside.max()) + 1)
@@ -247,18 +216,7 @@ def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Te
 
 
 def last_rows(segments: Segments) -> Tensor:
-    """Find the last row of each row's segment.
-
-    Args:
-        segments: of a batch of N rows.
-
-    Returns:
-        int64 ``[N]``; a padding row is its own.
-
-    Example:
-        >>> last_rows(Segments.from_lengths(torch.tensor([2, 1])))
-        tensor([1, 1, 2])
-    """
+    """Find the last row of each row's segment."""
     lasts = segments.spread(segments.lasts)
     if not segments.has_gaps:
         return lasts
@@ -267,18 +225,7 @@ def last_rows(segments: Segments) -> Tensor:
 
 
 def row_ends(segments: Segments) -> Tensor:
-    """Mark the last row of each segment.
-
-    Args:
-        segments: of a batch of N rows.
-
-    Returns:
-        bool ``[N]``.
-
-    Example:
-        >>> row_ends(Segments.from_lengths(torch.tensor([2, 1])))
-        tensor([False,  True,  True])
-    """
+    """Mark the last row of each segment."""
     ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
     return ends.index_fill_(0, segments.lasts, True)
 

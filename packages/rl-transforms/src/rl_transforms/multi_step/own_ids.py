@@ -33,19 +33,11 @@ def observed_pairs(rows: FlatRows) -> list[Pair]:
 def numbered(
     batch: TensorDictBase, fresh: FlatRows, held: FlatRows | None, *, columns: bool
 ) -> FlatRows:
-    """Give rows ids and steps of their own, those of held rows where they continue one.
-
-    Inside a call neighbours along its last dimension continue each other unless a marker or their
-    observations contradict it. The first of them continues a held row that waits, if its
-    observation has the bits that the held row says come next; where several held rows say so, or
-    several rows go on from one, none does.
-
-    Args:
-        batch: rows ``[*B, T]``, time last.
-        fresh: the same rows, flat.
-        held: rows that were numbered here before.
-        columns: whether row b goes on from row b of the held ``[*B, T]`` alone.
-    """
+    """Give rows ids and steps of their own, those of held rows where they continue one."""
+    # Inside a call neighbours along its last dimension continue each other unless a marker or their
+    # observations contradict it. The first of them continues a held row that waits, if its
+    # observation has the bits that the held row says come next; where several held rows say so, or
+    # several rows go on from one, none does.
     width, count = fresh.shape[-1], len(fresh)
     starts = cuts_before(fresh)  # [N]
     starts[::width] = True
@@ -118,10 +110,8 @@ def _may_continue(rows: FlatRows) -> Array:
 
 
 def _words(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, Any]:
-    """What must be equal in a row (side 0) and in the one it continues (side 1): ``[K, bytes]``.
-
-    Observations bit for bit, and the id or the step where one of them is stored.
-    """
+    """What must be equal in a row (side 0) and in the one it continues (side 1): ``[K, bytes]``."""
+    # Observations bit for bit, and the id or the step where one of them is stored.
     index = rows.index(chosen)
     found = [rows.leaves[pair[side]].index_select(0, index) for pair in observed_pairs(rows)]
     if keys.TRAJ_IDS in rows.leaves:

@@ -18,33 +18,13 @@ NOBODY: Producer = ()  # whose rows have no ids
 
 
 class HeldColumns:
-    """The last steps of each producer's environments, by producer.
-
-    Example:
-        >>> from rl_layout.testing import EndKind, environments
-        >>> held, batch = HeldColumns(), environments(4, 7, [3], [EndKind.TERMINATED])
-        >>> who, rows = held.joined(FlatRows.of(batch[:, :3]))
-        >>> held.keep(who, rows, 2)
-        >>> held.joined(FlatRows.of(batch[:, 3:]))[1].shape
-        torch.Size([4, 6])
-    """
+    """The last steps of each producer's environments, by producer."""
 
     def __init__(self) -> None:
         self.blocks: dict[Producer, FlatRows] = {}
 
     def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
-        """Lay rows behind those that the same producer's environments have left.
-
-        Args:
-            fresh: rows ``[*B, T]``.
-
-        Returns:
-            The producer, and its rows ``[*B, T']``.
-
-        Raises:
-            ValueError: there is padding, no dimension but time, or the rows differ in keys,
-                shapes, dtypes or the number of environments from those held back.
-        """
+        """Lay rows behind those that the same producer's environments have left."""
         fresh = self._checked(fresh)
         who = NOBODY
         if OWN_ID not in fresh.leaves:
@@ -92,11 +72,7 @@ class HeldColumns:
         }
 
     def require_alike(self, fresh: FlatRows) -> None:
-        """Refuse rows that do not lie as those held back do.
-
-        Raises:
-            ValueError: they have no dimension but time, or another number of environments.
-        """
+        """Refuse rows that do not lie as those held back do."""
         if len(fresh.shape) < 2:
             msg = (
                 f"expected [*B, T], one row for each environment: got {list(fresh.shape)}. "

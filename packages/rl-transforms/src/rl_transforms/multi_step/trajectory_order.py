@@ -25,47 +25,22 @@ PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the prod
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Where each row stands among the rows of its trajectory.
+    """Where each row stands among the rows of its trajectory."""
 
-    Rows are sorted by trajectory as whole runs, since neighbours mostly came together: the work
-    of sorting grows with the number of runs, not of rows. All of it happens on the host, where an
-    operation on a few rows costs a fraction of one of torch's; the markers are copied there once.
+    # Rows are sorted by trajectory as whole runs, since neighbours mostly came together: the work
+    # of sorting grows with the number of runs, not of rows. All of it happens on the host, where an
+    # operation on a few rows costs a fraction of one of torch's; the markers are copied there once.
 
-    Attributes:
-        ids: int64 ``[N]``, the trajectory of each row.
-        lasts: int64 ``[R]``, the last row of each run of rows that came together.
-        order: int64 ``[N]``, the rows sorted by trajectory, those of one as they came.
-        place: int64 ``[N]``, where each row stands in that order.
-        left: int64 ``[N]``, how many rows its segment has from it on, itself included.
-        is_open: bool ``[N]``, whether its segment is the newest of a trajectory that may go on.
-
-    Example:
-        >>> ids, steps = torch.tensor([4, 9, 9, 4]), torch.tensor([0, 0, 1, 1])
-        >>> rows = Arrivals.of(
-        ...     {("collector", "traj_ids"): ids, ("collector", "traj_step"): steps}
-        ... )
-        >>> rows.left.tolist(), rows.order.tolist()
-        ([2, 2, 1, 1], [0, 3, 1, 2])
-    """
-
-    ids: Array
-    lasts: Array
-    order: Array
-    place: Array
-    left: Array
-    is_open: Array
+    ids: Array  # int64 [N], the trajectory of each row
+    lasts: Array  # int64 [R], the last row of each run of rows that came together
+    order: Array  # int64 [N], the rows sorted by trajectory, those of one as they came
+    place: Array  # int64 [N], where each row stands in that order
+    left: Array  # int64 [N], how many rows its segment has from it on, itself included
+    is_open: Array  # bool [N], whether its segment is the newest of a trajectory that may go on
 
     @classmethod
     def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> Arrivals:
-        """Put rows together.
-
-        Args:
-            rows: leaves ``[N]`` by their keys, ids and steps among them, in the order in which the
-                rows came.
-
-        Returns:
-            Where the rows stand.
-        """
+        """Put rows together."""
         ids, steps, is_init, ends = _markers(rows)
         follows = _follows(ids, steps, is_init, ends)
         lasts = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], as they came
@@ -86,23 +61,7 @@ class Arrivals:
 
 
 def calls_waited(stand: Arrivals, waited: Array) -> Array:
-    """Count for how many calls of its producer each row has been there.
-
-    Args:
-        stand: where held rows ``[H]``, and behind them those of this call, stand.
-        waited: int64 ``[H]``, the calls that held rows had waited before.
-
-    Returns:
-        int64 ``[N]``, 0 for the rows of this call.
-
-    Example:
-        >>> rows = {
-        ...     ("collector", "traj_ids"): torch.tensor([1 << 32, 2 << 32, 1 << 32]),
-        ...     ("collector", "traj_step"): torch.tensor([0, 0, 1]),
-        ... }
-        >>> calls_waited(Arrivals.of(rows), np.array([3, 5])).tolist()
-        [4, 5, 0]
-    """
+    """Count for how many calls of its producer each row has been there."""
     held, producers = len(waited), stand.ids >> PRODUCER_SHIFT
     calling = np.unique(producers[stand.lasts[stand.lasts >= held]])
     found = np.zeros(len(stand.ids), dtype=np.int64)
@@ -111,11 +70,7 @@ def calls_waited(stand: Arrivals, waited: Array) -> Array:
 
 
 def cuts_before(rows: FlatRows) -> Array:
-    """Rows of one call that the row before them does not continue to, by any marker: bool ``[N]``.
-
-    Args:
-        rows: with or without ids and steps.
-    """
+    """Rows of one call that do not continue the row before them, by any marker: bool ``[N]``."""
     count, found = len(rows), {}
     for key in (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS):
         if key in rows.leaves:
@@ -162,10 +117,8 @@ def _follows(ids: Array, steps: Array, is_init: Array, ends: Array) -> Array:
 def _segments(
     ids: Array, steps: Array, is_init: Array, ends: Array, starts: Array, lasts: Array
 ) -> tuple[Array, Array]:
-    """The last run of each run's segment, and whether the trajectory may go on behind that.
-
-    Runs ``[R]`` are sorted by trajectory.
-    """
+    """The last run of each run's segment, and whether the trajectory may go on behind that."""
+    # Runs [R] are sorted by trajectory.
     same = ids[starts[1:]] == ids[starts[:-1]]
     joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)
     joins &= ~is_init[starts[1:]] & ~ends[lasts[:-1]]

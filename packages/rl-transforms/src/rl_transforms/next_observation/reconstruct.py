@@ -190,10 +190,8 @@ def _fetch(
     wanted: Tensor | None,
     wanted_keys: list[NestedKey],
 ) -> tuple[TensorDictBase | None, Tensor]:
-    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved.
-
-    `wanted` says which rows, all of them where it is None.
-    """
+    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved."""
+    # wanted says which rows, all of them where it is None.
     device = batch[wanted_keys[0]].device if wanted is None else wanted.device
     count = batch.batch_size.numel() if wanted is None else int(wanted.sum())
     had = torch.zeros(count, dtype=torch.bool, device=device)

@@ -28,21 +28,7 @@ Binder: TypeAlias = Callable[[Any, "ArrayChain"], bool]
 
 
 class Cell:
-    """One leaf of a step: a column's row, or room of its own.
-
-    Args:
-        at: the leaf ``[*B, ...]`` of step t, which can be written to.
-        shape: of the leaf.
-        dtype: of the leaf.
-
-    Attributes:
-        at: the same.
-        form: shape and dtype.
-
-    Example:
-        >>> Cell.of(np.zeros((2, 5, 3)), 1).form
-        ((2, 3), dtype('float64'))
-    """
+    """One leaf of a step: a column's row, or room of its own."""
 
     def __init__(self, at: At, shape: Sequence[int], dtype: Any) -> None:
         self.at, self.form = at, (tuple(shape), np.dtype(dtype))
@@ -64,33 +50,7 @@ class Cell:
 
 
 class ArrayChain:
-    """The steps of some transforms, as calls on the columns of a batch.
-
-    Args:
-        time: how many dimensions come before time.
-        root: columns ``[*B, T, ...]`` by key, what steps start from.
-        raw: the same, what the environment writes, without ``"next"``.
-        after: the same, what is to come out. A column of `raw` may be one of them.
-        given: keys of `after` that the policy writes.
-        is_reset: the calls are those of resets instead: `raw` is what a reset gave, and what comes
-            out is found by `now`, for all rows, those that were not reset as well.
-
-    Attributes:
-        calls: what to call with the number of each step, in order.
-        is_reset: the same.
-
-    Example:
-        >>> from rl_transforms import RewardScaling
-        >>> from rl_transforms.numpy_steps import bind_steps
-        >>> reward = np.array([[1.0], [2.0]], "float32")
-        >>> chain = ArrayChain(0, {}, {("reward",): reward}, {("reward",): reward})
-        >>> bind_steps(chain, [RewardScaling(loc=0.5, scale=2.0)])
-        True
-        >>> for t in range(2):
-        ...     chain.run(t)
-        >>> reward.flatten().tolist()
-        [2.5, 4.5]
-    """
+    """The steps of some transforms, as calls on the columns of a batch."""
 
     def __init__(
         self,
@@ -112,11 +72,7 @@ class ArrayChain:
         self._first = dict(self._now)
 
     def run(self, t: int) -> None:
-        """Make the calls of one step.
-
-        Args:
-            t: its number.
-        """
+        """Make the calls of one step."""
         with np.errstate(all="ignore"):  # torch does not warn of an overflow either
             for call in self.calls:
                 call(t)
@@ -142,13 +98,7 @@ class ArrayChain:
         return final
 
     def fill(self, key: NestedKey, form: tuple[tuple[int, ...], Any], value: Any) -> None:
-        """Let a leaf be the same at every step.
-
-        Args:
-            key: of the leaf.
-            form: its shape and dtype.
-            value: what it holds, a number or what broadcasts.
-        """
+        """Let a leaf be the same at every step."""
         write = self.write(key, *form).at
 
         def put(t: int) -> None:
@@ -183,21 +133,7 @@ class ArrayChain:
 
 
 def copying(source: Cell, target: Cell) -> Call:
-    """Make the call that copies one leaf.
-
-    Args:
-        source: what to read.
-        target: what to write, of the same shape.
-
-    Returns:
-        A function of a step.
-
-    Example:
-        >>> cells = [Cell.of(np.array([[value]]), 0) for value in (4.0, 9.0)]
-        >>> copying(*cells)(0)
-        >>> cells[1].at(0).item()
-        4.0
-    """
+    """Make the call that copies one leaf."""
     read, write = source.at, target.at
 
     def copy(t: int) -> None:
@@ -207,23 +143,9 @@ def copying(source: Cell, target: Cell) -> Call:
 
 
 def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
-    """Bind a transform that changes leaf by leaf.
-
-    Its array twin is compared with `apply_leaf` on some numbers, once, and must give the same bits;
-    otherwise `apply_leaf` itself is called on the rows.
-
-    Args:
-        twin: makes the twin of a transform for a dtype, or None where there is none.
-
-    Returns:
-        What binds such a transform.
-
-    Example:
-        >>> from rl_transforms import SignTransform
-        >>> chain = ArrayChain(0, {}, {("reward",): np.full((1, 1), -3.0)}, {})
-        >>> leafwise(lambda one, dtype: np.sign)(SignTransform(), chain)
-        True
-    """
+    """Bind a transform that changes leaf by leaf."""
+    # Its array twin is compared with apply_leaf on some numbers, once, and must give the same bits;
+    # otherwise apply_leaf itself is called on the rows.
 
     def bind(one: Transform, chain: ArrayChain) -> bool:
         for key, out in zip(one.in_keys, one.out_keys, strict=True):
@@ -249,22 +171,7 @@ def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
 
 
 def changing(change: Change, source: Cell, target: Cell) -> Call:
-    """Make the call of a change of one leaf.
-
-    Args:
-        change: writes what it makes of its first array into the second.
-        source: what to read.
-        target: what to write.
-
-    Returns:
-        A function of a step.
-
-    Example:
-        >>> cell = Cell.of(np.array([[4.0], [9.0]]), 0)
-        >>> changing(np.sqrt, cell, cell)(1)
-        >>> cell.at(0).item(), cell.at(1).item()
-        (4.0, 3.0)
-    """
+    """Make the call of a change of one leaf."""
     read, write = source.at, target.at
     if read is write or source is target:
 
@@ -307,18 +214,6 @@ def _agrees(change: Change, sample: Array, expected: Array) -> bool:
 
 
 def is_root_alone(chain: ArrayChain) -> bool:
-    """Tell whether the root is the only group with done flags.
-
-    Args:
-        chain: the chain.
-
-    Returns:
-        False where a nested group has some.
-
-    Example:
-        >>> done = np.zeros((1, 1), bool)
-        >>> is_root_alone(ArrayChain(0, {}, {("agents", "done"): done}, {}))
-        False
-    """
+    """Tell whether the root is the only group with done flags."""
     groups = {key[:-1] for key in chain.keys if key[-1] in keys.DONE_KEYS}
     return groups == {()}

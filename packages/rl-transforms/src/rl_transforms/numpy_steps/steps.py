@@ -42,10 +42,8 @@ from rl_transforms.transform import Transform
 
 
 def _number(value: Tensor | float, dtype: np.dtype[Any]) -> Array:
-    """A number as an array of a leaf's dtype, which is the fastest; one with sizes as it is.
-
-    A number without dimensions changes no dtype, in torch and here.
-    """
+    """A number as an array of a leaf's dtype, which is the fastest; one with sizes as it is."""
+    # A number without dimensions changes no dtype, in torch and here.
     if isinstance(value, Tensor) and value.ndim:
         return value.numpy()
     return np.array(float(value), dtype)
@@ -355,22 +353,7 @@ BINDERS: dict[type, Binder] = {
 
 
 def bind_steps(chain: ArrayChain, transforms: Iterable[Transform]) -> bool:
-    """Put the calls of some transforms together.
-
-    Args:
-        chain: receives the calls.
-        transforms: in order.
-
-    Returns:
-        False where one of them is not known to be as good on arrays, or an entry would be missing;
-        then none of the calls may be used.
-
-    Example:
-        >>> reward = np.array([[-1.0]], "float32")
-        >>> chain = ArrayChain(0, {}, {("reward",): reward}, {("reward",): reward})
-        >>> bind_steps(chain, [SignTransform()])
-        True
-    """
+    """Put the calls of some transforms together."""
     bound = ((BINDERS.get(type(one)), one) for one in transforms)
     return (
         all(binder is not None and binder(one, chain) for binder, one in bound) and chain.finish()

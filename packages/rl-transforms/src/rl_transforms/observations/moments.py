@@ -14,21 +14,11 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of the rows of one leaf, in double precision.
+    """What is known of the rows of one leaf, in double precision."""
 
-    Attributes:
-        count: how many rows, or what is left of that number after decay.
-        mean: of the rows, in the shape of one.
-        squares: sum of the squared distances from the mean, likewise.
-
-    Example:
-        >>> Moments.of(np.array([[1.0], [3.0]])).joined(Moments.of(np.array([[5.0]])))
-        Moments(count=3.0, mean=array([3.]), squares=array([8.]))
-    """
-
-    count: float
-    mean: Floats
-    squares: Floats
+    count: float  # how many rows, or what is left of that number after decay
+    mean: Floats  # of the rows, in the shape of one
+    squares: Floats  # sum of the squared distances from the mean, likewise
 
     @classmethod
     def none(cls, shape: Sequence[int]) -> Moments:
@@ -44,16 +34,9 @@ class Moments:
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
-        """Those of all rows of some parts, at least one part.
-
-        With n the sum of the counts: mean = Σ nᵢ meanᵢ / n, and
-        squares = Σ squaresᵢ + nᵢ (meanᵢ - mean)², as Chan, Golub and LeVeque give it.
-
-        Example:
-            >>> one = Moments.of(np.array([[1.0], [3.0]]))
-            >>> Moments.merged([one, one]).count
-            4.0
-        """
+        """Those of all rows of some parts, at least one part."""
+        # With n the sum of the counts: mean = Σ nᵢ meanᵢ / n, and squares = Σ squaresᵢ + nᵢ (meanᵢ
+        # - mean)², as Chan, Golub and LeVeque give it.
         full = [part for part in parts if part.count]
         if len(full) < 2:
             return full[0] if full else parts[0]

@@ -18,18 +18,7 @@ FIELD = "moments"
 
 
 class OwnMoments:
-    """Moments that one process keeps for itself.
-
-    Attributes:
-        part: they, or None before any row.
-
-    Example:
-        >>> import numpy as np
-        >>> kept = OwnMoments()
-        >>> kept.put(Moments.of(np.ones((3, 2))))
-        >>> kept.all().count
-        3.0
-    """
+    """Moments that one process keeps for itself."""
 
     def __init__(self) -> None:
         self.part: Moments | None = None
@@ -48,24 +37,11 @@ class OwnMoments:
 
 
 class SharedMoments:
-    """Moments of which every process keeps a part, in memory that all of them read.
+    """Moments of which every process keeps a part, in memory that all of them read."""
 
-    A part lies in a lane that only its process writes, and is published whole, so nobody waits
-    and nothing is lost where a process dies: its part stays, and whoever takes its lane over goes
-    on from there. A copy of this object, pickled or not, is a part of its own.
-
-    Args:
-        memory: where they lie, or will lie once the shape of the leaf is known.
-
-    Example:
-        >>> import numpy as np
-        >>> from rl_slabs import LazySlab
-        >>> memory = LazySlab.shared(lanes=2)
-        >>> for one in (SharedMoments(memory), SharedMoments(memory)):
-        ...     one.put(Moments.of(np.ones((3, 2))))
-        >>> one.part.count, one.all().count
-        (3.0, 6.0)
-    """
+    # A part lies in a lane that only its process writes, and is published whole, so nobody waits
+    # and nothing is lost where a process dies: its part stays, and whoever takes its lane over goes
+    # on from there. A copy of this object, pickled or not, is a part of its own.
 
     def __init__(self, memory: LazySlab) -> None:
         self._memory = memory
@@ -82,12 +58,7 @@ class SharedMoments:
         return next(iter(self._read(lanes, held.number)), None)
 
     def started(self, shape: Sequence[int]) -> Moments:
-        """What to go on from, of leaves of a shape: what a process that died may have left.
-
-        Raises:
-            RuntimeError: every lane is held by another copy.
-            ValueError: the leaf has another shape than in another copy.
-        """
+        """What to go on from, of leaves of a shape: what a process that died may have left."""
         lanes = self._made(shape)
         lane = lanes.claim()
         if self._newest is not None and self._newest[0] is lane:
@@ -96,12 +67,7 @@ class SharedMoments:
         return found[0] if found else Moments.none(shape)
 
     def put(self, part: Moments) -> None:
-        """Publish moments instead of those that this process had put before.
-
-        Raises:
-            RuntimeError: every lane is held by another copy.
-            ValueError: the leaf has another shape than in another copy.
-        """
+        """Publish moments instead of those that this process had put before."""
         lanes = self._made(part.mean.shape)
         lane = lanes.claim()
         row = lane.reserve(1).rows

@@ -160,10 +160,8 @@ class RewardSum(Transform):
 
 
 def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums before and behind each step, added up in the order of the steps.
-
-    In another order the last bits would depend on where a batch is cut.
-    """
+    """Sums before and behind each step, added up in the order of the steps."""
+    # In another order the last bits would depend on where a batch is cut.
     columns = reward.movedim(time, -1)  # [*B, ..., T]
     segments = Segments.from_ends(done.movedim(time, -1).unsqueeze(-1))
     carried = torch.zeros_like(columns)
