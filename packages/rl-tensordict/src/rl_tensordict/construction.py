@@ -41,22 +41,9 @@ def build(
 
 
 def assembled(entries: Entries, batch_size: torch.Size) -> TensorDict:
-    """Make a tensordict of one level that is known to fit, without names or device.
-
-    It takes half the time of `build`: four attributes are set, and nothing is called. Where a
-    later tensordict has other attributes, `build` does it.
-
-    Args:
-        entries: leaves ``[*batch_size, ...]`` and finished tensordicts by name, no mappings.
-        batch_size: the common leading shape.
-
-    Returns:
-        The tensordict. It holds the entries themselves.
-
-    Example:
-        >>> build_flat({"reward": torch.zeros(5, 1)}, torch.Size([5])).batch_size
-        torch.Size([5])
-    """
+    """Make a tensordict of one level that is known to fit, without names or device."""
+    # It takes half the time of build: four attributes are set, and nothing is called. Where a later
+    # tensordict has other attributes, build does it.
     made: Any = TensorDict.__new__(TensorDict)
     made._device = made._td_dim_names = None
     made._tensordict = Store(entries)
