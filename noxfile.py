@@ -129,6 +129,7 @@ def lint(session: nox.Session) -> None:
     contracts.write_text(layer_contracts(), encoding="utf-8")
     session.run("lint-imports", "--config", str(contracts), "--no-cache")
     session.run("pytest", "--confcutdir=tools", "tools/tests", env={"PYTHONPATH": "tools"})
+    session.run("python", "tools/contracts.py")
     for problem in folder_problems():
         session.error(problem)
 

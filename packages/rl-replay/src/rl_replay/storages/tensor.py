@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
-from rl_replay.buffer.explain import storage_lines, warn_of_few_links
 from rl_replay.checkpoint.contents import Contents, Fill
 from rl_replay.data.extent import Extent
 from rl_replay.data.resampled import is_sample, without_own_marks
@@ -19,6 +18,7 @@ from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.observations import Comparisons
 from rl_replay.lossless.rows import CompactRows
 from rl_replay.storages.casts import with_exact_casts
+from rl_replay.storages.explain import storage_lines, warn_of_few_links
 from rl_replay.storages.marked import MarkedStorage
 from rl_replay.storages.ring import PrivateRing
 from rl_replay.storages.row_store import PlainRows, RowStore

@@ -6,11 +6,12 @@ continuing the one before it. Its first row is its head.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_replay.trajectories.lane_tables import LaneTables
 from rl_replay.trajectories.tables import (
     BEGIN,
     BORN,
@@ -32,9 +33,6 @@ from rl_replay.trajectories.tables import (
     TAIL,
     TRAJECTORY,
 )
-
-if TYPE_CHECKING:
-    from rl_replay.trajectories.writer import TrajectoryWriter
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -72,7 +70,7 @@ class Before(NamedTuple):
     piece: Ints
 
 
-def append(writer: TrajectoryWriter, first: int, back: Ints) -> None:
+def append(writer: LaneTables, first: int, back: Ints) -> None:
     """Take in new rows, those that they overwrite being dropped.
 
     Args:
@@ -107,7 +105,7 @@ def append(writer: TrajectoryWriter, first: int, back: Ints) -> None:
     _write_piece_of(writer, first, np.append(slots, NO_PIECE)[runs.run_of])
 
 
-def drop(writer: TrajectoryWriter, first: int, end: int) -> None:
+def drop(writer: LaneTables, first: int, end: int) -> None:
     """Drop the oldest rows, numbers `first` to `end`.
 
     Example:
@@ -142,7 +140,7 @@ def drop(writer: TrajectoryWriter, first: int, end: int) -> None:
     _end_trajectories(writer, trajectories[ends == tables.trajectories[trajectories, STOP]])
 
 
-def _rows_before(writer: TrajectoryWriter, first: int, back: Ints) -> Before:
+def _rows_before(writer: LaneTables, first: int, back: Ints) -> Before:
     rows = np.arange(len(back))
     row = rows - back
     linked = (back > 0) & (row >= writer.low - first)
@@ -156,7 +154,7 @@ def _rows_before(writer: TrajectoryWriter, first: int, back: Ints) -> Before:
     return Before(np.where(inside, row, rows), inside, piece)
 
 
-def _heads(writer: TrajectoryWriter, back: Ints, before: Before) -> Flags:
+def _heads(writer: LaneTables, back: Ints, before: Before) -> Flags:
     """Which rows begin a piece.
 
     The first row of a piece sets no distance, so the second one always fits: behind the first row
@@ -181,7 +179,7 @@ def _heads(writer: TrajectoryWriter, back: Ints, before: Before) -> Flags:
     return flags
 
 
-def _runs(writer: TrajectoryWriter, back: Ints, before: Before) -> Runs:
+def _runs(writer: LaneTables, back: Ints, before: Before) -> Runs:
     count, rows = len(back), np.arange(len(back))
     glued = before.inside & ~_heads(writer, back, before)
     distances = back[glued]
@@ -208,7 +206,7 @@ def _runs(writer: TrajectoryWriter, back: Ints, before: Before) -> Runs:
 
 
 def _extend_pieces(
-    writer: TrajectoryWriter, numbers: Ints, before: Before, runs: Runs
+    writer: LaneTables, numbers: Ints, before: Before, runs: Runs
 ) -> tuple[Ints, Ints, Ints]:
     """Let the runs that go on a stored piece do so; piece, first step and trajectory of each run.
 
@@ -235,7 +233,7 @@ def _extend_pieces(
 
 
 def _begin_pieces(
-    writer: TrajectoryWriter,
+    writer: LaneTables,
     numbers: Ints,
     before: Before,
     runs: Runs,
@@ -265,7 +263,7 @@ def _begin_pieces(
 
 
 def _fill_pieces(
-    writer: TrajectoryWriter,
+    writer: LaneTables,
     numbers: Ints,
     runs: Runs,
     found: tuple[Ints, Ints, Ints, Ints, Ints],
@@ -290,7 +288,7 @@ def _fill_pieces(
     table[slots] = new
 
 
-def _begin_trajectories(writer: TrajectoryWriter, numbers: Ints) -> Ints:
+def _begin_trajectories(writer: LaneTables, numbers: Ints) -> Ints:
     slots = writer.free_trajectories.take(len(numbers))
     table, first = writer.tables.trajectories, writer.base + writer.words[LIVE]
     table[slots, BEGIN] = 0
@@ -301,7 +299,7 @@ def _begin_trajectories(writer: TrajectoryWriter, numbers: Ints) -> Ints:
     return slots
 
 
-def _end_trajectories(writer: TrajectoryWriter, slots: Ints) -> None:
+def _end_trajectories(writer: LaneTables, slots: Ints) -> None:
     """Take trajectories out of the list; those at its end move to where they were."""
     table, live = writer.tables.trajectories, writer.tables.live
     left = writer.words[LIVE] - len(slots)
@@ -316,12 +314,12 @@ def _end_trajectories(writer: TrajectoryWriter, slots: Ints) -> None:
     writer.free_trajectories.give(slots)
 
 
-def _positions(writer: TrajectoryWriter, numbers: Ints) -> Ints:
+def _positions(writer: LaneTables, numbers: Ints) -> Ints:
     # numbers of one lane, so the bits that name it are the same in all of them
     return (numbers - writer.first_number) % writer.capacity + writer.base
 
 
-def _read_piece_of(writer: TrajectoryWriter, first: int, count: int) -> Ints:
+def _read_piece_of(writer: LaneTables, first: int, count: int) -> Ints:
     start = (first - writer.first_number) % writer.capacity
     fitting, base, array = min(count, writer.capacity - start), writer.base, writer.tables.piece_of
     found = array[base + start : base + start + fitting]
@@ -330,7 +328,7 @@ def _read_piece_of(writer: TrajectoryWriter, first: int, count: int) -> Ints:
     return found.astype(np.int64)
 
 
-def _write_piece_of(writer: TrajectoryWriter, first: int, slots: Ints) -> None:
+def _write_piece_of(writer: LaneTables, first: int, slots: Ints) -> None:
     start = (first - writer.first_number) % writer.capacity
     fitting, base = min(len(slots), writer.capacity - start), writer.base
     writer.tables.piece_of[base + start : base + start + fitting] = slots[:fitting]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_replay.trajectories.tables import END, LIVE, LONE, PIECES, PLACE, START, STEPS, positions_of
+from rl_replay.trajectories.reader import TrajectoryReader
+from rl_replay.trajectories.tables import (
+    END,
+    INDEXED,
+    LIVE,
+    LONE,
+    LOW,
+    PIECES,
+    PLACE,
+    START,
+    STEPS,
+    positions_of,
+)
 from rl_slabs.internals import LANE_SHIFT
 
-if TYPE_CHECKING:
-    from rl_replay.trajectories.index import TrajectoryIndex
 
-
-def require_sound(index: TrajectoryIndex, back: NDArray[np.integer]) -> None:
+def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
     """Nothing where an index says what the rows say.
 
     Args:
@@ -60,7 +67,7 @@ def require_sound(index: TrajectoryIndex, back: NDArray[np.integer]) -> None:
         )
 
 
-def chains(index: TrajectoryIndex, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
+def chains(index: TrajectoryReader, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
     """The numbers of every trajectory of a lane, read row by row.
 
     Example:
@@ -72,7 +79,8 @@ def chains(index: TrajectoryIndex, lane: int, back: NDArray[np.integer]) -> list
     """
     found: dict[int, list[int]] = {}  # by the last row
     first = lane << LANE_SHIFT
-    for number in range(index.low(lane), index.indexed(lane)):
+    words = index.tables.words[lane]
+    for number in range(first + int(words[LOW]), first + int(words[INDEXED])):
         distance = int(back[lane * index.capacity + (number - first) % index.capacity])
         if distance >= 0:
             chain = found.pop(number - distance, []) if distance else []

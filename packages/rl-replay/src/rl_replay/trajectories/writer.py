@@ -1,7 +1,7 @@
 """Keeps the trajectory tables of one lane up to date while its rows are written and overwritten.
 
 A batch whose rows mostly lie one after the other is taken in run by run, with a few plain numbers
-each; any other by `trajectory_batch`, with array operations over all its rows. Both say the same.
+each; any other by `batch_append`, with array operations over all its rows. Both say the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_replay.trajectories import batch_append
-from rl_replay.trajectories.free_list import Slots
+from rl_replay.trajectories.lane_tables import LaneTables
 from rl_replay.trajectories.tables import (
     BEGIN,
     BORN,
@@ -40,10 +40,9 @@ from rl_replay.trajectories.tables import (
     TRAJECTORY,
     TrajectoryTables,
 )
-from rl_slabs.internals import LANE_SHIFT
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(LaneTables):
     """Writes the part of the tables that belongs to one lane; one at a time may.
 
     Args:
@@ -73,35 +72,11 @@ class TrajectoryWriter:
     few_runs = 24
 
     def __init__(self, tables: TrajectoryTables, capacity: int, lane: int = 0) -> None:
-        self.tables = tables
-        self.capacity = capacity
-        self.base = lane * capacity
-        self.words = words = tables.words[lane].data
-        mine = slice(self.base, self.base + capacity)
-        self.free_pieces = Slots(tables.free_pieces[mine], words, FREE_PIECES, self.base)
-        self.free_trajectories = Slots(
-            tables.free_trajectories[mine], words, FREE_TRAJECTORIES, self.base
-        )
-        self.first_number = lane << LANE_SHIFT
+        super().__init__(tables, capacity, lane)
         self._piece_of = tables.piece_of.data
         self._pieces = tables.pieces.data
         self._trajectories = tables.trajectories.data
         self._live = tables.live.data
-
-    @property
-    def indexed(self) -> int:
-        """The number of the next row."""
-        return self.first_number + int(self.words[INDEXED])
-
-    @property
-    def low(self) -> int:
-        """The oldest number that stands."""
-        return self.first_number + int(self.words[LOW])
-
-    @property
-    def broken(self) -> bool:
-        """Whether a writer ended in the middle of a change, so that the lane must be made anew."""
-        return bool(self.words[BROKEN])
 
     def clear(self, number: int) -> None:
         """Begin anew, with no row; the next one has this number.
