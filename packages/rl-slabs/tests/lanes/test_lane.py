@@ -1,8 +1,11 @@
+import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
+import torch
 
-from rl_slabs import Lanes, Slab
+from rl_slabs import Lane, Lanes, Slab
 from rl_slabs.lanes.lane import RESERVED
 
 
@@ -176,3 +179,50 @@ def test_the_lane_of_a_thread_is_known_until_it_is_given_back(schema):
     assert lanes.held() is lane
     lane.release()
     assert lanes.held() is None
+
+
+class Interrupt(BaseException):
+    """What Ctrl-C raises, but for its name."""
+
+
+@contextmanager
+def interrupted_at(place):
+    """Raise ahead of a line of `Lane.restart`, by its number among those that run."""
+    lines = []
+
+    def trace(frame, event, _):
+        if frame.f_code is Lane.restart.__code__ and event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) > place:
+                raise Interrupt
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(former)
+
+
+def test_a_restart_that_is_interrupted_anywhere_is_finished_by_the_next_claim(schema):
+    """Its writer holds the lane still, and no number between floor and publication is given out."""
+    finished = False
+    for place in range(20):
+        slab = Slab.private(schema, 7)
+        lanes = Lanes(slab)
+        lane = lanes.claim()
+        lane.reserve(3), lane.publish(3)
+        try:
+            with interrupted_at(place):
+                lane.restart()
+            finished = True
+        except Interrupt:
+            assert lane.is_mine()
+        begin = lanes.claim().reserve(2).numbers.start
+        assert begin in (3, 7)
+        assert (begin == 3) == (len(lanes.window()) == 3)
+        lane.publish(2)
+        assert lanes.accept(torch.tensor([begin, begin + 1])).all()
+        assert lane.published - lane.side == 5
+    assert finished

@@ -23,20 +23,24 @@ def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[No
     Raises:
         RuntimeError: A writer has claimed a lane in the meantime.
     """
-    ring, index = sharing.ring, sharing.index
-    ring.empty()
-    sharing.end()
-    store.clear()
-    sharing.back[:] = 0
+    _drop(sharing, store)
     try:
+        sharing.back[:] = 0
         yield
         _publish(sharing, contents)
     except BaseException:
-        ring.empty()
-        sharing.end()
-        store.clear()
-        index.clear()
+        _drop(sharing, store)
         raise
+
+
+def _drop(sharing: Sharing, store: RowStore) -> None:
+    """Let no row stand, and hold no lane."""
+    try:
+        sharing.ring.empty()
+    finally:
+        sharing.end()
+    store.clear()
+    sharing.index.clear()
 
 
 def _publish(sharing: Sharing, contents: Contents) -> None:

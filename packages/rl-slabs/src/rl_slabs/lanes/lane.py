@@ -209,10 +209,9 @@ class Lane:
         begin = -(-max(words[PUBLISHED], words[FLOOR]) // capacity) * capacity
         words[FLOOR] = begin  # first, so that nobody reads what lies behind it
         fence()
-        words[SIDE] += begin - words[PUBLISHED]
-        words[RESERVED] = max(words[RESERVED], begin)
-        words[PUBLISHED] = begin
-        self._open = 0
+        self._open, words[RESERVED] = 0, max(words[RESERVED], begin)
+        # one line, so that no interrupt leaves one without the other
+        words[SIDE], words[PUBLISHED] = words[SIDE] + begin - words[PUBLISHED], begin
 
     @property
     def lost(self) -> int:

@@ -122,6 +122,8 @@ class Lanes:
         if count is not None:
             count = whole(count, "count")
         held = self.held()
+        if held is not None and held.floor > held.published:
+            held.restart()  # again: it was interrupted
         if held is not None and (count is None or held.published + count <= held.until):
             return held
         with self._alone(timeout_s):
