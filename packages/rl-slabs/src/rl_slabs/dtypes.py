@@ -34,12 +34,12 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The name under which a manifest keeps a dtype."""
+    """The name of a dtype in a manifest."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The dtype that a manifest names."""
+    """The dtype of a name in a manifest."""
     try:
         return _BY_NAME[name]
     except KeyError:

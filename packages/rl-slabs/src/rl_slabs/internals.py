@@ -1,4 +1,4 @@
-"""What other packages of this family take from rl-slabs beside its exports.
+"""Names that the other packages of this family import, in addition to the exports.
 
 Made for siblings, which ask for a range of versions: a name changes with the minor version only.
 """

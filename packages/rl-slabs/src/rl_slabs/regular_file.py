@@ -12,7 +12,7 @@ HEAD_LIMIT = 64 << 20
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
-    """Open a regular file; never wait for the other end of a pipe."""
+    """Open a regular file; never blocks on a pipe."""
     kind = 0 if follow else os.O_NOFOLLOW
     if not follow and os.path.islink(path):
         raise ValueError(f"{os.fspath(path)} is a symbolic link: expected a regular file.")
@@ -30,7 +30,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = Tru
 
 
 def parsed_head(text: bytes, name: str) -> dict[str, Any]:
-    """The JSON object that a head is."""
+    """Parses a header's JSON object."""
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError):

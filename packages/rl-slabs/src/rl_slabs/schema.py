@@ -53,7 +53,7 @@ class Field:
 
     @property
     def key(self) -> Key:
-        """The leaf's key as tensordict spells it: a string, or a tuple where it is nested."""
+        """The leaf's key as tensordict spells it: a string, or a tuple for a nested key."""
         return self.path[0] if len(self.path) == 1 else self.path
 
     @property
@@ -329,7 +329,7 @@ class RowSchema:
 
 
 class Leaves(dict[tuple[str, ...], torch.Tensor]):
-    """Leaves by path, as `leaves_of` collects them, so that nobody has to do it again."""
+    """Leaves by path, as `leaves_of` collects them; a type of its own marks them as collected."""
 
 
 def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
@@ -393,7 +393,9 @@ def _check(fields: list[Field]) -> None:
                 "Replace the -1 by its size, or keep the leaf outside."
             )
         if any(field.path[:depth] in paths for depth in range(1, len(field.path))):
-            raise ValueError(f"{field.path} lies below another leaf's key: rename one of the two.")
+            raise ValueError(
+                f"{field.path} is nested below another leaf's key: rename one of the two."
+            )
 
 
 def _pack(fields: list[Field]) -> tuple[list[Field], int]:

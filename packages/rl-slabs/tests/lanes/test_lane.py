@@ -108,7 +108,7 @@ def test_a_lane_is_refused_to_a_forked_child(forked, schema):
 
 def test_a_released_lane_is_refused(lane):
     lane.release()
-    with pytest.raises(RuntimeError, match="is now held by nobody"):
+    with pytest.raises(RuntimeError, match="is now held by no thread"):
         lane.reserve(1)
 
 
@@ -150,7 +150,7 @@ def test_giving_a_span_back_keeps_what_a_killed_writer_had_reserved(schema):
     lane = lanes.claim()
     lane.reserve(5)
     lane.publish(5)
-    lane.reserve(4)  # and then it ended; the next owner goes on
+    lane.reserve(4)  # and then it ended; the next owner continues
     lane.release()
     after = lanes.claim()
     after.reserve(2)

@@ -12,7 +12,7 @@ OTHER = RowSchema({"number": (torch.int32, ())})
 
 @pytest.fixture(params=["shared", "mapped"])
 def handle(request, tmp_path):
-    """A handle to a slab of two lanes that nobody has made."""
+    """A handle to a slab of two lanes that is not created yet."""
     options = {"path": tmp_path / "a"} if request.param == "mapped" else {}
     return getattr(LazySlab, request.param)(lanes=2, **options)
 

@@ -25,11 +25,11 @@ os.register_at_fork(
 
 @contextmanager
 def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
-    """Alone among all who claim lanes of one slab."""
+    """Excludes all other threads and processes that claim lanes of one slab."""
     # The file is opened anew, so that threads and forked children, who would share a description
     # and with it the lock, exclude each other too. The kernel frees the lock of a process that is
     # killed. Never lockf, which is lost when any descriptor of the file is closed, and never a
-    # multiprocessing lock, which nobody frees.
+    # multiprocessing lock, which stays locked.
     held = False
     try:
         held = _in_process.acquire(timeout=timeout_s)
@@ -42,7 +42,7 @@ def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
         with open(f"/proc/self/fd/{descriptor}", "rb+", buffering=0) as own:
             _wait(own.fileno(), timeout_s)
             yield
-            # by name, since closing frees it only with the last duplicate
+            # explicitly, since closing frees it only with the last duplicate
             fcntl.flock(own, fcntl.LOCK_UN)
     finally:
         if held:

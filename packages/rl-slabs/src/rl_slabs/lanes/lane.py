@@ -6,12 +6,12 @@ A lane is a ring of rows with 64 bytes of words in front, one cache line:
     reserved                    rows that were ever given out to be written; never goes back
     published                   rows that are completely written
     floor                       rows before this one were dropped by `empty`
-    side                        one word for whoever builds on the lane
+    side                        one word for the layer above
     beat                        when its writer last claimed it, reserved or published, in
                                 monotonic nanoseconds; never the same twice
 
     writer   reserved = max(reserved, published + n)  ->  rows  ->  published += n
-    reader   published  ->  gather  ->  reserved;  row q stands iff q >= reserved - capacity
+    reader   published  ->  gather  ->  reserved;  row q is valid iff q >= reserved - capacity
 
 A row that a reader gathered while it was overwritten was reserved before its first byte changed,
 so the reader, who looks at `reserved` last, sees that and drops it. Each word has one writer and is
@@ -93,7 +93,7 @@ class Lane:
 
     @property
     def side(self) -> int:
-        """One word for whoever builds on the lane; only its writer may set it."""
+        """One word for the layer above; only the lane's writer may set it."""
         return self._words[SIDE]
 
     @side.setter
@@ -188,7 +188,7 @@ class Lane:
         self._open = 0
 
     def restart(self) -> None:
-        """Drop every row; the next one lies at the beginning of the lane and has a new number.
+        """Drop every row; the next one is stored at the start of the lane under a new number.
 
         The numbers that are passed over are counted in `side`.
 
@@ -207,7 +207,7 @@ class Lane:
         self._require_mine()
         words, capacity = self._words, self.capacity
         begin = -(-max(words[PUBLISHED], words[FLOOR]) // capacity) * capacity
-        words[FLOOR] = begin  # first, so that nobody reads what lies behind it
+        words[FLOOR] = begin  # first, so that no reader reads past it
         fence()
         self._open, words[RESERVED] = 0, max(words[RESERVED], begin)
         # one line, so that no interrupt leaves one without the other
@@ -256,7 +256,7 @@ class Lane:
         if not self.is_mine():
             raise RuntimeError(
                 f"lane {self.number} was claimed by thread {self._owner.thread} and is now held "
-                f"by {self._words[THREAD] or 'nobody'}, this is thread "
+                f"by {self._words[THREAD] or 'no thread'}, this is thread "
                 f"{threading.get_native_id()}: every thread and every forked process claims its "
                 "own with lanes.claim()."
             )
@@ -269,12 +269,12 @@ class Lane:
 
 
 def next_beat(before: int) -> int:
-    """The time, or a later one where the clock has not moved since: no beat comes twice."""
+    """A heartbeat after `before`: the time, or one more if the clock has not advanced."""
     return max(time.monotonic_ns(), before + 1)
 
 
 def fence() -> None:
-    """Let no load or store of this thread pass from one side of the call to the other."""
+    """Orders all loads and stores before the call before all after it (full memory fence)."""
     # Taking a lock is an atomic read-modify-write, which on x86-64 orders everything before it
     # against everything after. Plain stores need no such thing there, but the non-temporal ones
     # and the string instructions of a large memcpy do. A new lock each time, because one that

@@ -1,4 +1,4 @@
-"""Every lane of a slab: one writer each, any number of readers, nobody waiting for another."""
+"""All lanes of a slab: one writer each, any number of readers, no waiting."""
 
 from __future__ import annotations
 
@@ -133,18 +133,18 @@ class Lanes:
                 return held
             lane = self._take(number, held)
         if lane.floor > lane.published:
-            lane.restart()  # again: whoever did so last was interrupted
+            lane.restart()  # again: the last restart was interrupted
         return lane
 
     def _take(self, number: int, held: Lane | None) -> Lane:
-        """Own a lane, then give back the one that was held; both belong to nobody else meanwhile.
+        """Claim a lane, then release the one held; no other thread can claim either meanwhile.
 
         Who is killed in between leaves two lanes of a writer that ended, which others claim.
         """
         words, owner = self.slab.words, Owner.of_this_thread()
         lane = Lane(self.slab, number, owner)
         try:
-            # the thread last: killed in between, the old owner is still gone or still nobody
+            # the thread last: if killed in between, the lane still counts as free
             words[number, STARTED] = owner.started
             here = words[number, PLACE] == owner.place
             words[number, PLACE] = owner.place
@@ -193,7 +193,7 @@ class Lanes:
         return Window(tuple(lows), tuple(counts))
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Where in the slab the rows of some numbers lie, or lay.
+        """Slots of the rows with the given numbers, also of rows overwritten since.
 
         Args:
             numbers: From a window or a span, int64, any shape.
@@ -340,7 +340,7 @@ class Lanes:
             lanes = list(range(len(words)))
             for lane in lanes if order is None or sorted(order) != lanes else order:
                 latest = words[lane, BEAT] = next_beat(latest)
-            words[:, FLOOR] = floor  # first, so that nobody reads rows before it
+            words[:, FLOOR] = floor  # first, so that no reader reads rows before it
             fence()
             words[:, RESERVED] = words[:, PUBLISHED] = published
 

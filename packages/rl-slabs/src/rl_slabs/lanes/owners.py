@@ -37,14 +37,14 @@ os.register_at_fork(after_in_child=_known.forget)
 
 @dataclass(frozen=True)
 class Owner:
-    """A thread, named so that no later one is mistaken for it."""
+    """Identity of a thread that no later thread can have."""
 
     # A thread rather than a process holds a lane, because each has its number and start time in
     # /proc just as a process has: a thread that ended is seen without its help.
 
-    thread: int  # Its number; 0 for nobody
-    started: int  # When it started, in ticks since boot: numbers are used again, both are not
-    place: int  # Which boot of which machine (high 31 bits) and which pid namespace (low 32)
+    thread: int  # native thread id; 0 if unowned
+    started: int  # start time in ticks since boot: thread ids are reused, the pair is not
+    place: int  # boot id (high 31 bits) and pid namespace (low 32)
 
     @classmethod
     def of_this_thread(cls) -> Owner:
@@ -65,7 +65,7 @@ class Owner:
     def standing(
         self, *, beat_ns: int, stale_after_s: float | None, threads: str = PROCESSES
     ) -> Standing:
-        """Whether the thread still runs, as far as can be known from here."""
+        """Whether the thread still runs: "free", "held", "gone", or "elsewhere" if unknowable."""
         if self.thread == 0:
             return "free"
         here = _place()
@@ -79,7 +79,7 @@ class Owner:
 
 def start_time(thread: int, threads: str) -> int | None:
     """When a thread started, in ticks since boot; None where it does not run any more."""
-    # A killed process that nobody waited for still has its entry, as a zombie: it does not run.
+    # A killed process that was not reaped keeps its entry, as a zombie: it does not run.
     try:
         line = Path(threads, str(thread), "stat").read_text()
     except OSError:

@@ -102,7 +102,7 @@ _START = (0,)
 
 
 def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:
-    """Numbers as numpy sees them: on these few, its operations take a third of torch's time."""
+    """Row numbers as a numpy array: on few numbers numpy takes a third of torch's time."""
     if getattr(numbers, "dtype", None) is not torch.int64:
         raise TypeError(
             f"numbers of rows are an int64 tensor, got {getattr(numbers, 'dtype', type(numbers))}. "
@@ -113,6 +113,6 @@ def as_array(numbers: torch.Tensor) -> NDArray[np.int64]:
 
 
 def as_tensor(array: NDArray[Any] | np.generic, like: torch.Tensor) -> torch.Tensor:
-    """The tensor of an array, or of the scalar that numpy makes where there is no dimension."""
+    """The tensor of an array, or of a numpy scalar (no dimensions)."""
     tensor = torch.from_numpy(np.asarray(array))
     return tensor if like.is_cpu else tensor.to(like.device)

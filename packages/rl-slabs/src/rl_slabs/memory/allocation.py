@@ -12,9 +12,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def require_memory(nbytes: int, wanted: str) -> None:
-    """Nothing where so much memory is free."""
+    """Raise `OSError` (`ENOMEM`) unless this much memory is free."""
     # An allocation beyond what is there succeeds on Linux, and the kernel kills some process when
-    # the pages are touched. So the question is asked before.
+    # the pages are touched. So free memory is checked first.
     free, limit = min(_limits())
     if nbytes > free:
         raise OSError(
@@ -25,7 +25,7 @@ def require_memory(nbytes: int, wanted: str) -> None:
 
 
 def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) -> None:
-    """Give a file its size, every block of it really there, zeroes where nothing was."""
+    """Set a file's size and allocate every block, zero-filled."""
     # A sparse file costs nothing until a page of it is touched, and a full disk then ends the
     # process by SIGBUS.
     system = os.fstatvfs(descriptor)
@@ -54,7 +54,7 @@ def take_space(descriptor: int, nbytes: int, wanted: str, *, promised: int = 0) 
 
 
 def take_piece(descriptor: int, start: int, stop: int, wanted: str, *, on_disk: bool) -> None:
-    """Let bytes `[start, stop)` of what is promised in full really be there."""
+    """Allocate bytes `[start, stop)` of a reserved range."""
     if not on_disk:
         require_memory(stop - start, wanted)
     if descriptor < 0:

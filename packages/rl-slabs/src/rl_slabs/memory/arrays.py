@@ -151,7 +151,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
 
     @classmethod
     def in_file(cls, layout: Layout, file: LazyFile, *, sparse: bool = False) -> Self:
-        """Arrays in a file that whoever comes first fills; the others get the same ones.
+        """Arrays in a file that the first caller fills; later callers get the same ones.
 
         Args:
             layout: Name to dtype and shape.

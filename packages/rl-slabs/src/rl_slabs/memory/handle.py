@@ -10,10 +10,10 @@ from typing import Any
 
 
 class FileHandle:
-    """An open file on its way to another process, picklable for that journey only."""
+    """An open file that is passed to another process; picklable only for that."""
 
     # As an argument of a process that is being spawned (by spawn or forkserver) the descriptor
-    # travels with the process and works even if the sender is gone when it is used. Through a queue
+    # is inherited and works even if the sender is gone when it is used. Through a queue
     # or a pipe the receiver opens the sender's descriptor by way of /proc, so the sender must still
     # hold it then. A forked process needs no handle: it has what its parent has.
 

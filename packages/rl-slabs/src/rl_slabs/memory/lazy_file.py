@@ -1,4 +1,4 @@
-"""A file without content yet, which whoever comes first fills, once for all processes."""
+"""A file that starts empty and is filled once, by the first process that needs it."""
 
 from __future__ import annotations
 

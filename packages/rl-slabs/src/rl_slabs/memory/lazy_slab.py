@@ -1,4 +1,4 @@
-"""A slab whose rows are not known yet: made by whoever writes first."""
+"""A slab whose schema is not known yet: created by the first writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slab's memory says about itself, and where in it everything lies."""
+"""The header of a slab's memory: schema, capacity, lanes and byte offsets."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of t
 class Manifest:
     """The head of a slab's memory: `[head and JSON | lane words | packed rows | own arrays]`."""
 
-    # The head is padded to a page, the rows begin at a cache line. Spare rows lie behind the rows,
-    # and where there are any, one more lies ahead: [... | one row | packed rows | spare rows].
+    # The head is padded to a page, the rows begin at a cache line. Spare rows follow the rows,
+    # and one more then precedes them: [... | one row | packed rows | spare rows].
 
-    schema: RowSchema  # What each row holds
-    capacity: int  # How many rows
-    lanes: int = 1  # Into how many lanes they are divided
-    about: str = ""  # What whoever made the rows says of them, to others who open them
-    spare: int = 0  # Rows behind those of the lanes, whose memory is taken when it is secured
+    schema: RowSchema  # fields of a row
+    capacity: int  # number of rows
+    lanes: int = 1  # lanes that share the rows evenly
+    about: str = ""  # free text of the creator, for processes that open the slab
+    spare: int = 0  # extra rows after those of the lanes, allocated on demand
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema, RowSchema):
@@ -90,7 +90,7 @@ class Manifest:
         return self.taken + self.promised
 
     def to_bytes(self) -> bytes:
-        """The head as it stands at the beginning of the memory, unpadded."""
+        """The header's bytes, unpadded."""
         text = self._json()
         return _HEAD.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(text), len(text)) + text
 

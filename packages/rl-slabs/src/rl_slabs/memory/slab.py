@@ -42,15 +42,15 @@ class Slab:
     tensor into it is gone, so no tensor ever points nowhere. A slab that is merely dropped is
     closed as well.
 
-    Nothing in a slab locks. Several writers, or readers beside a writer, use `Lanes`.
+    A slab takes no locks. Several writers, or readers concurrent with a writer, use `Lanes`.
 
     Attributes:
         kind: "private", "shared" or "mapped".
         schema: What each row holds.
         capacity: How many rows.
         lanes: Into how many lanes they are divided, for `Lanes`.
-        about: What whoever made it says of it; see `LazySlab.make`.
-        spare: How many spare rows lie behind the rows, for whoever builds on the slab.
+        about: Free text of the creator; see `LazySlab.make`.
+        spare: Number of spare rows after the rows, for the layer above.
         path: The file of a mapped slab as it was named, else None.
 
     Example:
@@ -135,7 +135,7 @@ class Slab:
         """A slab for every process that is given it.
 
         The memory is a file that never has a name, so `/dev/shm` and its limit play no part and
-        nothing can be left behind; it counts as memory of the container.
+        no file is left over; it counts as memory of the container.
 
         Args:
             schema: What each row holds.
@@ -251,7 +251,7 @@ class Slab:
 
     @property
     def space(self) -> NDArray[np.int64]:
-        """One address space, live: a row that is nobody's, the packed rows, the spare ones.
+        """One live address space: an unused row, the packed rows, the spare rows.
 
         int64 `[1 + capacity + spare, schema.row_bytes / 8]`. So whoever keeps something beside the
         rows reads either by one gather, and has an address left for what is nowhere.
@@ -400,7 +400,7 @@ class Slab:
             self._close_descriptor()
 
     def fileno(self) -> int:
-        """The descriptor behind a shared or mapped slab, for `flock` and the like.
+        """File descriptor of a shared or mapped slab, for `flock` and the like.
 
         Raises:
             ValueError: The slab is private or closed.
@@ -487,7 +487,7 @@ def _take(descriptor: int, manifest: Manifest) -> None:
 
 
 def _space(manifest: Manifest, memory: NDArray[np.uint8], start: int) -> NDArray[np.int64]:
-    """The row before the first one, which begins at byte `start`, and all behind it."""
+    """Rows from the one before byte `start` to the end."""
     size = manifest.schema.row_bytes
     stop = start + (manifest.capacity + manifest.spare) * size
     return memory[start - size : stop].view(np.int64).reshape(-1, size // 8)

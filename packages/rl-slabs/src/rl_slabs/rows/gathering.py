@@ -21,7 +21,7 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
-    """A copy of some packed rows."""
+    """Copies packed rows."""
     if not isinstance(index, torch.Tensor):
         return words[index].copy()
     places = index.numpy()
@@ -36,7 +36,7 @@ def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> ND
 
 
 def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A copy of packed rows that are there: nobody looks for rows below 0."""
+    """Copies packed rows without checks for negative indices."""
     if places.size * words.shape[1] < PARALLEL_ITEMS:
         return words.take(places, 0)
     found = torch.from_numpy(words).index_select(0, torch.from_numpy(places))
@@ -46,7 +46,7 @@ def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
 
 def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
     """New private memory of zeros, all pages taken, on few large pages where there are any."""
-    # Rows are read at random: with pages of 4 KiB looking up where a page lies takes as long as
+    # Rows are read at random: with pages of 4 KiB the page table walk takes as long as
     # reading the row.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if promised else 0)
     memory = mmap.mmap(-1, nbytes + promised, flags=flags)
@@ -58,7 +58,7 @@ def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
 
 
 def use_large_pages(memory: mmap.mmap, start: int, stop: int) -> None:
-    """Let the kernel lay the pages of some memory on few large ones, where it has any."""
+    """Advises the kernel to back some memory with large pages."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and last > first:

@@ -42,7 +42,7 @@ class Rows:
 
     Attributes:
         schema: What each row holds.
-        packed: The packed leaves, `[rows, schema.row_bytes / 8]`, int64; None where there are none.
+        packed: The packed leaves, `[rows, schema.row_bytes / 8]`, int64; None if no leaf is packed.
         arrays: The large leaves by path, each `[rows, *shape]`.
         touches: How many writes have changed a byte or were about to: one that was refused or
             interrupted before leaves it as it was.
@@ -432,7 +432,7 @@ def _cells(column: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 
 
 def positive(count: SupportsIndex, name: str) -> int:
-    """A count as an int, be it one of numpy's."""
+    """A positive count as an int, also from numpy integers."""
     found = whole(count, name)
     if found < 1:
         raise ValueError(f"{name} must be at least 1, got {count}.")
@@ -440,5 +440,5 @@ def positive(count: SupportsIndex, name: str) -> int:
 
 
 def aligned(end: int) -> int:
-    """The next place at which an own array may begin."""
+    """The next aligned offset for an own array."""
     return -(-end // ALIGNMENT) * ALIGNMENT

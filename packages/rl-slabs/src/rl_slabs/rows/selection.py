@@ -15,7 +15,7 @@ Selection = tuple[int | slice | torch.Tensor, torch.Size]
 
 
 def select(rows: RowIndex, count: int) -> Selection:
-    """What `rows` means among `count` rows. The numbers in a tensor are not looked at."""
+    """Normalises an index into `count` rows. Values in a tensor are not checked."""
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "iub":
             raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.astype(int).")
@@ -39,7 +39,7 @@ def select(rows: RowIndex, count: int) -> Selection:
 
 
 def require_inside(index: torch.Tensor, count: int) -> None:
-    """Nothing where every row lies in `[0, count)`."""
+    """Raise `ValueError` unless every row is in `[0, count)`."""
     if index.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(index))
