@@ -28,8 +28,8 @@ from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_slabs import Rows
-from rl_slabs.rows.gathering import zeroed
-from rl_slabs.rows.writing import as_cells
+from rl_slabs.rows.gather import zeroed
+from rl_slabs.rows.match import as_cells
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)

@@ -10,12 +10,12 @@ from rl_slabs.lanes.window import as_array, as_tensor
 from rl_slabs.memory.allocation import take_piece
 from rl_slabs.memory.handle import FileHandle
 from rl_slabs.regular_file import open_regular
-from rl_slabs.rows.gathering import MAP_NORESERVE, PARALLEL_ITEMS, take_known_rows, use_large_pages
+from rl_slabs.rows.gather import MAP_NORESERVE, PARALLEL_ITEMS, take_known_rows, use_large_pages
+from rl_slabs.rows.match import as_cells, bits_of, fitting, fitting_leaves
 from rl_slabs.rows.rows import positive
 from rl_slabs.rows.selection import RowIndex, require_inside, select
 from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
-from rl_slabs.rows.unpacking import unpacking
-from rl_slabs.rows.writing import as_cells, bits_of, fitting, fitting_leaves
+from rl_slabs.rows.unpack import unpacking
 from rl_slabs.schema import PACKED_LEAF_BYTES, Field, Key, Leaves, leaves_of
 
 __all__ = [

@@ -19,7 +19,7 @@ from rl_slabs.memory.allocation import require_memory, take_piece, take_space
 from rl_slabs.memory.handle import FileHandle
 from rl_slabs.memory.manifest import WORDS_PER_LANE, Manifest
 from rl_slabs.regular_file import open_regular, path_name
-from rl_slabs.rows.gathering import zeroed
+from rl_slabs.rows.gather import zeroed
 from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.rows.selection import RowIndex
 from rl_slabs.schema import Key, RowSchema

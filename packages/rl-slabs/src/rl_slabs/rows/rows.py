@@ -13,11 +13,11 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.arguments import as_device, key_list, whole
 from rl_slabs.dtypes import carrier
-from rl_slabs.rows.gathering import take_known_rows, take_rows, zeroed
+from rl_slabs.rows.gather import take_known_rows, take_rows, zeroed
+from rl_slabs.rows.match import as_cells, bits_of, fitting_leaves
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.rows.unpacking import unpacking
-from rl_slabs.rows.writing import as_cells, bits_of, fitting_leaves
+from rl_slabs.rows.unpack import unpacking
 from rl_slabs.schema import Field, Key, Leaves, RowSchema
 
 ALIGNMENT = 64

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_slabs.rows.gathering import PARALLEL_ITEMS, take_known_rows, take_rows, zeroed
+from rl_slabs.rows.gather import PARALLEL_ITEMS, take_known_rows, take_rows, zeroed
 
 WORDS = np.arange(70).reshape(10, 7)
 

@@ -5,7 +5,7 @@ import torch
 
 from rl_slabs import RowSchema
 from rl_slabs.dtypes import _CARRIERS, carrier
-from rl_slabs.rows.unpacking import unpacking, unpacking_source
+from rl_slabs.rows.unpack import unpacking, unpacking_source
 from rl_slabs.schema import Field
 
 DTYPES = sorted(set(_CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one

@@ -4,7 +4,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_slabs import RowSchema
-from rl_slabs.rows.writing import as_cells, bits_of, fitting_leaves
+from rl_slabs.rows.match import as_cells, bits_of, fitting_leaves
 
 SCHEMA = RowSchema({"a": (torch.float32, (3,)), ("next", "b"): (torch.bool, (1,))})
 
