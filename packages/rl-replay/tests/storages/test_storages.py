@@ -24,7 +24,7 @@ from rl_replay import (
 from rl_replay.storages.single_row import OneRow, _copy_each, _copy_one_by_one
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import _CARRIERS
-from rl_slabs.rows.tensordict_leaves import PlainLeaves
+from rl_slabs.rows.tensordict_leaves import TensordictReader
 from rl_transforms import NextStateReconstructor
 
 LAZY = [
@@ -122,7 +122,7 @@ def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
     row = TensorDict({"a": torch.ones(3)})
     schema = RowSchema({"a": (torch.float32, (3,))})
     with torch.inference_mode(first):
-        one_row = OneRow(Rows.zeros(schema, 2), PlainLeaves(schema))
+        one_row = OneRow(Rows.zeros(schema, 2), TensordictReader(schema))
     with torch.inference_mode(not first):
         found = one_row.take(row)
     assert found is not None

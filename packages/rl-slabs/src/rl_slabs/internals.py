@@ -11,11 +11,11 @@ from rl_slabs.memory.allocation import take_piece
 from rl_slabs.memory.handle import FileHandle
 from rl_slabs.regular_file import open_regular
 from rl_slabs.rows.gather import MAP_NORESERVE, PARALLEL_ITEMS, take_known_rows, use_large_pages
-from rl_slabs.rows.match import as_cells, bits_of, fitting, fitting_leaves
+from rl_slabs.rows.match import as_cells, bits_of, match_fields, match_leaves
 from rl_slabs.rows.rows import positive
 from rl_slabs.rows.selection import RowIndex, require_inside, select
-from rl_slabs.rows.tensordict_leaves import Known, PlainLeaves
-from rl_slabs.rows.unpack import unpacking
+from rl_slabs.rows.tensordict_leaves import TensordictReader, ValidatedLeaves
+from rl_slabs.rows.unpack import build_unpack
 from rl_slabs.schema import PACKED_LEAF_BYTES, Field, Key, Leaves, leaves_of
 
 __all__ = [
@@ -31,21 +31,22 @@ __all__ = [
     "Field",
     "FileHandle",
     "Key",
-    "Known",
     "Leaves",
-    "PlainLeaves",
     "RowIndex",
+    "TensordictReader",
+    "ValidatedLeaves",
     "as_array",
     "as_cells",
     "as_tensor",
     "bits_of",
+    "build_unpack",
     "carrier",
     "claim_lock",
     "dtype_named",
     "fence",
-    "fitting",
-    "fitting_leaves",
     "leaves_of",
+    "match_fields",
+    "match_leaves",
     "name_of",
     "open_regular",
     "positive",
@@ -53,6 +54,5 @@ __all__ = [
     "select",
     "take_known_rows",
     "take_piece",
-    "unpacking",
     "use_large_pages",
 ]

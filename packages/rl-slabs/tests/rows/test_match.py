@@ -4,7 +4,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_slabs import RowSchema
-from rl_slabs.rows.match import as_cells, bits_of, fitting_leaves
+from rl_slabs.rows.match import as_cells, bits_of, match_fields
 
 SCHEMA = RowSchema({"a": (torch.float32, (3,)), ("next", "b"): (torch.bool, (1,))})
 
@@ -15,7 +15,7 @@ def source(**changed):
 
 
 def fit(tensordict, exact=True):
-    return fitting_leaves(tensordict, SCHEMA.fields, torch.Size([5]), exact=exact)
+    return match_fields(tensordict, SCHEMA.fields, torch.Size([5]), exact=exact)
 
 
 def test_leaves_come_in_the_order_of_the_fields():
@@ -46,7 +46,7 @@ def test_a_wrong_shape_says_both(shape):
 
 def test_a_wrong_number_of_rows_is_refused():
     with pytest.raises(ValueError, match=r"expected shape \[4, 3\]"):
-        fitting_leaves(source(), SCHEMA.fields, torch.Size([4]), exact=True)
+        match_fields(source(), SCHEMA.fields, torch.Size([4]), exact=True)
 
 
 def test_a_dict_less_thing_is_refused():

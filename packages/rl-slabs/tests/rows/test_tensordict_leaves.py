@@ -3,7 +3,7 @@ import torch
 from tensordict import LazyStackedTensorDict, MemoryMappedTensor, TensorDict, tensorclass
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.rows.tensordict_leaves import PlainLeaves
+from rl_slabs.rows.tensordict_leaves import TensordictReader
 
 SCHEMA = RowSchema(
     {
@@ -12,7 +12,7 @@ SCHEMA = RowSchema(
         ("next", "c"): (torch.int64, ()),
     }
 )
-PLAIN = PlainLeaves(SCHEMA)
+PLAIN = TensordictReader(SCHEMA)
 
 
 def batch(count=5, **changed):
@@ -77,7 +77,7 @@ def test_other_types_and_numbers_of_dimensions_are_left_to_the_long_way(tmp_path
 
 def test_dtypes_that_numpy_lacks_are_left_to_the_long_way():
     schema = RowSchema({"a": (torch.bfloat16, (2,))})
-    plain = PlainLeaves(schema)
+    plain = TensordictReader(schema)
     assert plain.of(TensorDict({"a": torch.ones(5, 2, dtype=torch.bfloat16)}, [5]), 1) is None
     # the same bits under another name are no such leaf either
     assert plain.of(TensorDict({"a": torch.ones(5, 2, dtype=torch.int16)}, [5]), 1) is None

@@ -5,7 +5,7 @@ import torch
 
 from rl_slabs import RowSchema
 from rl_slabs.dtypes import _CARRIERS, carrier
-from rl_slabs.rows.unpack import unpacking, unpacking_source
+from rl_slabs.rows.unpack import build_unpack, unpack_source
 from rl_slabs.schema import Field
 
 DTYPES = sorted(set(_CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
@@ -32,7 +32,7 @@ def frames(*batch):
 
 def test_every_leaf_equals_its_bytes_in_the_row():
     rows = packed(4)
-    found = unpacking(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
+    found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
     for field in SCHEMA.packed:
         start, stop = field.offset, field.offset + field.nbytes
         piece = rows.view(torch.uint8)[:, start:stop].contiguous()
@@ -41,7 +41,7 @@ def test_every_leaf_equals_its_bytes_in_the_row():
 
 
 def test_any_batch_shape_is_kept_at_every_level():
-    unpack = unpacking(SCHEMA.fields, SCHEMA.row_bytes)
+    unpack = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)
     for batch in ((), (4,), (2, 3)):
         found = unpack(packed(*batch), frames(*batch), torch.Size(batch))
         assert found.batch_size == found["next", "deep"].batch_size == batch
@@ -51,7 +51,7 @@ def test_any_batch_shape_is_kept_at_every_level():
 
 def test_the_leaves_are_views_with_their_own_version_counters():
     rows = packed(4)
-    found = unpacking(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
+    found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
     leaves = [found[field.key] for field in SCHEMA.packed]
     before = [leaf._version for leaf in leaves]
     for leaf in leaves:
@@ -61,7 +61,7 @@ def test_the_leaves_are_views_with_their_own_version_counters():
 
 
 def test_a_write_to_one_leaf_does_not_break_the_backward_of_another():
-    found = unpacking(SCHEMA.fields, SCHEMA.row_bytes)(packed(4), frames(4), torch.Size([4]))
+    found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)(packed(4), frames(4), torch.Size([4]))
     layer = torch.nn.Linear(3, 1)
     loss = layer(found["observation"]).square().sum()
     found["matrix"].mul_(2)
@@ -72,7 +72,7 @@ def test_a_write_to_one_leaf_does_not_break_the_backward_of_another():
 
 def test_contiguous_leaves_have_memory_of_their_own():
     rows = packed(1)
-    unpack = unpacking(SCHEMA.fields, SCHEMA.row_bytes, contiguous=True)
+    unpack = build_unpack(SCHEMA.fields, SCHEMA.row_bytes, contiguous=True)
     found = unpack(rows, frames(1), torch.Size([1]))
     found.zero_()
     assert rows.equal(packed(1))
@@ -81,29 +81,29 @@ def test_contiguous_leaves_have_memory_of_their_own():
 
 def test_some_leaves_alone_can_be_handed_out():
     fields = SCHEMA.select(["next"])
-    found = unpacking(fields, SCHEMA.row_bytes)(packed(4), [], torch.Size([4]))
+    found = build_unpack(fields, SCHEMA.row_bytes)(packed(4), [], torch.Size([4]))
     assert set(found.keys(True, True)) == {("next", "count"), ("next", "deep", "done")}
-    only = unpacking(SCHEMA.large, SCHEMA.row_bytes)(None, frames(4), torch.Size([4]))
+    only = build_unpack(SCHEMA.large, SCHEMA.row_bytes)(None, frames(4), torch.Size([4]))
     assert list(only.keys()) == ["frame"]
 
 
 def test_keys_that_are_no_identifiers_are_kept():
     key = ("it's", 'a "key"\n')
     schema = RowSchema({key: (torch.float32, (1,)), "def": (torch.bool, (1,))})
-    unpack = unpacking(schema.fields, schema.row_bytes)
+    unpack = build_unpack(schema.fields, schema.row_bytes)
     found = unpack(torch.zeros(4, 1, dtype=torch.int64), [], torch.Size([4]))
     assert set(found.keys(True, True)) == {key, "def"}
 
 
 def test_leaves_without_elements_are_handed_out():
     schema = RowSchema({"empty": (torch.float32, (0, 3)), "a": (torch.bool, (1,))})
-    unpack = unpacking(schema.fields, schema.row_bytes)
+    unpack = build_unpack(schema.fields, schema.row_bytes)
     found = unpack(torch.zeros(4, 1, dtype=torch.int64), [], torch.Size([4]))
     assert found["empty"].shape == (4, 0, 3)
 
 
 def test_the_source_names_one_split_per_dtype():
-    source = unpacking_source(SCHEMA.fields, SCHEMA.row_bytes)
+    source = unpack_source(SCHEMA.fields, SCHEMA.row_bytes)
     assert source.count("unsafe_split_with_sizes") == 2  # float32 and bool
 
 
@@ -117,8 +117,8 @@ def test_views_by_numpy_are_those_by_torch(batch, contiguous):
         if field.dtype is torch.bool:
             bits[..., field.offset : field.offset + field.nbytes] &= 1
     rows, size = bits.view(torch.int64), torch.Size(batch)
-    slow = unpacking(schema.fields, schema.row_bytes)(rows, [], size)
-    unpack = unpacking(schema.fields, schema.row_bytes, copied=True, contiguous=contiguous)
+    slow = build_unpack(schema.fields, schema.row_bytes)(rows, [], size)
+    unpack = build_unpack(schema.fields, schema.row_bytes, copied=True, contiguous=contiguous)
     quick = unpack(rows.numpy(), [], size)
     assert quick.batch_size == slow.batch_size
     for key in schema:
@@ -131,7 +131,7 @@ def test_views_by_numpy_are_those_by_torch(batch, contiguous):
 
 def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_saved():
     rows = packed(4).numpy().copy()
-    found = unpacking(SCHEMA.fields, SCHEMA.row_bytes, copied=True)(
+    found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes, copied=True)(
         rows, frames(4), torch.Size([4])
     )
     before = [found[field.key]._version for field in SCHEMA.packed]
@@ -151,8 +151,8 @@ def test_a_leaf_beyond_the_row_lies_in_the_next_rows():
     here = SCHEMA["observation"]
     there = Field(("next", "observation"), here.dtype, here.shape, here.offset + width)
     rows, nexts = packed(4).numpy(), packed(4).numpy() + 3
-    unpack = unpacking([here, there], width, copied=True)
+    unpack = build_unpack([here, there], width, copied=True)
     found = unpack(rows, [], torch.Size([4]), nexts)
-    alone = unpacking([here], width, copied=True)
+    alone = build_unpack([here], width, copied=True)
     assert found["observation"].equal(alone(rows, [], torch.Size([4]))["observation"])
     assert found["next", "observation"].equal(alone(nexts, [], torch.Size([4]))["observation"])

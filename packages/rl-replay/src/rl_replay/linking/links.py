@@ -30,7 +30,7 @@ from rl_replay.linking.observations import (
     rows_of,
 )
 from rl_slabs import Span
-from rl_slabs.internals import Known, Leaves, bits_of, carrier, leaves_of
+from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier, leaves_of
 from rl_tensordict import NestedKey
 
 Path = tuple[str, ...]
@@ -100,7 +100,7 @@ class Links:
 
     def find(
         self,
-        cells: TensorDictBase | Leaves | Known,
+        cells: TensorDictBase | Leaves | ValidatedLeaves,
         extent: Extent,
         numbers: range,
     ) -> Found:
@@ -123,7 +123,7 @@ class Links:
             >>> links.back.tolist()
             [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
         """
-        leaves = cells if isinstance(cells, Known) else leaves_of(cells)
+        leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
         marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
         back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
@@ -386,7 +386,7 @@ class Links:
         return number if number is not None and number >= end - self.capacity else None
 
     def _by_bits(
-        self, leaves: Leaves | Known, marks: Marks, back: NDArray[np.int32], stride: int
+        self, leaves: Leaves | ValidatedLeaves, marks: Marks, back: NDArray[np.int32], stride: int
     ) -> Found:
         """Complete `back` for first rows that go on where the last call ended, bit for bit."""
         pairs, paths = self.keys.observations, self.keys.observed
@@ -459,9 +459,11 @@ def _any(flag: NDArray[Any]) -> bool:
     return bool(flag.item() if flag.size == 1 else flag.any())
 
 
-def _columns(leaves: Leaves | Known, keys: MarkerKeys) -> Mapping[NestedKey, NDArray[Any] | None]:
+def _columns(
+    leaves: Leaves | ValidatedLeaves, keys: MarkerKeys
+) -> Mapping[NestedKey, NDArray[Any] | None]:
     """The columns that mark as numpy sees their bits; None for one that is not there."""
-    if isinstance(leaves, Known):
+    if isinstance(leaves, ValidatedLeaves):
         return leaves
     columns: dict[NestedKey, NDArray[Any] | None] = {}
     for key, path in keys.paths:
@@ -470,8 +472,8 @@ def _columns(leaves: Leaves | Known, keys: MarkerKeys) -> Mapping[NestedKey, NDA
     return columns
 
 
-def _lacks(leaves: Leaves | Known, pairs: Iterable[tuple[Path, Path]]) -> bool:
+def _lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Path, Path]]) -> bool:
     """Whether one of the observations or of the next ones is not there."""
-    if isinstance(leaves, Known):
+    if isinstance(leaves, ValidatedLeaves):
         return False
     return any(one not in leaves or two not in leaves for one, two in pairs)

@@ -15,7 +15,7 @@ from rl_layout import compare_neighbours, keys
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import Marks
-from rl_slabs.internals import Known, Leaves, bits_of, carrier
+from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
 
 Path = tuple[str, ...]
@@ -159,7 +159,7 @@ def last_rows(lasts: Sequence[Last] | Side) -> Sequence[Last]:
     return [lasts.last()] if isinstance(lasts, Side) else lasts
 
 
-def observed(leaves: Leaves | Known, known: MarkerKeys, which: int) -> list[NDArray[Any]]:
+def observed(leaves: Leaves | ValidatedLeaves, known: MarkerKeys, which: int) -> list[NDArray[Any]]:
     """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
     pairs = zip(known.observations, known.observed, strict=True)
     return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
@@ -168,7 +168,7 @@ def observed(leaves: Leaves | Known, known: MarkerKeys, which: int) -> list[NDAr
 def go_on(
     former: Sequence[Last] | Side,
     known: MarkerKeys,
-    leaves: Leaves | Known,
+    leaves: Leaves | ValidatedLeaves,
     marks: Marks,
     back: NDArray[np.int32],
     stride: int,
@@ -200,9 +200,11 @@ def words(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.view(f"u{size}").reshape(len(rows), -1)
 
 
-def rows_of(leaves: Leaves | Known, key: NestedKey, path: Path, rows: slice) -> NDArray[Any]:
+def rows_of(
+    leaves: Leaves | ValidatedLeaves, key: NestedKey, path: Path, rows: slice
+) -> NDArray[Any]:
     """Some rows of a leaf as numpy sees their bits."""
-    if isinstance(leaves, Known):
+    if isinstance(leaves, ValidatedLeaves):
         return leaves[key][rows]
     leaf = leaves[path]
     if leaf.is_cpu:
@@ -211,7 +213,7 @@ def rows_of(leaves: Leaves | Known, key: NestedKey, path: Path, rows: slice) -> 
 
 
 def contradictions(
-    leaves: Leaves | Known, known: MarkerKeys, extent: Extent, joined: NDArray[np.bool_]
+    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, extent: Extent, joined: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_] | None, Contradictions]:
     """Which neighbours that no marker cuts are contradicted by their observations.
 
@@ -227,7 +229,7 @@ def contradictions(
     pairs = [
         (both, paths)
         for both, paths in zip(known.observations, known.observed, strict=True)
-        if isinstance(leaves, Known) or (paths[0] in leaves and paths[1] in leaves)
+        if isinstance(leaves, ValidatedLeaves) or (paths[0] in leaves and paths[1] in leaves)
     ]
     compared = int(np.count_nonzero(joined))
     if not pairs or not compared:
@@ -254,14 +256,16 @@ def contradictions(
     return (wrong if count else None), counts
 
 
-def _on_host(leaves: Leaves | Known, pairs: Iterable[tuple[Any, tuple[Path, Path]]]) -> bool:
-    if isinstance(leaves, Known):
+def _on_host(
+    leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Any, tuple[Path, Path]]]
+) -> bool:
+    if isinstance(leaves, ValidatedLeaves):
         return True
     return all(leaves[path].is_cpu for _, paths in pairs for path in paths)
 
 
 def _differs(
-    leaves: Leaves | Known,
+    leaves: Leaves | ValidatedLeaves,
     both: tuple[NestedKey, NestedKey],
     paths: tuple[Path, Path],
     stride: int,
@@ -275,10 +279,10 @@ def _differs(
 
 
 def _laid_out(
-    leaves: Leaves | Known, known: MarkerKeys, paths: set[Path], extent: Extent
+    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, paths: set[Path], extent: Extent
 ) -> tuple[Any, int]:
     """Some leaves with time as a dimension of its own, and which one that is."""
-    if isinstance(leaves, Known):
+    if isinstance(leaves, ValidatedLeaves):
         named = {path: key for key, path in known.paths}
         for both, found in zip(known.observations, known.observed, strict=True):
             named |= dict(zip(found, both, strict=True))

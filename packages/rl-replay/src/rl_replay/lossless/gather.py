@@ -14,7 +14,7 @@ from rl_layout.keys import NEXT_MISSING
 from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key, Path
 from rl_replay.lossless.overflow import SideTable
 from rl_slabs import Field, Rows
-from rl_slabs.internals import PARALLEL_ITEMS, as_cells, carrier, take_known_rows, unpacking
+from rl_slabs.internals import PARALLEL_ITEMS, as_cells, build_unpack, carrier, take_known_rows
 
 Array = NDArray[Any]
 
@@ -128,7 +128,7 @@ class Plan:
         found = [*packed, *large]
         # by whether numpy copied the packed rows, and whether each leaf has memory of its own
         self.unpack = {
-            (copied, contiguous): unpacking(
+            (copied, contiguous): build_unpack(
                 found, width if copied else total, contiguous=contiguous, copied=copied
             )
             for copied in (False, True)

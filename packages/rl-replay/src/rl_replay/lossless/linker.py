@@ -19,13 +19,13 @@ from rl_slabs import Rows
 from rl_slabs.internals import (
     LANE_MASK,
     LANE_SHIFT,
-    Known,
     Leaves,
+    ValidatedLeaves,
     bits_of,
     carrier,
-    fitting,
-    fitting_leaves,
     leaves_of,
+    match_fields,
+    match_leaves,
 )
 
 Places = NDArray[np.int64]
@@ -93,7 +93,7 @@ class CompactWriter:
         rows: slice | torch.Tensor,
         positions: Places,
         numbers: range,
-        cells: TensorDictBase | Leaves | Known,
+        cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
     ) -> None:
         """See `CompactRows.write`; `positions` says the same as `rows`."""
@@ -165,7 +165,7 @@ class CompactWriter:
         leaves = leaves_of(cells)
         mark = None if self._layout.has_mark else leaves.pop(NEXT_MISSING, None)
         fields = self._layout.schema.select(list(leaves))
-        fitting_leaves(cells, fields, index.shape, exact=False)
+        match_fields(cells, fields, index.shape, exact=False)
         positions = index.cpu().numpy()
         roots = any(pair.root in leaves for pair in self._layout.pairs)
         nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
@@ -214,14 +214,14 @@ class CompactWriter:
         return away.astype(np.int32)
 
     def _leaves(
-        self, cells: TensorDictBase | Leaves | Known, count: int
+        self, cells: TensorDictBase | Leaves | ValidatedLeaves, count: int
     ) -> tuple[dict[Path, Any], bool]:
         """The leaves of a batch, on the CPU as arrays; and whether next observations are there."""
-        if isinstance(cells, Known):
+        if isinstance(cells, ValidatedLeaves):
             return {field.path: cells[field.key] for field in self._layout.given.fields}, True
         leaves: dict[Path, Any] = dict(leaves_of(cells))
         fields, observes = self._layout.coming(leaves)
-        fitting(leaves, fields, torch.Size([count]), exact=True)
+        match_leaves(leaves, fields, torch.Size([count]), exact=True)
         if self._on_cpu:
             leaves = {path: _bits(leaf) for path, leaf in leaves.items()}
         return leaves, observes

@@ -16,7 +16,15 @@ from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key
 from rl_replay.lossless.linker import CompactWriter
 from rl_replay.lossless.overflow import SideTable
 from rl_slabs import Rows, RowSchema, Slab
-from rl_slabs.internals import LANE_SHIFT, Known, Leaves, RowIndex, positive, require_inside, select
+from rl_slabs.internals import (
+    LANE_SHIFT,
+    Leaves,
+    RowIndex,
+    ValidatedLeaves,
+    positive,
+    require_inside,
+    select,
+)
 
 STEADY = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""
@@ -141,7 +149,7 @@ class CompactRows:
         self,
         rows: RowIndex,
         numbers: range,
-        cells: TensorDictBase | Leaves | Known,
+        cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: NDArray[np.integer[Any]],
     ) -> None:
         """Copy a batch into the rows of a span. All is checked before anything is written.
@@ -149,7 +157,8 @@ class CompactRows:
         Args:
             rows: Where the span lies, `[n]` or a slice; what was there is dropped.
             numbers: The row numbers of the span.
-            cells: Leaves `[n, *shape]`; the next observations may be missing, not from `Known`.
+            cells: Leaves `[n, *shape]`; the next observations may be missing, not from
+                `ValidatedLeaves`.
             back: For each row how many rows before it lies the one that it continues, 0 where it
                 continues none, `[n]`.
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.internals import Key, Known, Leaves, RowIndex, leaves_of
+from rl_slabs.internals import Key, Leaves, RowIndex, ValidatedLeaves, leaves_of
 
-Cells: TypeAlias = TensorDictBase | Leaves | Known
+Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 
 
 class RowStore(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rl_slabs import Rows
-from rl_slabs.internals import Known, PlainLeaves
+from rl_slabs.internals import TensordictReader, ValidatedLeaves
 
 
 class OneRow:
@@ -25,7 +25,7 @@ class OneRow:
         >>> from tensordict import TensorDict
         >>> from rl_slabs import RowSchema
         >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
-        >>> one_row = OneRow(rows, PlainLeaves(rows.schema))
+        >>> one_row = OneRow(rows, TensordictReader(rows.schema))
         >>> one_row.take(TensorDict({"reward": torch.ones(1)}))
         {'reward': array([1.], dtype=float32)}
         >>> one_row.write(2)
@@ -33,7 +33,7 @@ class OneRow:
         tensor([1.])
     """
 
-    def __init__(self, rows: Rows, plain: PlainLeaves) -> None:
+    def __init__(self, rows: Rows, plain: TensordictReader) -> None:
         self._plain = plain
         fields = rows.schema.fields
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
@@ -41,7 +41,7 @@ class OneRow:
             live = apart.view()
             self._views = [live.get(field.key)[0] for field in fields if field.offset is not None]
         columns = apart.columns()
-        self._row = Known({f.key: columns[f.key].reshape(f.shape) for f in fields})
+        self._row = ValidatedLeaves({f.key: columns[f.key].reshape(f.shape) for f in fields})
         self._packed = [number for number, f in enumerate(fields) if f.offset is not None]
         self._large = [
             (number, f.key, rows.columns()[f.key])
@@ -51,7 +51,7 @@ class OneRow:
         self._words = None if rows.packed is None else rows.packed.numpy()
         self._word = None if apart.packed is None else apart.packed.numpy()[0]
 
-    def take(self, data: Any) -> Known | None:
+    def take(self, data: Any) -> ValidatedLeaves | None:
         """Take a row apart.
 
         Args:
@@ -59,7 +59,7 @@ class OneRow:
 
         Returns:
             Its leaves, until the next row is taken. None where they are not plainly those of the
-            rows; see `PlainLeaves.tensors`.
+            rows; see `TensordictReader.tensors`.
         """
         leaves = self._plain.tensors(data, 0)
         if leaves is None:

@@ -30,11 +30,11 @@ from rl_slabs.internals import (
     LANE_MASK,
     LANE_SHIFT,
     PACKED_LEAF_BYTES,
-    Known,
     Leaves,
-    PlainLeaves,
-    fitting,
+    TensordictReader,
+    ValidatedLeaves,
     leaves_of,
+    match_leaves,
 )
 from rl_tensordict import NestedKey, build, nest
 
@@ -103,7 +103,7 @@ class TensorStorage(MarkedStorage):
         self.comparisons = Comparisons()
         self._asked = int(max_size)
         self._packed_bytes = PACKED_LEAF_BYTES
-        self._plain: PlainLeaves | None = None
+        self._plain: TensordictReader | None = None
         self._one_row: OneRow | None = None
         self._watched = False
         self._unindexed = 0  # rows since some were taken into the index
@@ -159,7 +159,7 @@ class TensorStorage(MarkedStorage):
         known = None if self._open or self._plain is None else self._plain.of(data, 0)
         if known is not None:
             self.require_own()
-            one = Known((key, array[None]) for key, array in known.items())
+            one = ValidatedLeaves((key, array[None]) for key, array in known.items())
             return self._write_leaves(one, Extent(1, 1, 1))
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
@@ -385,7 +385,7 @@ class TensorStorage(MarkedStorage):
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
         misses = isinstance(store, CompactRows) and store.layout.may_miss
         if plain and not misses and not structure.element:
-            self._plain = PlainLeaves(_schema_of(store))
+            self._plain = TensordictReader(_schema_of(store))
             if isinstance(store, PlainRows):
                 self._one_row = OneRow(store.rows, self._plain)
         self.store, self._open = store, False
@@ -399,7 +399,7 @@ class TensorStorage(MarkedStorage):
         return self._write_leaves(leaves, batch.extent, marks)
 
     def _write_leaves(
-        self, leaves: Leaves | Known, extent: Extent, marks: MarkerKeys | None = None
+        self, leaves: Leaves | ValidatedLeaves, extent: Extent, marks: MarkerKeys | None = None
     ) -> Span:
         store, _ = self._made()
         count = extent.count
@@ -438,7 +438,7 @@ class TensorStorage(MarkedStorage):
             if isinstance(store, CompactRows):
                 warn_of_few_links(store, len(self.ring.window()))
 
-    def _write_one(self, one_row: OneRow, row: Known) -> Span:
+    def _write_one(self, one_row: OneRow, row: ValidatedLeaves) -> Span:
         self.require_own()
         links = self._begin_write(1)
         span, touched = None, False
@@ -499,7 +499,7 @@ class TensorStorage(MarkedStorage):
     def _find(
         self,
         links: Links,
-        leaves: Leaves | Known,
+        leaves: Leaves | ValidatedLeaves,
         extent: Extent,
         span: Span,
         marks: MarkerKeys | None,
@@ -510,11 +510,11 @@ class TensorStorage(MarkedStorage):
         try:
             return links.find(leaves, extent, span.numbers)
         except Exception:
-            if isinstance(leaves, Known):
+            if isinstance(leaves, ValidatedLeaves):
                 raise
             # a marker does not fit: say which, in the words of the schema
             fields = self._made()[0].schema.fields
-            fitting(leaves, fields, torch.Size([extent.count]), exact=True)
+            match_leaves(leaves, fields, torch.Size([extent.count]), exact=True)
             raise
         finally:
             links.keys = usual

@@ -321,7 +321,11 @@ def _positions(writer: LaneTables, numbers: Ints) -> Ints:
 
 def _read_piece_of(writer: LaneTables, first: int, count: int) -> Ints:
     start = (first - writer.first_number) % writer.capacity
-    fitting, base, array = min(count, writer.capacity - start), writer.base, writer.tables.piece_of
+    fitting, base, array = (
+        min(count, writer.capacity - start),
+        writer.base,
+        writer.tables.piece_of,
+    )
     found = array[base + start : base + start + fitting]
     if fitting < count:
         found = np.concatenate((found, array[base : base + count - fitting]))

@@ -129,7 +129,7 @@ class Lane:
         # Never back: rows that a killed writer half overwrote are older than this span and would
         # look whole again.
         words[RESERVED] = max(words[RESERVED], first + count)
-        words[BEAT] = next_beat(words[BEAT])
+        words[BEAT] = next_heartbeat(words[BEAT])
         self._open = count
         fence()  # the reservation is seen before any byte of the rows changes
         base = self.number << LANE_SHIFT
@@ -161,7 +161,7 @@ class Lane:
         self._open -= count
         fence()  # the rows are seen before they are published
         self._words[PUBLISHED] += count
-        self._words[BEAT] = next_beat(self._words[BEAT])
+        self._words[BEAT] = next_heartbeat(self._words[BEAT])
 
     def cancel(self) -> None:
         """Give the span back untouched: no byte of its rows was written, so they can be read again.
@@ -236,12 +236,13 @@ class Lane:
         self._words[THREAD] = 0
         self._open = 0
 
-    def is_mine(self) -> bool:
+    def owned_by_this_thread(self) -> bool:
         """Whether the calling thread holds the lane; a forked child's first thread does not.
 
         Example:
             >>> from rl_slabs import Lanes, RowSchema
-            >>> Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).claim().is_mine()
+            >>> lanes = Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5))
+            >>> lanes.claim().owned_by_this_thread()
             True
         """
         mine, words = self._owner, self._words
@@ -253,7 +254,7 @@ class Lane:
     def _require_mine(self) -> None:
         if self._slab.closed:
             raise ValueError("this slab is closed: open it again, or keep it open while in use.")
-        if not self.is_mine():
+        if not self.owned_by_this_thread():
             raise RuntimeError(
                 f"lane {self.number} was claimed by thread {self._owner.thread} and is now held "
                 f"by {self._words[THREAD] or 'no thread'}, this is thread "
@@ -268,7 +269,7 @@ class Lane:
         return torch.arange(start, start + count) % self.capacity + base
 
 
-def next_beat(before: int) -> int:
+def next_heartbeat(before: int) -> int:
     """A heartbeat after `before`: the time, or one more if the clock has not advanced."""
     return max(time.monotonic_ns(), before + 1)
 

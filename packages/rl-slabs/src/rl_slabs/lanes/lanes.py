@@ -25,9 +25,9 @@ from rl_slabs.lanes.lane import (
     THREAD,
     Lane,
     fence,
-    next_beat,
+    next_heartbeat,
 )
-from rl_slabs.lanes.owners import OWN_THREADS, PROCESSES, Owner, Standing
+from rl_slabs.lanes.owners import OWN_THREADS, PROCESSES, Owner, OwnerState
 from rl_slabs.lanes.window import Window, as_array, as_tensor
 from rl_slabs.memory.slab import Slab
 
@@ -47,7 +47,7 @@ class LaneState(NamedTuple):
     """
 
     number: int
-    standing: Standing
+    standing: OwnerState
     thread: int
     published: int
     floor: int
@@ -149,7 +149,9 @@ class Lanes:
             here = words[number, PLACE] == owner.place
             words[number, PLACE] = owner.place
             # the clock of another place, or before a reboot, may be ahead of this one
-            words[number, BEAT] = next_beat(int(words[number, BEAT])) if here else next_beat(0)
+            words[number, BEAT] = (
+                next_heartbeat(int(words[number, BEAT])) if here else next_heartbeat(0)
+            )
             words[number, THREAD] = owner.thread
             lane.until = self._end_of_turn(lane)
             self._claimed.lane = lane
@@ -171,7 +173,7 @@ class Lanes:
             >>> Lanes(Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5)).held()
         """
         held: Lane | None = getattr(self._claimed, "lane", None)
-        return held if held is not None and held.is_mine() else None
+        return held if held is not None and held.owned_by_this_thread() else None
 
     def window(self, *, guard: int = 0) -> Window:
         """The rows that can be read now.
@@ -339,7 +341,7 @@ class Lanes:
             latest = int(words[:, BEAT].max())
             lanes = list(range(len(words)))
             for lane in lanes if order is None or sorted(order) != lanes else order:
-                latest = words[lane, BEAT] = next_beat(latest)
+                latest = words[lane, BEAT] = next_heartbeat(latest)
             words[:, FLOOR] = floor  # first, so that no reader reads rows before it
             fence()
             words[:, RESERVED] = words[:, PUBLISHED] = published

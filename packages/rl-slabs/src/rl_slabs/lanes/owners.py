@@ -18,7 +18,7 @@ OWN_THREADS = "/proc/self/task"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-Standing = Literal["free", "held", "gone", "elsewhere"]
+OwnerState = Literal["free", "held", "gone", "elsewhere"]
 
 
 class _Known(threading.local):
@@ -64,7 +64,7 @@ class Owner:
 
     def standing(
         self, *, beat_ns: int, stale_after_s: float | None, threads: str = PROCESSES
-    ) -> Standing:
+    ) -> OwnerState:
         """Whether the thread still runs: "free", "held", "gone", or "elsewhere" if unknowable."""
         if self.thread == 0:
             return "free"

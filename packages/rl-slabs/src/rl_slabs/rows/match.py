@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from rl_slabs.schema import Field, Leaves, leaves_of
 
 
-def fitting_leaves(
+def match_fields(
     source: TensorDictBase | Leaves,
     fields: Sequence[Field],
     batch: torch.Size,
@@ -27,17 +27,17 @@ def fitting_leaves(
             f"expected a tensordict to write, got {type(source).__name__}. "
             "Wrap the leaves: TensorDict(leaves, batch_size=[rows])."
         )
-    return fitting(leaves_of(source), fields, batch, exact=exact)
+    return match_leaves(leaves_of(source), fields, batch, exact=exact)
 
 
-def fitting(
+def match_leaves(
     found: Mapping[tuple[str, ...], torch.Tensor],
     fields: Sequence[Field],
     batch: torch.Size,
     *,
     exact: bool,
 ) -> list[torch.Tensor]:
-    """`fitting_leaves` of leaves that were collected already."""
+    """`match_fields` of leaves that were collected already."""
     leading = tuple(batch)
     leaves = []
     for field in fields:

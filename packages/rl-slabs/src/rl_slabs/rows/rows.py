@@ -14,10 +14,10 @@ from tensordict import TensorDict, TensorDictBase
 from rl_slabs.arguments import as_device, key_list, whole
 from rl_slabs.dtypes import carrier
 from rl_slabs.rows.gather import take_known_rows, take_rows, zeroed
-from rl_slabs.rows.match import as_cells, bits_of, fitting_leaves
+from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
-from rl_slabs.rows.tensordict_leaves import Known
-from rl_slabs.rows.unpack import unpacking
+from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
+from rl_slabs.rows.unpack import build_unpack
 from rl_slabs.schema import Field, Key, Leaves, RowSchema
 
 ALIGNMENT = 64
@@ -216,7 +216,7 @@ class Rows:
     def write(
         self,
         rows: RowIndex,
-        source: TensorDictBase | Leaves | Known,
+        source: TensorDictBase | Leaves | ValidatedLeaves,
         *,
         keys: Sequence[Key] | None = None,
     ) -> None:
@@ -225,7 +225,7 @@ class Rows:
         Args:
             rows: One row, a slice, or int64 rows of any shape, each row at most once.
             source: Leaves `[*B, *shape]`, B the shape of `rows`; no live view of these rows.
-                `Known` ones, of one batch dimension, are not checked again.
+                `ValidatedLeaves` ones, of one batch dimension, are not checked again.
             keys: The leaves or groups to write, others in `source` being left alone. Unless
                 given, `source` must have exactly the leaves of the schema.
 
@@ -242,10 +242,10 @@ class Rows:
         if isinstance(index, torch.Tensor):
             require_inside(index, self._count)
         plan = self._whole if keys is None else self._part(key_list(keys))
-        if type(source) is Known:
+        if type(source) is ValidatedLeaves:
             self._write_on_cpu(index, plan, [source[key] for key in plan.keys])
         else:
-            leaves = fitting_leaves(source, plan.fields, shape, exact=keys is None)
+            leaves = match_fields(source, plan.fields, shape, exact=keys is None)
             self._put(index, shape, plan, leaves)
 
     def put(
@@ -406,7 +406,7 @@ class _Plan:
         self.moves = [(field.path, carrier(field.dtype)) for field in fields]
         # by whether numpy copied the packed rows, and whether each leaf has memory of its own
         self.unpack = {
-            (copied, contiguous): unpacking(
+            (copied, contiguous): build_unpack(
                 fields, schema.row_bytes, contiguous=contiguous, copied=copied
             )
             for copied in (False, True)

@@ -13,7 +13,7 @@ from rl_slabs.schema import Key, RowSchema
 from rl_tensordict import entries_of
 
 
-class Known(dict[Key, NDArray[Any]]):
+class ValidatedLeaves(dict[Key, NDArray[Any]]):
     """Validated leaves by key, as numpy arrays: not checked again."""
 
 
@@ -21,7 +21,7 @@ _Place = tuple[int, torch.dtype, tuple[int, ...]]
 """The number of a leaf among the fields, and what it must be: plain, as those are unpacked fast."""
 
 
-class PlainLeaves:
+class TensordictReader:
     """Reads the leaves of tensordicts that match a schema exactly, in one pass."""
 
     # Collecting the leaves and comparing them with the schema takes a fifth of a microsecond a leaf
@@ -47,13 +47,13 @@ class PlainLeaves:
         fits = len(lead) == dims and _collect(data, self._places, lead, found)
         return found if fits else None
 
-    def of(self, data: Any, dims: int) -> Known | None:
+    def of(self, data: Any, dims: int) -> ValidatedLeaves | None:
         """The leaves of some rows as numpy sees them."""
         leaves = None if self._hidden else self.tensors(data, dims)
         if leaves is None:
             return None
         try:
-            return Known(zip(self._keys, [leaf.numpy() for leaf in leaves], strict=True))
+            return ValidatedLeaves(zip(self._keys, [leaf.numpy() for leaf in leaves], strict=True))
         except (TypeError, RuntimeError):
             return None
 

@@ -17,24 +17,24 @@ from rl_tensordict import build_flat
 Unpack = Callable[..., TensorDict]
 
 
-def unpacking(
+def build_unpack(
     fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
 ) -> Unpack:
     """A function from packed rows and own arrays to one TensorDict of the leaves in `fields`."""
     # It is compiled from straight source, because a loop over the leaves costs half as much again
     # as the operations in it. Each leaf has a version counter of its own: an in-place write to a
     # reward does not invalidate the observation that a network has saved for its backward pass.
-    source = unpacking_source(fields, row_bytes, contiguous=contiguous, copied=copied)
+    source = unpack_source(fields, row_bytes, contiguous=contiguous, copied=copied)
     scope: dict[str, Any] = {"torch": torch, "build_flat": build_flat, "tensor": torch.from_numpy}
     scope |= {name: np.dtype(name) for name in _carriers(fields)}
-    exec(compile(source, "<unpacking of a row schema>", "exec"), scope)
+    exec(compile(source, "<unpack of a row schema>", "exec"), scope)
     return cast("Unpack", scope["unpack"])
 
 
-def unpacking_source(
+def unpack_source(
     fields: Sequence[Field], row_bytes: int, *, contiguous: bool = False, copied: bool = False
 ) -> str:
-    r"""The source of the function that `unpacking` makes."""
+    r"""The source of the function that `build_unpack` makes."""
     names = {field.path: f"leaf{number}" for number, field in enumerate(fields)}
     packed = [field for field in fields if field.offset is not None]
     lines = [f"def unpack(packed, arrays, batch{', *more' * copied}):"]
