@@ -26,7 +26,7 @@ from rl_specs.leaves.unbounded import UnboundedContinuous, UnboundedDiscrete
 
 
 class _Renamed(type):
-    """A class that stands for the one it inherits from."""
+    """An alias of the class it inherits from."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ != __name__:

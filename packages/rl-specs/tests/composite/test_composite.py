@@ -57,7 +57,7 @@ def test_assert_is_in_names_the_entry():
         AssertionError, match=r"entry 'next': expected an entry 'reward', found only"
     ):
         make().assert_is_in(make().rand().exclude(("next", "reward")))
-    with pytest.raises(AssertionError, match=r"entry 'obs': not every value lies in BoundedC"):
+    with pytest.raises(AssertionError, match=r"entry 'obs': not every value is in BoundedC"):
         make().assert_is_in(make().rand().set("obs", torch.full((5, 3), 9.0)))
     with pytest.raises(AssertionError, match=r"expected batch size \(5,\), got \(\)"):
         make().assert_is_in(TensorDict(make().rand().to_dict()))
@@ -170,7 +170,7 @@ def test_the_shape_can_be_set():
 
 def test_specs_without_a_device_get_ours_and_others_are_refused():
     assert Composite(text=NonTensor(()), device="cpu")["text"].device == torch.device("cpu")
-    with pytest.raises(ValueError, match=r"lies on meta, this one on cpu: pass spec.to\('cpu'\)"):
+    with pytest.raises(ValueError, match=r"is on meta, this one on cpu: pass spec.to\('cpu'\)"):
         Composite(obs=Unbounded((3,), device="meta"), device="cpu")
 
 

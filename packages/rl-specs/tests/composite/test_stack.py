@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_the_domain_stays_last():
-    with pytest.raises(ValueError, match="cannot stack behind the last dimension of OneHot"):
+    with pytest.raises(ValueError, match="cannot stack after the last dimension of OneHot"):
         torch.stack([OneHot(2), OneHot(2, mask=[True, False])], -1)
     with pytest.raises(ValueError, match="dimension 7 is out of range"):
         torch.stack([Unbounded((3,))] * 2, 7)

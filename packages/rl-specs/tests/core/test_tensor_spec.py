@@ -62,7 +62,7 @@ def test_encode_checks_the_domain_where_the_environment_says_so(monkeypatch):
     spec = Bounded(0, 1, (3,))
     assert spec.encode([0, 5, 0]).tolist() == [0, 5, 0]
     monkeypatch.setattr(tensor_spec, "CHECK_SPEC_ENCODE", True)
-    with pytest.raises(AssertionError, match="not every value lies in"):
+    with pytest.raises(AssertionError, match="not every value is in"):
         spec.encode([0, 5, 0])
     with pytest.raises(AssertionError):
         spec.to_numpy(torch.full((3,), 5.0))

@@ -1,4 +1,4 @@
-"""Specs by name: the description of a tensordict."""
+"""Named specs: the description of a tensordict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 class Composite(SpecTree):
-    """Specs by name, which begin with the same batch dimensions.
+    """Named specs that share their leading batch dimensions.
 
     Its data are tensordicts. A member holds a member of every spec, and may hold more.
     `zero()` is a member where every leaf's is. Specs are kept, not copied.
@@ -35,7 +35,7 @@ class Composite(SpecTree):
         step_mdp_static: whether a step of an environment leaves this part alone.
         names: names of the dimensions, or None.
         batch_size: the same as `shape`.
-        **leaves: specs by name.
+        **leaves: named specs.
 
     Raises:
         KeyError: a name is reserved.
@@ -157,7 +157,7 @@ class Composite(SpecTree):
         """Write a dictionary of plain values as a tensordict, entry by entry.
 
         Args:
-            val: values by name; some may be missing.
+            val: named values; some may be missing.
             ignore_device: leave the entries on the CPU.
 
         Returns:
@@ -186,7 +186,7 @@ class Composite(SpecTree):
             safe: check the domains first; None for what `CHECK_SPEC_ENCODE` says.
 
         Returns:
-            Values by name, nested as the spec is.
+            Named values, nested as the spec is.
 
         Raises:
             KeyError: there is no spec for an entry.
@@ -247,7 +247,7 @@ class Composite(SpecTree):
         return self
 
     def index(self, index: Any, tensor_to_index: Any) -> Any:
-        """Refuse: a dictionary of values chooses nothing."""
+        """Raise: a dictionary of values is no choice."""
         self._cannot("index with", "index with one leaf, such as spec['action'].index(...)")
 
     def __eq__(self, other: object) -> bool:
@@ -388,7 +388,7 @@ class Composite(SpecTree):
         if self._device is not None and spec.device != self._device:
             if spec.device is not None:
                 msg = (
-                    f"the spec of {name!r} lies on {spec.device}, this one on {self._device}: "
+                    f"the spec of {name!r} is on {spec.device}, this one on {self._device}: "
                     f"pass spec.to({str(self._device)!r})"
                 )
                 raise ValueError(msg)

@@ -83,7 +83,7 @@ def contains_lazy_spec(spec: Any) -> bool:
         spec: any spec.
 
     Returns:
-        True where there is one at any depth.
+        True if there is one at any depth.
 
     Example:
         >>> contains_lazy_spec(torch.stack([Unbounded((3,)), Unbounded((5,))]))

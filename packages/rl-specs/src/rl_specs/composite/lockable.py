@@ -38,7 +38,7 @@ class Lockable:
         return self._locked
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Refuse changes of the content from now on, in place.
+        """Lock the content against changes, in place.
 
         Args:
             recurse: lock what is nested as well; None means yes.

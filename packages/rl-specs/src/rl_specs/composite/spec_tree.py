@@ -19,7 +19,7 @@ _REQUIRED = object()
 
 
 class SpecTree(Lockable, TensorSpec):
-    """Specs by name, some of them trees again. None stands for anything at all.
+    """Named specs, some of them trees again. None means any value.
 
     A subclass says with `_adopted` what may come in, and with `_new` what a nested one is.
 
@@ -129,7 +129,7 @@ class SpecTree(Lockable, TensorSpec):
 
         Args:
             item: a key, nested or not.
-            default: what to return where there is none.
+            default: returned if the key is missing.
 
         Returns:
             The spec.
@@ -144,7 +144,7 @@ class SpecTree(Lockable, TensorSpec):
 
         Args:
             key: a key, nested or not.
-            default: what to return where there is none.
+            default: returned if the key is missing.
 
         Returns:
             The spec.
@@ -164,7 +164,7 @@ class SpecTree(Lockable, TensorSpec):
 
         Args:
             *keys: keys to move, nested or not.
-            default: what to set where there is none; None to skip it.
+            default: set if the key is missing; None to skip it.
 
         Returns:
             The new tree, or None where nothing was moved.
@@ -182,7 +182,7 @@ class SpecTree(Lockable, TensorSpec):
         """Set several specs, in place; nested ones are merged.
 
         Args:
-            dict_or_spec: specs by name. They are moved to the device of the tree.
+            dict_or_spec: named specs. They are moved to the device of the tree.
 
         Returns:
             The spec itself.
@@ -281,7 +281,7 @@ class SpecTree(Lockable, TensorSpec):
 
     @property
     def names(self) -> list[str | None]:
-        """Names of the dimensions, None where there is none."""
+        """Names of the dimensions, None for unnamed ones."""
         return [None] * self.ndim if self._dim_names is None else list(self._dim_names)
 
     @names.setter
@@ -298,7 +298,7 @@ class SpecTree(Lockable, TensorSpec):
         """Name dimensions that have no name yet, in place.
 
         Args:
-            *names: one for each dimension, None to leave one unnamed; an ellipsis stands for as
+            *names: one for each dimension, None to leave one unnamed; an ellipsis means as
                 many dimensions as are left, which keep their names.
 
         Returns:
@@ -346,7 +346,7 @@ class SpecTree(Lockable, TensorSpec):
 
 
 def _require_entries(val: Any) -> None:
-    """Raise for what holds no entries by name."""
+    """Raise for a value without named entries."""
     if not isinstance(val, Mapping) and not is_tensor_collection(val):
         msg = f"expected a dictionary or a tensordict: got {type(val).__name__}"
         raise TypeError(msg)

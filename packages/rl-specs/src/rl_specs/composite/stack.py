@@ -46,7 +46,7 @@ def stack_specs(specs: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
         shape.insert(place, len(unified))
         return first.unsqueeze(place).expand(shape)
     if place > first.ndim - first._domain_dims:
-        first._refuse_domain("stack behind")
+        first._refuse_domain("stack after")
     kind = StackedComposite if isinstance(first, Composite) else Stacked
     return kind(*unified, dim=place)
 

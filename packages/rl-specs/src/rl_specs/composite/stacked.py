@@ -110,7 +110,7 @@ class Stack(TensorSpec):
             spec.type_check(part, key)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """List the domains side by side, where they are equally long."""
+        """List the domains side by side, if they are equally long."""
         lists = [spec.enumerate(use_mask) for spec in self.specs]
         if len({len(values) for values in lists}) > 1:
             lengths = [len(values) for values in lists]
@@ -119,11 +119,11 @@ class Stack(TensorSpec):
         return self._join(lists, self.dim + 1)
 
     def cardinality(self) -> float:
-        """Refuse: the stacked domains differ."""
+        """Raise: the stacked domains differ."""
         return float(self._cannot("count the members of", "count those of spec.unbind()"))
 
     def index(self, index: Any, tensor_to_index: Any) -> Any:
-        """Refuse: the stacked domains differ."""
+        """Raise: the stacked domains differ."""
         self._cannot("index with", "index with each of spec.unbind()")
 
     def to(self, dest: Any) -> Any:

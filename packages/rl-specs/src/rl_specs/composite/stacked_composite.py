@@ -131,7 +131,7 @@ class StackedComposite(Stack, Composite):
         """Set several specs in every stacked one, in place; nested ones are merged.
 
         Args:
-            dict_or_spec: specs by name, with the stacked dimension; or a stack like this one.
+            dict_or_spec: named specs, with the stacked dimension; or a stack like this one.
 
         Returns:
             The spec itself.

@@ -37,7 +37,7 @@ class Leaf(TensorSpec):
         raise NotImplementedError
 
     def _contains(self, val: Tensor) -> bool:
-        """Tell whether a tensor of the right shape and dtype lies in the domain."""
+        """Tell whether a tensor of the right shape and dtype is in the domain."""
         raise NotImplementedError
 
     def _nearest(self, val: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class Leaf(TensorSpec):
             return f"expected dtype {self._dtype}, got {val.dtype}. Cast it, or project it"
         if not self._matches(val.shape):
             return self._shape_complaint(val.shape)
-        return f"not every value lies in {self!r}: got {val}. project() gives the nearest member."
+        return f"not every value is in {self!r}: got {val}. project() gives the nearest member."
 
     def _shape_complaint(self, shape: torch.Size) -> str:
         return (

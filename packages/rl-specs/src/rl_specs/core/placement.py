@@ -1,4 +1,4 @@
-"""What data is made of and where it lies: dtypes and devices, written in full."""
+"""Dtypes and devices of data, written in full."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def is_integer(dtype: torch.dtype) -> bool:
 
 
 def kept_domain(domain: str | None, old: torch.dtype, new: torch.dtype) -> str | None:
-    """What a cast makes of a domain: one that says other than its dtype stays; None for no say."""
+    """Domain after a cast: kept if it differs from the dtype's default, else None."""
     implied = "discrete" if is_integer(old) else "continuous"
     return domain if domain != implied or is_integer(old) == is_integer(new) else None

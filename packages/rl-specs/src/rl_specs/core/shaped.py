@@ -100,7 +100,7 @@ class Shaped:
             dim: the dimension to remove where its size is 1; None for all of size 1.
 
         Returns:
-            A new spec; `self` where there is nothing to remove.
+            A new spec; `self` if there is nothing to remove.
 
         Raises:
             ValueError: there is no such dimension, or it holds the domain.
@@ -117,7 +117,7 @@ class Shaped:
             return self
 
         def squeezed(value: Tensor) -> Tensor:
-            # one by one: a tensordict, which stands in where dimensions have names, needs it
+            # one by one: a tensordict, which replaces the tensor if dimensions have names, needs it
             for index in reversed(dims):
                 value = value.squeeze(index)
             return value
@@ -134,11 +134,11 @@ class Shaped:
             A new spec.
 
         Raises:
-            ValueError: there is no such place, or it lies behind the domain dimension.
+            ValueError: there is no such place, or it comes after the domain dimension.
         """
         index = self._dim(dim, self.ndim + 1)
         if index > self.ndim - self._domain_dims:
-            self._refuse_domain("unsqueeze behind")
+            self._refuse_domain("unsqueeze after")
         return self._apply(lambda value: value.unsqueeze(index), f"be unsqueezed at {dim}")
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
@@ -301,7 +301,7 @@ class Shaped:
 
 
 def at(dim: int, index: Any) -> tuple[Any, ...]:
-    """Write an index of one dimension, all of the ones before it being taken whole."""
+    """Index one dimension, with full slices for those before it."""
     return (*(slice(None),) * dim, index)
 
 
@@ -330,7 +330,7 @@ def _entry(entry: Any) -> Any:
 
 
 def _check_dynamic(entries: tuple[Any, ...], shape: torch.Size) -> None:
-    """Refuse to slice a dimension whose size is not known."""
+    """Raise for a slice of a dimension of unknown size."""
     if -1 not in shape:
         return
     spans = [_span(entry) for entry in entries]

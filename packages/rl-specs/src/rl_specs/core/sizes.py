@@ -65,19 +65,19 @@ def padded(found: Sequence[int], shape: Sequence[int]) -> list[int] | None:
 
 
 def stand_in_size(shape: Sequence[int]) -> int:
-    """Choose the prime that stands for -1 in a shape."""
+    """Choose the prime that represents -1 in a shape."""
     first, second = PRIMES[0] if sum(size < 0 for size in shape) <= 3 else PRIMES[1]
     return second if any(size > 0 and size % first == 0 for size in shape) else first
 
 
 def stand_in(shape: Sequence[int]) -> torch.Size:
-    """Put the prime that stands for -1 where a dimension is dynamic."""
+    """Replace dynamic dimensions (-1) by the prime."""
     prime = stand_in_size(shape)
     return torch.Size([prime if size < 0 else size for size in shape])
 
 
 def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
-    """Tell what a shape operation makes of a shape. No memory of that shape is allocated."""
+    """Shape after a shape operation. No memory of that shape is allocated."""
     sizes = view(torch.zeros((), dtype=torch.bool).expand(stand_in(shape))).shape
     if -1 not in shape:
         return sizes
@@ -101,7 +101,7 @@ def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
 
 
 def without_repeats(part: Tensor, change: View) -> Tensor:
-    """Move or copy a tensor, without writing out what is only repeated by `expand`."""
+    """Move or copy a tensor; dimensions repeated by `expand` stay expanded."""
     distinct = part[tuple(slice(0, 1) if step == 0 else slice(None) for step in part.stride())]
     return change(distinct).expand(part.shape)
 

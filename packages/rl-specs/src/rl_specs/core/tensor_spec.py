@@ -24,7 +24,7 @@ class TensorSpec(Shaped):
     Args:
         shape: sizes of the data, batch dimensions included, -1 where a size varies.
         space: the box that its values lie in, or None.
-        device: where the data lies, or None.
+        device: device of the data, or None.
         dtype: dtype of the data, or None.
         domain: `"continuous"`, `"discrete"`, or None.
 
@@ -62,7 +62,7 @@ class TensorSpec(Shaped):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the data lies, or None."""
+        """Device of the data, or None."""
         return self._device
 
     @property
@@ -144,7 +144,7 @@ class TensorSpec(Shaped):
         return self.is_in(item)
 
     def assert_is_in(self, value: Any) -> None:
-        """Check that a value lies in the domain.
+        """Check that a value is in the domain.
 
         Args:
             value: anything.
@@ -163,7 +163,7 @@ class TensorSpec(Shaped):
             val: data of the right shape, of any real dtype. It is not changed.
 
         Returns:
-            `val` itself where it is a member, otherwise a new value.
+            `val` itself if it is a member, otherwise a new value.
 
         Raises:
             TypeError: the value is not of the right kind.

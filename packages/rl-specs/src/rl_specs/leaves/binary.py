@@ -22,7 +22,7 @@ class Binary(Leaf):
     Args:
         n: number of bits; None for the last size of `shape`.
         shape: sizes of the data, the last one n; None for `(n,)`.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: dtype of the data.
 
     Raises:

@@ -21,7 +21,7 @@ class Bounded(Leaf):
     """Numbers in a closed box, `low <= value <= high`.
 
     Making one gives a `BoundedContinuous` or a `BoundedDiscrete`, as `domain` or else the dtype
-    says. Floats are drawn uniformly; beside an infinite bound exponentially away from the finite
+    says. Floats are drawn uniformly; with one infinite bound exponentially away from the finite
     one, and normally where both are infinite. Integers are drawn uniformly, both bounds included.
     `zero()` is a member only where `low <= 0 <= high`. NaN never is.
 
@@ -29,7 +29,7 @@ class Bounded(Leaf):
         low: the smallest values, a number or an array.
         high: the largest values, likewise. Infinite bounds of an integer dtype are its limits.
         shape: sizes of the data, -1 where dynamic; None for the shape of the bounds.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: None for torch's default float, or int64 where the domain is discrete.
         domain: `"continuous"` or `"discrete"`; None for what the dtype says.
 
@@ -119,7 +119,7 @@ class Bounded(Leaf):
         return int(math.prod(high - low + 1 for low, high in bounds))
 
     def _find_range(self) -> None:
-        """Note the bounds as two numbers where they are the same everywhere.
+        """Note the bounds as two numbers if they are the same everywhere.
 
         One kernel with two numbers is several times faster than three with two tensors.
         """
@@ -141,7 +141,7 @@ class Bounded(Leaf):
         out = torch.empty(shape, dtype=self._dtype, device=self._device)
         if self._dtype.is_floating_point:
             return out.uniform_(low, high)
-        # torch has no number above the largest int64: None stands for it
+        # torch has no number above the largest int64: None means it
         return out.random_(int(low), None if high == INT64_MAX else int(high) + 1)
 
     def _one_kernel(self, low: float, high: float) -> bool:

@@ -23,9 +23,9 @@ class Categorical(Masked):
     `zero()` is a member, unless a mask forbids choice 0. `project` finds the nearest allowed one.
 
     Args:
-        n: number of choices; -1 where it is not known yet, see `set_provisional_n`.
+        n: number of choices; -1 if it is not known yet, see `set_provisional_n`.
         shape: sizes of the data; None for a scalar.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: dtype of the data.
         mask: bool, broadcasts to `[*shape, n]`, True where a choice is allowed.
 
@@ -185,7 +185,7 @@ class OneHot(Masked):
     Args:
         n: number of choices.
         shape: sizes of the data, the last one n; None for `(n,)`.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: dtype of the data.
         use_register: encode any hashable value, numbered in the order they come.
         mask: bool, broadcasts to `shape`, True where a choice is allowed.

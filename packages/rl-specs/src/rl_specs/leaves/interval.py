@@ -21,7 +21,7 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def within(value: Tensor, low: float, high: float) -> bool:
-    """Tell whether every element lies in one interval. NaN lies in none."""
+    """Tell whether every element is in one interval. NaN is in none."""
     if not value.numel():
         return True
     smallest, largest = torch.aminmax(value)

@@ -30,7 +30,7 @@ class MultiCategorical(Categorical):
     Args:
         nvec: number of choices of each column `[K]`, or of each column of each row `[*rows, K]`.
         shape: sizes of the data, the last one K; None for the shape of `nvec`.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: dtype of the data.
         mask: bool, broadcasts to `[*rows, sum(nvec)]`: the columns' masks side by side.
         remove_singleton: where the whole shape is `(1,)`, let `rand` return scalars. Every
@@ -78,7 +78,7 @@ class MultiCategorical(Categorical):
 
     @property
     def n(self) -> int:
-        """Number of choices of all columns together, where they are the same in every row."""
+        """Number of choices of all columns together, if they are the same in every row."""
         return sum(self._columns)
 
     @property
@@ -111,7 +111,7 @@ class MultiCategorical(Categorical):
             check_room(count, dtype)
 
     def set_provisional_n(self, n: int) -> None:
-        """Refuse: the numbers of choices are all known."""
+        """Raise: the numbers of choices are all known."""
         self._cannot("set the number of choices of", "its nvec is known")
 
     def rand(self, shape: Any = None) -> Tensor:
@@ -178,7 +178,7 @@ class MultiCategorical(Categorical):
         return self.remove_singleton and self._shape == (1,)
 
     def _columned(self, val: Any) -> Any:
-        """Give scalars of one column that column, where they are told by their last size."""
+        """Add the column dimension to scalars of one column that their last size identifies."""
         dense = isinstance(val, Tensor) and not val.is_nested
         return val.unsqueeze(-1) if self._scalar and dense and val.shape[-1:] != (1,) else val
 
@@ -228,7 +228,7 @@ class MultiOneHot(OneHot):
     Args:
         nvec: number of entries of each group.
         shape: sizes of the data, the last one `sum(nvec)`; None for that alone.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: dtype of the data.
         use_register: encode any hashable values, numbered for each group in the order they come.
         mask: bool, broadcasts to `shape`, True where an entry is allowed.

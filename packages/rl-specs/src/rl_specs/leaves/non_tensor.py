@@ -91,7 +91,7 @@ class NonTensor(TensorSpec):
         """Check nothing: an object has no dtype."""
 
     def cardinality(self) -> float:
-        """Refuse: objects cannot be counted."""
+        """Raise: objects cannot be counted."""
         return float(self._cannot("count the members of", "its values are Python objects"))
 
     def to(self, dest: Any) -> Any:

@@ -22,7 +22,7 @@ class Unbounded(Leaf):
 
     Args:
         shape: sizes of the data, -1 where dynamic.
-        device: where the data lies; None for torch's default.
+        device: device of the data; None for torch's default.
         dtype: None for torch's default float, or int64 where the domain is discrete.
         domain: `"continuous"` or `"discrete"`; None for what the dtype says.
 
