@@ -167,4 +167,4 @@ class Model(RuleBasedStateMachine):
 
 
 Model.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
-TestSharedBuffer = Model.TestCase
+TestSharedBuffer = pytest.mark.slow(Model.TestCase)
