@@ -345,22 +345,7 @@ class ParallelEnv(EnvBase):
 
 
 class ParallelBinding:
-    """A `ParallelEnv` bound to the columns of a batch.
-
-    Args:
-        env: the environments, which write rows themselves.
-        root: arrays `[num_workers, *B, T, ...]` by key.
-        after: the same by key without `"next"`.
-
-    Example:
-        >>> from rl_envs import GymEnv
-        >>> make = lambda: GymEnv("CartPole-v1")
-        >>> seen = np.zeros((2, 5, 4), "float32")
-        >>> with ParallelEnv(2, make, mp_start_method="fork") as env:
-        ...     env.bind({("observation",): seen}, {}).start()
-        >>> bool(seen[:, 0].any()), bool(seen[:, 1:].any())
-        (True, False)
-    """
+    """A `ParallelEnv` bound to the columns of a batch."""
 
     def __init__(self, env: ParallelEnv, root: Rows, after: Rows) -> None:
         self.env = env

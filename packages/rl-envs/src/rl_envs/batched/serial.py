@@ -173,21 +173,7 @@ class SerialEnv(EnvBase):
 
 
 class SerialBinding:
-    """A `SerialEnv` bound to the columns of a batch: each environment to its own row.
-
-    Args:
-        env: the environments.
-        root: arrays `[num_workers, *B, T, ...]` by key.
-        after: the same by key without `"next"`.
-
-    Example:
-        >>> import numpy as np
-        >>> from rl_envs.testing import CountingEnv
-        >>> seen = np.ones((2, 5, 1), "float32")
-        >>> SerialEnv(2, CountingEnv).bind({("observation",): seen}, {}).start()
-        >>> seen[:, 0].flatten().tolist()
-        [0.0, 0.0]
-    """
+    """A `SerialEnv` bound to the columns of a batch: each environment to its own row."""
 
     def __init__(self, env: SerialEnv, root: Rows, after: Rows) -> None:
         self.env = env
@@ -224,15 +210,9 @@ def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
 
 
 def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
-    """Take a request for a partial reset apart, into one for each environment.
-
-    Rows that go on are merged by the caller, whose entries may have passed transforms: here they
-    need only have the form that each environment gives them.
-
-    Args:
-        tensordict: `[N, *B]` with masks. It is not changed.
-        shown: what a reset of one environment returns.
-    """
+    """Take a request for a partial reset apart, into one for each environment."""
+    # Rows that go on are merged by the caller, whose entries may have passed transforms: here they
+    # need only have the form that each environment gives them.
     roots = []
     for row in tensordict.unbind(0):
         root = row.copy()
@@ -255,23 +235,7 @@ def environment_makers(num_workers: int, create_env_fn: Makers) -> list[Portable
 
 
 def one_each(number: int, given: Any, name: str) -> list[Any]:
-    """Give every worker one of what was given: the same, or its own.
-
-    Args:
-        number: how many workers.
-        given: one thing for all, or a sequence with one for each.
-        name: what it is, for the message.
-
-    Returns:
-        A list of that length.
-
-    Raises:
-        ValueError: there is no worker, or another number of things.
-
-    Example:
-        >>> one_each(2, {"size": 3}, "create_env_kwargs")
-        [{'size': 3}, {'size': 3}]
-    """
+    """Give every worker one of what was given: the same, or its own."""
     check_whole(number, 1, "num_workers")
     if not isinstance(given, Sequence):
         return [given] * number
@@ -296,19 +260,7 @@ def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
 
 
 def states_of(state: Mapping[str, Any], count: int) -> list[Any]:
-    """List the states of environments that were saved together.
-
-    Args:
-        state: holds them under ``"envs"``.
-        count: how many there must be.
-
-    Raises:
-        ValueError: there are more or fewer.
-
-    Example:
-        >>> states_of({"envs": (1, 2)}, 2)
-        [1, 2]
-    """
+    """List the states of environments that were saved together."""
     states = list(state["envs"])
     if len(states) != count:
         msg = f"expected the state of {count} environments: got {len(states)}."

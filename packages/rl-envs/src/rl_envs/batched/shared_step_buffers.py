@@ -19,31 +19,10 @@ _ROOT = "root"
 
 
 class Exchange:
-    """A shared slab of one row for each environment, as the numpy rows of its parts.
+    """A shared slab of one row for each environment, as the numpy rows of its parts."""
 
-    The caller writes `root` (and `mask`) and signals; the worker of an environment then owns its
-    row until it has replied. No row is ever written by both at a time, so nothing locks.
-
-        row i:  mask | root: action, observation, done flags, state | next: observation, reward, ...
-
-    Args:
-        slab: With the schema that `schema_of` gives.
-        rows: Which rows to see; all where None.
-
-    Attributes:
-        slab: The memory.
-        root: Arrays `[rows, *B, ...]` by key, what a step starts from.
-        after: Arrays `[rows, *B, ...]` by key, what it gives, without `"next"`.
-        mask: bool `[rows, *B, 1]`, what to reset.
-
-    Example:
-        >>> from rl_envs import SerialEnv
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = SerialEnv(3, CountingEnv)
-        >>> with Slab.shared(schema_of(env), 3) as slab:
-        ...     Exchange(slab, slice(1, 3)).root["action",].shape
-        (2, 2)
-    """
+    # The caller writes root (and mask) and signals; the worker of an environment then owns its row
+    # until it has replied. No row is ever written by both at a time, so nothing locks.
 
     def __init__(self, slab: Slab, rows: slice | None = None) -> None:
         self.slab = slab
@@ -59,21 +38,7 @@ class Exchange:
 
 
 def schema_of(env: Environment) -> RowSchema | None:
-    """What one row of a batch of environments holds.
-
-    Args:
-        env: A batch `[N, *B]`.
-
-    Returns:
-        The schema of a row `[*B, ...]`, or None where some entry has no fixed shape, no dtype that
-        numpy knows, or is no tensor on the CPU: such an environment talks in messages.
-
-    Example:
-        >>> from rl_envs import SerialEnv
-        >>> from rl_envs.testing import CountingEnv
-        >>> schema_of(SerialEnv(3, CountingEnv))["root", "action"].shape
-        (2,)
-    """
+    """What one row of a batch of environments holds."""
     shown = [*env._observation_leaves, *env._done_leaves]
     root: Leaves = [*shown, *env._action_leaves, *env._state_leaves]
     parts = [((_ROOT, *key), spec) for key, spec in root]

@@ -19,38 +19,18 @@ from rl_slabs import Slab
 
 @dataclass(frozen=True)
 class EnvTraits:
-    """What the caller must know of one environment in a worker.
+    """What the caller must know of one environment in a worker."""
 
-    Attributes:
-        specs: By the name of the attribute.
-        batch_size: Its sizes `[*B]`.
-        device: Where its data lies.
-        reads_actions_only: Whether it steps through numpy rows by itself, from its action alone.
-        check_values: Whether its values are compared with their specs.
-        flags_agree: Whether `done` is always `terminated` or `truncated`.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> EnvTraits.of(CountingEnv()).batch_size
-        torch.Size([])
-    """
-
-    specs: Mapping[str, Any]
-    batch_size: torch.Size
-    device: torch.device
-    reads_actions_only: bool
-    check_values: bool
-    flags_agree: bool
+    specs: Mapping[str, Any]  # By the name of the attribute
+    batch_size: torch.Size  # Its sizes [*B]
+    device: torch.device  # Where its data lies
+    reads_actions_only: bool  # Whether it steps through numpy rows by itself, from its action alone
+    check_values: bool  # Whether its values are compared with their specs
+    flags_agree: bool  # Whether done is always terminated or truncated
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
-        """Read them off an environment.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> EnvTraits.of(CountingEnv()).reads_actions_only
-            False
-        """
+        """Read them off an environment."""
         specs = {
             "observation_spec": env.observation_spec,
             "action_spec": env.full_action_spec,
@@ -69,21 +49,7 @@ class EnvTraits:
 
 
 class EnvServant:
-    """A serial environment whose steps come and go through shared rows, or as messages.
-
-    Args:
-        makers: One function for each environment.
-        kwargs: The arguments of each.
-
-    Attributes:
-        env: The serial environment, `[len(makers), *B]`.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> servant = EnvServant([CountingEnv, CountingEnv], [{}, {}])
-        >>> servant.env.batch_size
-        torch.Size([2])
-    """
+    """A serial environment whose steps come and go through shared rows, or as messages."""
 
     signals = ("step", "restart", "reset")
 

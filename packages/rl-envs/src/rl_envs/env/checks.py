@@ -24,18 +24,7 @@ from rl_transforms import StepCounter, Transform
 
 
 def check_open(env: Environment) -> None:
-    """Refuse a closed environment.
-
-    Args:
-        env: any environment.
-
-    Raises:
-        RuntimeError: it is closed.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> check_open(CountingEnv())
-    """
+    """Refuse a closed environment."""
     if env.is_closed:
         msg = f"this {type(env).__name__} is closed: make a new one."
         raise RuntimeError(msg)
@@ -50,42 +39,14 @@ def check_root(env: Environment, root: Any) -> None:
 
 
 def check_started(env: Environment) -> None:
-    """Refuse an environment that was never reset.
-
-    Args:
-        env: any environment. One that is not batch-locked keeps its state in the tensordict.
-
-    Raises:
-        RuntimeError: there is nothing to step from.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> root = env.reset()
-        >>> check_started(env)
-    """
+    """Refuse an environment that was never reset."""
     if env.batch_locked and not env._is_started:
         msg = f"this {type(env).__name__} was not reset yet: call reset() first."
         raise RuntimeError(msg)
 
 
 def check_step(env: Environment, root: TensorDictBase) -> None:
-    """Refuse what no step can be taken from.
-
-    Args:
-        env: any environment.
-        root: what it was given.
-
-    Raises:
-        RuntimeError: the environment is closed, or was never reset.
-        TypeError: it is no tensordict.
-        ValueError: its batch size does not fit.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> check_step(env, env.reset())
-    """
+    """Refuse what no step can be taken from."""
     check_open(env)
     check_started(env)
     if root is None:
@@ -96,23 +57,7 @@ def check_step(env: Environment, root: TensorDictBase) -> None:
 
 @contextmanager
 def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse what no environment like this one has saved, and undo what fails in the middle.
-
-    Args:
-        env: any environment.
-        state: what it is given.
-
-    Raises:
-        KeyError: an entry is missing.
-        ValueError: the state holds not what this environment saves.
-        RuntimeError: the environment is closed.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> with loading(env, env.state_dict()):
-        ...     pass
-    """
+    """Refuse what no environment like this one has saved, and undo what fails in the middle."""
     check_open(env)
     check_kind(state, dict, "what state_dict() has returned")
     missing = [name for name in ("is_started", "state") if name not in state]
@@ -134,21 +79,7 @@ def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_start(env: Environment, root: TensorDictBase | None) -> None:
-    """Refuse a rollout without a reset that has nothing to go on from.
-
-    Args:
-        env: any environment.
-        root: what to start from, or None.
-
-    Raises:
-        RuntimeError: there is no root; or there is one, and the environment keeps its own.
-        ValueError: the root has another batch size.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> check_start(env, env.reset())
-    """
+    """Refuse a rollout without a reset that has nothing to go on from."""
     if not env.resets_by_stepping:
         if root is None:
             msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
@@ -171,18 +102,7 @@ def check_start(env: Environment, root: TensorDictBase | None) -> None:
 
 
 def check_masks(env: Environment) -> None:
-    """Refuse an environment that cannot reset single rows, where others rely on that.
-
-    Args:
-        env: any environment.
-
-    Raises:
-        ValueError: it resets rows only while others step.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> check_masks(CountingEnv())
-    """
+    """Refuse an environment that cannot reset single rows, where others rely on that."""
     if env.resets_by_stepping:
         msg = (
             f"this {type(env).__name__} resets rows only while others step, so it cannot be "
@@ -192,18 +112,7 @@ def check_masks(env: Environment) -> None:
 
 
 def check_limits(transforms: Iterable[Transform]) -> None:
-    """Refuse limits of transforms where the environment alone can end its rows.
-
-    Args:
-        transforms: what stands around an environment that resets rows only while others step.
-
-    Raises:
-        ValueError: one of them truncates.
-
-    Example:
-        >>> from rl_transforms import StepCounter
-        >>> check_limits([StepCounter()])
-    """
+    """Refuse limits of transforms where the environment alone can end its rows."""
     for one in transforms:
         if isinstance(one, StepCounter) and one.max_steps is not None and one.update_done:
             msg = (
@@ -214,19 +123,7 @@ def check_limits(transforms: Iterable[Transform]) -> None:
 
 
 def check_ends(over: Array, truly: Array) -> None:
-    """Refuse rows that a transform has ended, where the environment alone can end them.
-
-    Args:
-        over: bool `[B]`, rows that are done.
-        truly: bool `[B]`, those that the environment has ended.
-
-    Raises:
-        RuntimeError: there is another one.
-
-    Example:
-        >>> import numpy as np
-        >>> check_ends(np.array([True, False]), np.array([True, True]))
-    """
+    """Refuse rows that a transform has ended, where the environment alone can end them."""
     if (over & ~truly).any():
         rows = (over & ~truly).nonzero()[0].tolist()
         msg = (
@@ -237,20 +134,7 @@ def check_ends(over: Array, truly: Array) -> None:
 
 
 def check_batch(env: Environment, tensordict: TensorDictBase | None) -> None:
-    """Refuse a tensordict of another batch size.
-
-    Args:
-        env: any environment.
-        tensordict: what it was given, or None.
-
-    Raises:
-        TypeError: it is no tensordict.
-        ValueError: its batch size does not fit.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> check_batch(CountingEnv(), None)
-    """
+    """Refuse a tensordict of another batch size."""
     if tensordict is None:
         return
     if not isinstance(tensordict, TensorDictBase):
@@ -285,27 +169,7 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
 
 
 def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
-    """Cast actions to the dtype of their specs where that is exact, and refuse others.
-
-    Args:
-        env: any environment.
-        tensordict: a root with its actions, `[*B]`.
-
-    Returns:
-        The tensordict; a copy with other actions where one was cast.
-
-    Raises:
-        KeyError: an action is missing.
-        TypeError: its dtype is another one, which cannot hold its values.
-        ValueError: its shape is another one, or it is no choice where the spec is of choices.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> action = env.rand_action()
-        >>> fitted_action(env, action) is action
-        True
-    """
+    """Cast actions to the dtype of their specs where that is exact, and refuse others."""
     lead, out = env._lead(tensordict), tensordict
     for key, spec in env._action_leaves:
         value = tensordict.get(key, None)
@@ -331,21 +195,7 @@ def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBas
 
 
 def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor:
-    """Cast an action to the dtype of its spec, or raise where that would change a number.
-
-    Args:
-        key: of the action, for the message.
-        spec: of the action.
-        value: what the policy wrote.
-
-    Raises:
-        TypeError: the dtype of the spec cannot hold the values.
-
-    Example:
-        >>> from rl_specs import OneHot
-        >>> cast_action(("action",), OneHot(2), torch.tensor([0, 1]))
-        tensor([False,  True])
-    """
+    """Cast an action to the dtype of its spec, or raise where that would change a number."""
     try:
         found: Tensor = spec.cast(value)
     except ValueError:
@@ -360,22 +210,8 @@ def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor
 
 
 def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
-    """Refuse an action that is none of the choices of its spec, such as two at once.
-
-    Masks are not looked at: they say what is allowed now, and a batch holds former steps.
-
-    Args:
-        key: of the action, for the message.
-        spec: of the action.
-        value: the action, with any dimensions before those of the spec.
-
-    Raises:
-        ValueError: it is no choice.
-
-    Example:
-        >>> from rl_specs import OneHot
-        >>> check_choice(("action",), OneHot(2), torch.tensor([False, True]))
-    """
+    """Refuse an action that is none of the choices of its spec, such as two at once."""
+    # Masks are not looked at: they say what is allowed now, and a batch holds former steps.
     if not isinstance(spec, Categorical | OneHot):
         return
     if spec.mask is not None:
@@ -393,23 +229,7 @@ def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
 def check_form(
     key: tuple[str, ...], spec: TensorSpec, value: Any, lead: torch.Size, what: str
 ) -> None:
-    """Refuse a value of another dtype or shape than its spec.
-
-    Args:
-        key: of the value, for the message.
-        spec: what was promised.
-        value: what came.
-        lead: sizes that may come before those of the spec.
-        what: what to call it in the message.
-
-    Raises:
-        TypeError: the dtype is another one.
-        ValueError: the shape is another one.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> check_form(("a",), Unbounded(3), torch.zeros(3), torch.Size(), "action")
-    """
+    """Refuse a value of another dtype or shape than its spec."""
     if spec.dtype is None or not isinstance(value, Tensor):
         return
     if value.dtype != spec.dtype:
@@ -426,22 +246,7 @@ def check_form(
 
 
 def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
-    """Refuse what an environment returned where an entry is missing or of another form.
-
-    Args:
-        leaves: what was promised.
-        tensordict: what came.
-        lead: sizes that may come before those of the specs.
-        what: what to call it in messages.
-
-    Raises:
-        KeyError: an entry is missing.
-        TypeError: a dtype is another one.
-        ValueError: a shape is another one.
-
-    Example:
-        >>> check_leaves([], None, torch.Size(), "step")
-    """
+    """Refuse what an environment returned where an entry is missing or of another form."""
     for key, spec in leaves:
         value = tensordict.get(key, None)
         if value is None:
@@ -474,19 +279,7 @@ def _parts(
 
 
 def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
-    """Refuse values outside their specs, and NaN anywhere.
-
-    Args:
-        leaves: what was promised.
-        tensordict: what came, of any batch size that ends in that of the specs.
-        what: what to call it in messages.
-
-    Raises:
-        ValueError: a value lies outside its spec, or is NaN.
-
-    Example:
-        >>> check_values([], None, "step")
-    """
+    """Refuse values outside their specs, and NaN anywhere."""
     for key, spec in leaves:
         if isinstance(spec, StackedComposite):
             for part, inner in _parts(key, spec, tensordict.get(key)):
@@ -496,21 +289,7 @@ def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
 
 
 def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -> None:
-    """Refuse a value outside its spec, and NaN.
-
-    Args:
-        key: of the value.
-        spec: what was promised.
-        value: what came, with any dimensions before those of the spec.
-        what: what to call it in the message.
-
-    Raises:
-        ValueError: the value lies outside its spec, or is NaN.
-
-    Example:
-        >>> from rl_specs import Bounded
-        >>> check_value(("a",), Bounded(0, 1, (3,)), torch.ones(5, 3), "step")
-    """
+    """Refuse a value outside its spec, and NaN."""
     inside = spec.is_in(value)
     is_float = isinstance(value, Tensor) and value.is_floating_point()
     # NaN lies within no bounds, so that those need no second look
@@ -535,24 +314,7 @@ def _range(value: Tensor) -> str:
 
 
 def fit_columns(env: Environment, after: TensorDictBase, lead: torch.Size) -> None:
-    """Give rewards and done flags their last dimension of size 1, in place.
-
-    Args:
-        env: who returned them.
-        after: what it returned.
-        lead: sizes before those of the specs.
-
-    Raises:
-        TypeError: a done flag is not bool.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> from rl_envs.testing import CountingEnv
-        >>> after = TensorDict({"done": torch.tensor(True)}, [])
-        >>> fit_columns(CountingEnv(), after, torch.Size())
-        >>> after["done"].shape
-        torch.Size([1])
-    """
+    """Give rewards and done flags their last dimension of size 1, in place."""
     for key, spec in (*env._reward_leaves, *env._done_leaves):
         value = after.get(key, None)
         if value is None:
@@ -567,28 +329,7 @@ def fit_columns(env: Environment, after: TensorDictBase, lead: torch.Size) -> No
 def checked_reset(
     env: Environment, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
 ) -> TensorDictBase:
-    """Check what a reset returned, and complete its done flags, in place.
-
-    Args:
-        env: who returned it.
-        root: what it returned.
-        masks: which rows were reset; all where empty.
-
-    Returns:
-        The root.
-
-    Raises:
-        KeyError: an observation is missing.
-        RuntimeError: a row is done after its reset.
-        TypeError: a dtype is another one.
-        ValueError: a shape is another one.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv()
-        >>> checked_reset(env, env.reset(), {})["done"].tolist()
-        [False]
-    """
+    """Check what a reset returned, and complete its done flags, in place."""
     lead = env._lead(root)
     fit_columns(env, root, lead)
     flagged, waits = [], may_wait(env)

@@ -17,19 +17,7 @@ RESET = "_reset"
 
 
 def done_groups(full_done_spec: Composite) -> list[Prefix]:
-    """List the groups that have done flags of their own, the root's first.
-
-    Args:
-        full_done_spec: specs of all done flags.
-
-    Returns:
-        The prefix of each group; `()` is the root.
-
-    Example:
-        >>> flag = Binary(shape=(1,), dtype=torch.bool)
-        >>> done_groups(Composite(agents=Composite(done=flag), done=flag))
-        [(), ('agents',)]
-    """
+    """List the groups that have done flags of their own, the root's first."""
     found = {
         keys.as_tuple(key)[:-1]: None
         for key in full_done_spec.keys(True, True)
@@ -39,19 +27,7 @@ def done_groups(full_done_spec: Composite) -> list[Prefix]:
 
 
 def complete_done_spec(full_done_spec: Composite) -> Composite:
-    """Give every group all three flags.
-
-    Args:
-        full_done_spec: specs of the done flags that an environment declares.
-
-    Returns:
-        A new spec, with `done`, `terminated` and `truncated` in each group.
-
-    Example:
-        >>> declared = Composite(terminated=Binary(shape=(1,), dtype=torch.bool))
-        >>> sorted(complete_done_spec(declared).keys())
-        ['done', 'terminated', 'truncated']
-    """
+    """Give every group all three flags."""
     spec = full_done_spec.clone()
     for prefix in done_groups(spec):
         there = [name for name in keys.DONE_KEYS if spec.get((*prefix, name)) is not None]
@@ -70,30 +46,9 @@ def complete_done(
     waits: bool = True,
     agree: bool = True,
 ) -> None:
-    """Write the flags that follow from those that are there, in place.
-
-    `done` is `terminated | truncated`. `done` alone means that the task ended; `truncated` alone
-    that it did not.
-
-    Args:
-        tensordict: what a step produced, flags bool `[*B, ..., 1]`.
-        groups: the prefixes of the groups, from `done_groups`.
-        what: what to call the tensordict in a message.
-        waits: compare flags that tell the same, which waits for the device. Otherwise `terminated`
-            and `truncated` count.
-        agree: three flags must agree; otherwise they stay as they are.
-
-    Raises:
-        KeyError: a group has no flag at all.
-        ValueError: `done` and `truncated` come without `terminated`, or contradict each other.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> step = TensorDict({"truncated": torch.tensor([True])}, [])
-        >>> complete_done(step, [()], "step")
-        >>> step["done"].item(), step["terminated"].item()
-        (True, False)
-    """
+    """Write the flags that follow from those that are there, in place."""
+    # done is terminated | truncated. done alone means that the task ended; truncated alone that it
+    # did not.
     for prefix in groups:
         holder = tensordict if not prefix else tensordict.get(prefix, None)
         flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
@@ -108,25 +63,7 @@ def complete_done(
 def completed(
     flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Work out the three flags of one group from those that are there.
-
-    Args:
-        flags: bool tensors by name; None where there is none.
-        prefix: the group's, for messages.
-        what: what to call the tensordict in a message.
-        waits: as for `complete_done`.
-
-    Returns:
-        done, terminated, truncated.
-
-    Raises:
-        KeyError: there is no flag at all.
-        ValueError: they do not tell, or contradict each other.
-
-    Example:
-        >>> [flag.item() for flag in completed({"done": torch.tensor(True)}, (), "step")]
-        [True, True, False]
-    """
+    """Work out the three flags of one group from those that are there."""
     done, terminated, truncated = (flags.get(name) for name in keys.DONE_KEYS)
     if terminated is None and truncated is None:
         if done is None:
@@ -159,23 +96,8 @@ def completed(
 
 
 def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
-    """Find what a finished step asks to be reset.
-
-    Where the root has a flag it alone decides; otherwise each group decides for itself.
-
-    Args:
-        step: what a step produced, with `done` in each group.
-        groups: the prefixes of the groups.
-
-    Returns:
-        The `done` leaf of each group that decides and has one.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> step = TensorDict({"done": torch.tensor([True])}, [])
-        >>> ends(step, [(), ("agents",)])
-        {(): tensor([True])}
-    """
+    """Find what a finished step asks to be reset."""
+    # Where the root has a flag it alone decides; otherwise each group decides for itself.
     deciding = [()] if () in groups else groups
     flags = {prefix: step.get((*prefix, keys.DONE), None) for prefix in deciding}
     return {prefix: flag for prefix, flag in flags.items() if flag is not None}

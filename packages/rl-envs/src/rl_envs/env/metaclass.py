@@ -9,13 +9,7 @@ from rl_envs.env.row_arguments import METHODS, explained
 
 
 class EnvType(type):
-    """Makes environments, and wires them to a policy where one is given.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> type(CountingEnv)
-        <class 'rl_envs.env.metaclass.EnvType'>
-    """
+    """Makes environments, and wires them to a policy where one is given."""
 
     wire: Callable[[Any, Any], Any]
     """Wires an environment to a policy; `rl_envs.transformed.wire_policy` sets it."""
@@ -26,15 +20,6 @@ class EnvType(type):
         return super().__new__(mcs, name, bases, namespace | named)
 
     def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:
-        """Make an environment.
-
-        Args:
-            args: of the class.
-            policy: a policy, whose recurrent parts get what they need; see `wire_policy`.
-            kwargs: of the class.
-
-        Returns:
-            The environment, inside a `TransformedEnv` where the policy needed something.
-        """
+        """Make an environment."""
         env = super().__call__(*args, **kwargs)
         return env if policy is None else EnvType.wire(env, policy)

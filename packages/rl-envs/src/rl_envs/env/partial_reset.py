@@ -17,26 +17,7 @@ from rl_tensordict import build
 def reset_masks(
     tensordict: TensorDictBase | None, groups: list[Prefix], batch_size: torch.Size
 ) -> dict[Prefix, Tensor]:
-    """Read the `_reset` masks of a tensordict.
-
-    Args:
-        tensordict: what `reset` was given, or None.
-        groups: the groups that have done flags.
-        batch_size: of the environment.
-
-    Returns:
-        bool `[*B, ..., 1]` by prefix; empty where everything is reset.
-
-    Raises:
-        TypeError: a mask is not bool.
-        ValueError: a mask does not have the shape of a done flag.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> given = TensorDict({"_reset": torch.tensor([[True], [False]])}, [2])
-        >>> reset_masks(given, [()], torch.Size([2]))[()].tolist()
-        [[True], [False]]
-    """
+    """Read the `_reset` masks of a tensordict."""
     if tensordict is None:
         return {}
     found: dict[Prefix, Tensor] = {}
@@ -61,21 +42,7 @@ def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
 
 
 def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
-    """Copy the structure of a root, without masks and without `"next"`.
-
-    Args:
-        tensordict: what `reset` was given. It is not changed.
-        masks: its masks.
-
-    Returns:
-        A new tensordict that shares the leaves.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> given = TensorDict({"a": torch.ones(2), "_reset": torch.ones(2, 1).bool()}, [2])
-        >>> list(without_masks(given, reset_masks(given, [()], torch.Size([2]))).keys())
-        ['a']
-    """
+    """Copy the structure of a root, without masks and without `"next"`."""
     kept = tensordict.copy()
     for key in (keys.NEXT, *((*prefix, RESET) for prefix in masks)):
         if kept.get(key, None) is not None:
@@ -84,20 +51,7 @@ def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) ->
 
 
 def asked(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
-    """Write the masks back into a root, in the shape of a done flag each.
-
-    Args:
-        kept: a root. It is not changed.
-        masks: by prefix.
-
-    Returns:
-        A new tensordict that shares the leaves.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> asked(TensorDict(batch_size=[2]), {(): torch.ones(2, 1).bool()})["_reset"].shape
-        torch.Size([2, 1])
-    """
+    """Write the masks back into a root, in the shape of a done flag each."""
     root = kept.copy()
     for prefix, mask in masks.items():
         root.set((*prefix, RESET), mask)
@@ -110,23 +64,7 @@ def merge(
     masks: Mapping[Prefix, Tensor],
     prefix: Prefix = (),
 ) -> TensorDictBase:
-    """Take what was reset where a mask says so, and what was there elsewhere.
-
-    Args:
-        old: what the rows held, `[*B]`.
-        new: what the environment returned, `[*B]`.
-        masks: by prefix; a leaf obeys the nearest one above it.
-        prefix: where the two lie.
-
-    Returns:
-        A new tensordict with the entries of both; what is new where shape or dtype differ.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> old, new = (TensorDict({"o": torch.full((2,), v)}, [2]) for v in (1.0, 5.0))
-        >>> merge(old, new, {(): torch.tensor([[True], [False]])})["o"].tolist()
-        [5.0, 1.0]
-    """
+    """Take what was reset where a mask says so, and what was there elsewhere."""
     if isinstance(new, LazyStackedTensorDict):
         return _merged_parts(old, new, masks, prefix)
     found = dict(old.items())
@@ -175,19 +113,7 @@ def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
 
 
 def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
-    """Find the mask that a leaf obeys: that of the nearest group above it.
-
-    Args:
-        masks: by prefix.
-        prefix: of the leaf.
-
-    Returns:
-        The mask. A leaf outside all groups is reset where any group is.
-
-    Example:
-        >>> mask_of({(): torch.tensor([True])}, ("agents",))
-        tensor([True])
-    """
+    """Find the mask that a leaf obeys: that of the nearest group above it."""
     for depth in range(len(prefix), -1, -1):
         if prefix[:depth] in masks:
             return masks[prefix[:depth]]
@@ -197,19 +123,7 @@ def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
 
 
 def fitted(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Shape a mask so that it broadcasts against a leaf from the left.
-
-    Args:
-        mask: bool `[*B, ..., 1]`.
-        leaf: any dtype `[*B, ...]`.
-
-    Returns:
-        The mask with as many dimensions as the leaf.
-
-    Example:
-        >>> fitted(torch.ones(3, 1).bool(), torch.zeros(3, 5, 7)).shape
-        torch.Size([3, 1, 1])
-    """
+    """Shape a mask so that it broadcasts against a leaf from the left."""
     rows = mask.squeeze(-1)
     while rows.ndim > leaf.ndim:  # a leaf of the whole row, a mask of each agent
         rows = rows.any(-1)

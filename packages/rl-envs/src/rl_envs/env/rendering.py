@@ -45,21 +45,7 @@ class Rendered:
 
 
 def frame_of(rendered: Any) -> Tensor:
-    """Copy what Gymnasium renders into a tensor.
-
-    Args:
-        rendered: a frame, or one for each environment of a vector.
-
-    Returns:
-        uint8 `[H, W, 3]`, or `[B, H, W, 3]`.
-
-    Raises:
-        ValueError: these are no frames of bytes.
-
-    Example:
-        >>> frame_of(np.zeros((2, 3, 3), "uint8")).shape
-        torch.Size([2, 3, 3])
-    """
+    """Copy what Gymnasium renders into a tensor."""
     frame = np.array(rendered)
     if frame.dtype != np.uint8 or frame.ndim < 3:
         msg = f"expected frames of bytes [H, W, 3]: got {frame.dtype} of shape {frame.shape}."

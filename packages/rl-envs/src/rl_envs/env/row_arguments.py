@@ -17,10 +17,8 @@ FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, Value
 
 
 def explained(method: Method) -> Method:
-    """Let a method that takes numpy rows name the argument that it failed on.
-
-    Arguments are looked at after a failure only: these methods are called at every step.
-    """
+    """Let a method that takes numpy rows name the argument that it failed on."""
+    # Arguments are looked at after a failure only: these methods are called at every step.
     signature = inspect.signature(method)
 
     @wraps(method)

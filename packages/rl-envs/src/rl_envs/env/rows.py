@@ -133,20 +133,7 @@ class EnvRows:
 
 
 def reset_into(env: Environment, rows: Rows, mask: Array | None) -> None:
-    """Reset an environment through a tensordict, and write the root into rows.
-
-    Args:
-        env: any environment whose entries are tensors.
-        rows: arrays `[*B, ...]` by key, written in place.
-        mask: bool `[*B, 1]`; only these rows are reset and written.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> rows = {("observation",): np.ones(1, dtype="float32")}
-        >>> reset_into(CountingEnv(), rows, None)
-        >>> rows["observation",].tolist()
-        [0.0]
-    """
+    """Reset an environment through a tensordict, and write the root into rows."""
     if mask is None:
         write(rows, env.reset())
         return
@@ -156,60 +143,19 @@ def reset_into(env: Environment, rows: Rows, mask: Array | None) -> None:
 
 
 def step_into(env: Environment, root: Rows, after: Rows) -> None:
-    """Step an environment through a tensordict, and write what comes into rows.
-
-    Args:
-        env: any environment whose entries are tensors.
-        root: arrays `[*B, ...]` by key, read.
-        after: arrays `[*B, ...]` by key, written in place.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env, after = CountingEnv(), {("done",): np.ones(1, dtype=bool)}
-        >>> reset_into(env, {}, None)
-        >>> step_into(env, {("action",): np.array([True, False])}, after)
-        >>> after["done",].tolist()
-        [False]
-    """
+    """Step an environment through a tensordict, and write what comes into rows."""
     step = env.step(as_tensordict(root, env.batch_size))
     write(after, step.get("next"))
 
 
 def as_tensordict(rows: Rows, batch_size: torch.Size) -> TensorDictBase:
-    """Copy rows into a tensordict.
-
-    Args:
-        rows: arrays `[*B, ...]` by key.
-        batch_size: the sizes `[*B]`.
-
-    Returns:
-        A tensordict `[*B]` of its own memory, because an environment may keep what it is given.
-
-    Example:
-        >>> as_tensordict({("a", "b"): np.zeros((3, 2))}, torch.Size([3]))["a", "b"].shape
-        torch.Size([3, 2])
-    """
+    """Copy rows into a tensordict."""
     return build(
         nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
     )
 
 
 def write(rows: Rows, tensordict: TensorDictBase) -> None:
-    """Write the entries of a tensordict into rows, in place.
-
-    Args:
-        rows: arrays by key. What they lack is dropped.
-        tensordict: has an entry for each.
-
-    Raises:
-        KeyError: an entry is missing.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> rows = {("a",): np.zeros(2)}
-        >>> write(rows, TensorDict({"a": torch.ones(2)}, [2]))
-        >>> rows["a",].tolist()
-        [1.0, 1.0]
-    """
+    """Write the entries of a tensordict into rows, in place."""
     for key, row in rows.items():
         row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()

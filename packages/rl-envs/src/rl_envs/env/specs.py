@@ -245,19 +245,7 @@ def _only(spec: Composite) -> Any:
 
 
 def leaves_of(*specs: Composite) -> Leaves:
-    """List the leaves of some specs by key.
-
-    Args:
-        specs: trees of specs.
-
-    Returns:
-        Key and spec of each leaf. A `StackedComposite` is one: its parts differ in their leaves.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> [key for key, _ in leaves_of(Composite(a=Composite(b=Unbounded(3))))]
-        [('a', 'b')]
-    """
+    """List the leaves of some specs by key."""
     return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
 
 

@@ -111,14 +111,7 @@ OWN = ("categorical_action_encoding", "info_keys")
 
 
 class InOrder(VectorEnv[Any, Any, Any]):
-    """A pool as a vector: all rows at once in their order, or as many as are ready.
-
-    Args:
-        pool: of EnvPool, made with `env_type="gymnasium"`.
-
-    Example:
-        >>> InOrder(pool).reset()  # doctest: +SKIP
-    """
+    """A pool as a vector: all rows at once in their order, or as many as are ready."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
@@ -137,21 +130,12 @@ class InOrder(VectorEnv[Any, Any, Any]):
         self.pool, self._under_way = pool, 0
 
     def send(self, actions: Any, rows: Array) -> None:
-        """Let some environments take a step, or a reset where they are over.
-
-        Args:
-            actions: a batch, one for each.
-            rows: whole numbers, which they are; a multiple of what the pool waits for.
-        """
+        """Let some environments take a step, or a reset where they are over."""
         self.pool.send(actions, rows.astype(np.int32))
         self._under_way += len(rows)
 
     def receive(self) -> tuple[Array, tuple[Any, Any, Any, Any, Any]]:
-        """Wait until enough environments are ready.
-
-        Returns:
-            Which they are, and what their steps gave.
-        """
+        """Wait until enough environments are ready."""
         result = self.pool.recv()
         rows = np.asarray(result[-1]["env_id"])
         self._under_way -= len(rows)
@@ -201,25 +185,7 @@ def _joined(parts: list[Any], order: Array) -> Any:
 
 
 def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
-    """Play until every row has its steps.
-
-    Args:
-        env: a pool that hands out some rows at a time.
-        request: what to play; it breaks nowhere.
-
-    Returns:
-        The steps `[num_envs, T]`.
-
-    Raises:
-        KeyError: the policy reads a key that the environment lacks, or writes no action.
-        TypeError: an action has another dtype than its spec, which cannot hold its values.
-        ValueError: an action has another shape than its spec, a value lies outside its spec, or
-            the policy has a state.
-
-    Example:
-        >>> play_ready(env, Request(50, break_when_any_done=False)).shape  # doctest: +SKIP
-        torch.Size([8, 50])
-    """
+    """Play until every row has its steps."""
     plan = None if request.policy is None else policy_plan(request.policy)
     rollout = PoolRollout(env, request.max_steps, plan)
     leftover, env.leftover = env.leftover, None  # lost where the policy fails
@@ -237,23 +203,10 @@ def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
 
 
 class PoolRollout:
-    """One rollout under way; each row stands at a column of its own.
+    """One rollout under way; each row stands at a column of its own."""
 
-    As many rows as the pool waits for are sent at a time, so that nothing is under way at the end.
-
-    Args:
-        env: the pool.
-        num_steps: T.
-        plan: of the policy; random actions where None.
-
-    Attributes:
-        columns: the batch, as far as it is played.
-        at: int64 `[num_envs]`, the column of each row: what it has stepped to.
-
-    Example:
-        >>> PoolRollout(env, 50).columns.num_steps  # doctest: +SKIP
-        59
-    """
+    # As many rows as the pool waits for are sent at a time, so that nothing is under way at the
+    # end.
 
     def __init__(self, env: EnvPoolEnv, num_steps: int, plan: PolicyPlan | None = None) -> None:
         self.env, self.num_steps, self.plan = env, num_steps, plan
@@ -276,14 +229,7 @@ class PoolRollout:
         self.env.reset_into({key: arrays[key][:, 0] for key, _ in self._shown})
 
     def resume(self, leftover: Leftover) -> None:
-        """Begin with what the rollout before has left over.
-
-        Args:
-            leftover: of it.
-
-        Raises:
-            ValueError: it was played by a policy that writes other entries.
-        """
+        """Begin with what the rollout before has left over."""
         mask = leftover.columns[keys.MASK].numpy()
         if mask.any() and not self._written <= leftover.written:
             msg = "steps of another policy are left over: reset first, or go on with that policy."
@@ -300,11 +246,7 @@ class PoolRollout:
                 self.columns.tensors[key][row, : len(kept)] = kept
 
     def play(self) -> TensorDictBase:
-        """Play until every row has T steps.
-
-        Returns:
-            The batch `[num_envs, T]`.
-        """
+        """Play until every row has T steps."""
         idle = np.ones(self.env.num_envs, bool)
         while True:
             behind = self.at < self.num_steps

@@ -8,24 +8,10 @@ import gymnasium
 
 
 class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes the same action several times, and adds up the rewards.
+    """Takes the same action several times, and adds up the rewards."""
 
-    The last observation counts, and the frame that ends an episode is the last one. Limits inside,
-    as `gymnasium.make` puts them, count frames.
-
-    Args:
-        env: the environment.
-        num_frames: how often each action is taken, at least 1.
-
-    Raises:
-        ValueError: `num_frames` is less than 1.
-
-    Example:
-        >>> env = FrameSkip(gymnasium.make("CartPole-v1"), 4)
-        >>> _ = env.reset(seed=0)
-        >>> env.step(0)[1]
-        4.0
-    """
+    # The last observation counts, and the frame that ends an episode is the last one. Limits
+    # inside, as gymnasium.make puts them, count frames.
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_frames: int) -> None:
         super().__init__(env)
@@ -35,14 +21,7 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.num_frames = num_frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action for several frames.
-
-        Args:
-            action: as the environment takes it.
-
-        Returns:
-            The last observation, the sum of the rewards, both flags, and the last info.
-        """
+        """Take an action for several frames."""
         total = 0.0
         for _ in range(self.num_frames):
             observation, reward, terminated, truncated, info = self.env.step(action)

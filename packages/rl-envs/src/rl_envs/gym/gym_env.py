@@ -227,25 +227,7 @@ class GymEnv(EnvBase):
 
 
 class GymBinding:
-    """A `GymEnv` bound to the columns of a batch.
-
-    Args:
-        env: the environment.
-        root: arrays `[T, ...]` by key.
-        after: arrays `[T, ...]` by key, without `"next"`.
-
-    Example:
-        >>> env = GymEnv("CartPole-v1")
-        >>> root = {("observation",): np.zeros((2, 4), "float32"), ("action",): np.eye(2) > 0}
-        >>> after = {("observation",): np.zeros((2, 4), "float32")}
-        >>> binding = env.bind(root, after)
-        >>> binding.start()
-        >>> binding.step(0)
-        False
-        >>> binding.advance(0)
-        >>> bool((root["observation",][1] == after["observation",][0]).all())
-        True
-    """
+    """A `GymEnv` bound to the columns of a batch."""
 
     def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
         self.env = env

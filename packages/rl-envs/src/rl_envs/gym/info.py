@@ -24,28 +24,10 @@ Find = Callable[[Any, Path], Any]
 
 
 class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows some entries of `info` beside what an environment shows.
+    """Shows some entries of `info` beside what an environment shows."""
 
-    Where an `info` lacks one, as many do after a reset, it is shown as zeros. One that no step of a
-    whole episode has had is warned of, once.
-
-    Args:
-        env: the environment.
-        info_keys: names, a tuple of them for a dictionary within; or a spec by name. Without specs
-            the environment is reset and stepped once, to see what there is.
-
-    Raises:
-        KeyError: there is no such entry.
-        TypeError: an entry holds no numbers.
-        ValueError: an observation has that name.
-
-    Example:
-        >>> made = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
-        >>> from rl_specs import Unbounded
-        >>> shown = ShowInfo(made, {("episode", "l"): Unbounded(())})
-        >>> sorted(shown.observation_space.spaces)
-        ['episode', 'observation']
-    """
+    # Where an info lacks one, as many do after a reset, it is shown as zeros. One that no step of a
+    # whole episode has had is warned of, once.
 
     def __init__(self, env: gymnasium.Env[Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
@@ -67,25 +49,9 @@ class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
-    """The same for a vector of environments that is there already.
+    """The same for a vector of environments that is there already."""
 
-    Rows that lack an entry, by Gymnasium's mask `_name`, show zeros.
-
-    Args:
-        env: the vector.
-        info_keys: as for `ShowInfo`.
-
-    Raises:
-        KeyError: there is no such entry.
-        TypeError: an entry holds no numbers.
-        ValueError: an observation has that name.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> made = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")
-        >>> list(ShowVectorInfo(made, {"speed": Unbounded(())}).single_observation_space)
-        ['observation', 'speed']
-    """
+    # Rows that lack an entry, by Gymnasium's mask _name, show zeros.
 
     def __init__(self, env: VectorEnv[Any, Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
@@ -121,22 +87,7 @@ class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 class InfoPart:
-    """What is shown of `info`: a space for each key.
-
-    Args:
-        info_keys: as for `ShowInfo`.
-        look: gives some infos, to see what there is; called only where specs are lacking.
-        find: reads an entry from an info; None where it lacks it.
-        num_rows: of a vector; None for one environment.
-
-    Attributes:
-        spaces: of one row, by path.
-
-    Example:
-        >>> part = InfoPart(["lives"], lambda: [{"lives": 3}], found)
-        >>> part.shown(7, {"lives": 2})["lives"].item(), part.shown(7, {})["lives"].item()
-        (2, 0)
-    """
+    """What is shown of `info`: a space for each key."""
 
     def __init__(
         self,
@@ -208,19 +159,7 @@ class InfoPart:
 
 
 def found(info: Any, path: Path) -> Any:
-    """Read an entry of an info.
-
-    Args:
-        info: nested dictionaries.
-        path: names, outermost first.
-
-    Returns:
-        The entry, or None where there is none.
-
-    Example:
-        >>> found({"a": {"b": 3}}, ("a", "b")), found({"a": 3}, ("a", "b"))
-        (3, None)
-    """
+    """Read an entry of an info."""
     for name in path:
         if not isinstance(info, Mapping) or name not in info:
             return None
@@ -229,20 +168,7 @@ def found(info: Any, path: Path) -> Any:
 
 
 def found_rows(info: Any, path: Path) -> Any:
-    """Read an entry of the infos of a vector.
-
-    Args:
-        info: nested dictionaries, with masks of the rows that have an entry.
-        path: names, outermost first.
-
-    Returns:
-        The entry `[B, ...]` and its mask `[B]`, the mask None where all rows have it; or None where
-        no row has it.
-
-    Example:
-        >>> found_rows({"a": np.array([3, 0]), "_a": np.array([True, False])}, ("a",))
-        (array([3, 0]), array([ True, False]))
-    """
+    """Read an entry of the infos of a vector."""
     entry = found(info, path)
     return None if entry is None else (entry, found(info, (*path[:-1], f"_{path[-1]}")))
 

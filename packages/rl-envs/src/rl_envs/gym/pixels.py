@@ -14,22 +14,7 @@ PIXELS = "pixels"
 
 
 class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows rendered frames, uint8 `[H, W, 3]`, as `"pixels"`.
-
-    Args:
-        env: the environment, with `render_mode="rgb_array"`. It is reset once, to see their size.
-        pixels_only: show nothing else.
-
-    Raises:
-        ValueError: it renders something else, or an observation has that name.
-
-    Example:
-        >>> env = gymnasium.make("CartPole-v1", render_mode="human")
-        >>> ShowPixels(env)
-        Traceback (most recent call last):
-        ...
-        ValueError: pixels need render_mode='rgb_array': this environment has 'human'.
-    """
+    """Shows rendered frames, uint8 `[H, W, 3]`, as `"pixels"`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], pixels_only: bool = True) -> None:
         super().__init__(env)
@@ -68,17 +53,7 @@ class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def check_renders(env: Any) -> None:
-    """Refuse an environment that gives no frames.
-
-    Args:
-        env: of Gymnasium, one or a vector.
-
-    Raises:
-        ValueError: it was made to render something else, or nothing.
-
-    Example:
-        >>> check_renders(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
-    """
+    """Refuse an environment that gives no frames."""
     if env.render_mode != "rgb_array":
         msg = f"pixels need render_mode='rgb_array': this environment has {env.render_mode!r}."
         raise ValueError(msg)

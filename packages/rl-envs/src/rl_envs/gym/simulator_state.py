@@ -24,21 +24,7 @@ Env = gymnasium.Env[Any, Any]
 
 
 def get_state(env: Env) -> dict[str, Any]:
-    """Read the state of a classic control environment, wrappers included.
-
-    Args:
-        env: the environment, wrapped as `gymnasium.make` does.
-
-    Returns:
-        A dictionary of tensors, numbers, strings and further dictionaries.
-
-    Raises:
-        NotImplementedError: it is another environment, or another wrapper.
-
-    Example:
-        >>> sorted(get_state(gymnasium.make("CartPole-v1")))
-        ['attributes', 'counters', 'generator']
-    """
+    """Read the state of a classic control environment, wrappers included."""
     _check(env)
     inner = env.unwrapped
     found = {name: getattr(inner, name) for name in ATTRIBUTES if hasattr(inner, name)}
@@ -50,20 +36,7 @@ def get_state(env: Env) -> dict[str, Any]:
 
 
 def set_state(env: Env, state: Mapping[str, Any]) -> None:
-    """Put a classic control environment back to where it was.
-
-    Args:
-        env: the environment, wrapped as the saved one was.
-        state: from `get_state`.
-
-    Raises:
-        NotImplementedError: it is another environment, or another wrapper.
-        ValueError: the state comes from an environment with other wrappers.
-
-    Example:
-        >>> env = gymnasium.make("CartPole-v1")
-        >>> set_state(env, get_state(env))
-    """
+    """Put a classic control environment back to where it was."""
     _check(env)
     here = {COUNTERS[type(wrapper)]: wrapper for wrapper in _wrappers(env)}
     if here.keys() != state["counters"].keys():

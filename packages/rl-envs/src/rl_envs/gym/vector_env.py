@@ -300,21 +300,10 @@ class GymVectorEnv(EnvBase):
 
 
 class NextStepBinding(RowBinding):
-    """Columns of a vector environment that resets rows while the others step.
+    """Columns of a vector environment that resets rows while the others step."""
 
-    Every column is one step of the whole batch. `("collector", "mask")` among the columns of the
-    root is False in rows that were only reset, which are no steps.
-
-    Args:
-        env: the environment.
-        root: arrays `[num_envs, T, ...]` by key.
-        after: the same by key without `"next"`.
-
-    Example:
-        >>> env = GymVectorEnv("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-        >>> env.rollout(50, break_when_any_done=False).shape
-        torch.Size([2, 50])
-    """
+    # Every column is one step of the whole batch. ("collector", "mask") among the columns of the
+    # root is False in rows that were only reset, which are no steps.
 
     env: GymVectorEnv
 

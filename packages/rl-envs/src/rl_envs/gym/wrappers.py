@@ -25,21 +25,7 @@ def wrappers_for(
     pixels_only: bool = True,
     info_keys: InfoKeys | None = None,
 ) -> list[Callable[[Env], Env]]:
-    """List the wrappers that were asked for, the inmost first.
-
-    Args:
-        frame_skip: how many frames each action is taken for.
-        from_pixels: show rendered frames.
-        pixels_only: show no other observation then.
-        info_keys: entries of `info` to show.
-
-    Returns:
-        Functions of an environment. They can be pickled.
-
-    Example:
-        >>> len(wrappers_for(frame_skip=2, from_pixels=True))
-        2
-    """
+    """List the wrappers that were asked for, the inmost first."""
     found: list[Callable[[Env], Env]] = []
     if frame_skip is not None:
         found.append(partial(FrameSkip, num_frames=frame_skip))

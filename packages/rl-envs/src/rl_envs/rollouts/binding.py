@@ -10,27 +10,7 @@ from rl_envs.rollouts.arrays import Array, Rows
 
 
 class RowBinding:
-    """Binds any environment by its `reset_into` and `step_into`.
-
-    Args:
-        env: an environment with a done flag at the root.
-        root: arrays `[*B, T, ...]` by key.
-        after: arrays `[*B, T, ...]` by key, without `"next"`.
-
-    Example:
-        >>> import numpy as np
-        >>> from rl_envs.testing import CountingEnv
-        >>> seen = np.zeros((3, 1), "float32")
-        >>> root = {("observation",): seen, ("action",): np.eye(2)[[0, 1, 0]] > 0}
-        >>> after = {("observation",): seen.copy(), ("done",): np.zeros((3, 1), bool)}
-        >>> binding = RowBinding(CountingEnv(), root, after)
-        >>> binding.start()
-        >>> binding.step(0)
-        False
-        >>> binding.advance(0)
-        >>> root["observation",].flatten().tolist()
-        [0.0, 1.0, 0.0]
-    """
+    """Binds any environment by its `reset_into` and `step_into`."""
 
     def __init__(self, env: Environment, root: Rows, after: Rows) -> None:
         self.env, self.root, self.after = env, root, after

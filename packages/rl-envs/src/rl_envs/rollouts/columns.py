@@ -18,24 +18,7 @@ Key = tuple[str, ...]
 
 
 class Columns:
-    """Leaves `[*B, T, ...]` as tensors and as numpy arrays on the same memory.
-
-    Args:
-        batch_size: the sizes `[*B]`.
-        num_steps: T.
-        time_first: let the rows of one step lie together in memory, which is faster to write for
-            many rows and slower to read along time.
-
-    Attributes:
-        tensors: the leaves by key.
-        arrays: the same as arrays.
-
-    Example:
-        >>> columns = Columns(torch.Size([2]), 5)
-        >>> columns.add(("a",), torch.Size([3]), torch.float32)
-        >>> columns.arrays["a",].shape
-        (2, 5, 3)
-    """
+    """Leaves `[*B, T, ...]` as tensors and as numpy arrays on the same memory."""
 
     def __init__(self, batch_size: torch.Size, num_steps: int, *, time_first: bool = False) -> None:
         self.time_first = time_first
@@ -48,23 +31,13 @@ class Columns:
         self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
 
     def add_leaves(self, leaves: Leaves) -> None:
-        """Add a column of zeros for each leaf of some specs `[*B, ...]`.
-
-        Args:
-            leaves: key and spec of each.
-        """
+        """Add a column of zeros for each leaf of some specs `[*B, ...]`."""
         for key, spec in leaves:
             assert spec.dtype is not None
             self.add(key, spec.shape[len(self.batch_size) :], spec.dtype)
 
     def add(self, key: Key, shape: torch.Size, dtype: torch.dtype) -> None:
-        """Add a column of zeros.
-
-        Args:
-            key: of the leaf.
-            shape: of one step of one row.
-            dtype: of the leaf.
-        """
+        """Add a column of zeros."""
         rows, time = self.batch_size, len(self.batch_size)
         if self.time_first:
             column = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype).movedim(0, time)
@@ -75,42 +48,17 @@ class Columns:
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
     def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
-        """Read one step.
-
-        Args:
-            t: which.
-            names: keys of the leaves to read.
-
-        Returns:
-            Views `[*B, ...]` by key.
-        """
+        """Read one step."""
         time = len(self.batch_size)
         return {key: self.tensors[key].select(time, t) for key in names}
 
     def reader(self, key: Key) -> Callable[[int], Tensor]:
-        """Make what reads one leaf, for loops that do so at every step.
-
-        Args:
-            key: of the leaf, which has a column.
-
-        Returns:
-            A function of a step, that returns a view `[*B, ...]`. It knows nothing of a column
-            that has grown.
-        """
+        """Make what reads one leaf, for loops that do so at every step."""
         by_time, view = self._by_time[key], torch.from_numpy
         return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
 
     def writer(self, key: Key) -> Callable[[int, Tensor], None]:
-        """Make what writes one leaf, for loops that do so at every step.
-
-        Args:
-            key: of the leaf, which has a column.
-
-        Returns:
-            A function of a step and a value `[*B, ...]`, which raises ValueError where the value
-            has another shape or dtype than the column. It knows nothing of a column that has
-            grown.
-        """
+        """Make what writes one leaf, for loops that do so at every step."""
         by_time, cast = self._by_time[key], self.casts.get(key)
         shape, dtype = by_time.shape[1:], by_time.dtype
 
@@ -125,16 +73,7 @@ class Columns:
         return write
 
     def write(self, t: int, key: Key, value: Tensor) -> None:
-        """Write one leaf of one step.
-
-        Args:
-            t: which.
-            key: of the leaf, which has a column.
-            value: `[*B, ...]`.
-
-        Raises:
-            ValueError: the value has another shape or dtype than the column.
-        """
+        """Write one leaf of one step."""
         self.writer(key)(t, value)
 
     def _refuse(self, key: Key, value: Tensor) -> None:
@@ -146,23 +85,11 @@ class Columns:
         raise ValueError(msg)
 
     def fits(self, key: Key, value: Tensor) -> bool:
-        """Tell whether a value could be written to a column.
-
-        Args:
-            key: of the leaf, which has a column.
-            value: `[*B, ...]`.
-
-        Returns:
-            Whether shape and dtype are those of the column.
-        """
+        """Tell whether a value could be written to a column."""
         return (value.shape, value.dtype) == self._forms[key]
 
     def grow(self, num_steps: int) -> None:
-        """Make room for more steps, keeping those written.
-
-        Args:
-            num_steps: the new T.
-        """
+        """Make room for more steps, keeping those written."""
         time, self.num_steps = len(self.batch_size), num_steps
         for key, column in list(self.tensors.items()):
             self.add(key, column.shape[time + 1 :], column.dtype)
@@ -170,27 +97,12 @@ class Columns:
             longer.narrow(time, 0, column.shape[time]).copy_(column)
 
     def step(self, t: int) -> TensorDict:
-        """Hand out one step.
-
-        Args:
-            t: which.
-
-        Returns:
-            Copies of the leaves, `[*B]`.
-        """
+        """Hand out one step."""
         leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
         return build(nest(leaves), self.batch_size)
 
     def batch(self, num_steps: int, *, copy: bool = True) -> TensorDict:
-        """Hand out the first steps.
-
-        Args:
-            num_steps: how many.
-            copy: leave the room behind them, where there is some, out of the memory.
-
-        Returns:
-            The leaves as a batch `[*B, T]`, its last dimension named `"time"`.
-        """
+        """Hand out the first steps."""
         time = len(self.batch_size)
         leaves = self.tensors
         if num_steps < self.num_steps:

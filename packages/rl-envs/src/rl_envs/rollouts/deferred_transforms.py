@@ -18,22 +18,8 @@ TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they go on from lies in
 def split_for(
     transforms: Iterable[Transform], in_keys: Sequence[Key]
 ) -> tuple[list[Transform], list[Transform]]:
-    """Tell what must run at every step for a policy from what can wait.
-
-    As `Compose.split` does; an `InitTracker` can wait as well where the policy does not read it.
-
-    Args:
-        transforms: in order.
-        in_keys: what the policy reads.
-
-    Returns:
-        Those to step with, and those to call `rows` of.
-
-    Example:
-        >>> stepping, waiting = split_for([InitTracker(), RewardSum()], [("observation",)])
-        >>> len(stepping), len(waiting)
-        (0, 2)
-    """
+    """Tell what must run at every step for a policy from what can wait."""
+    # As Compose.split does; an InitTracker can wait as well where the policy does not read it.
     members = list(transforms)
     reads = {key[-1] for key in in_keys}
     needed = [
@@ -45,21 +31,7 @@ def split_for(
 
 
 def can_go_on(finishing: Iterable[Transform]) -> bool:
-    """Tell whether transforms can go on from a root, where they computed on rows before.
-
-    Args:
-        finishing: those that wait.
-
-    Returns:
-        False where one needs the last finished row itself.
-
-    Example:
-        >>> class RunsOn(Transform):
-        ...     def rows(self, batch, last=None):
-        ...         return batch
-        >>> can_go_on([StepCounter(), Transform()]), can_go_on([RunsOn()])
-        (True, False)
-    """
+    """Tell whether transforms can go on from a root, where they computed on rows before."""
     alone = Transform.rows  # what transforms each row for itself
     return all(
         type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in finishing
@@ -72,26 +44,7 @@ def finish(
     root: TensorDictBase | None = None,
     last: TensorDictBase | None = None,
 ) -> TensorDictBase:
-    """Compute on finished rows what steps would have written.
-
-    Args:
-        finishing: the transforms that have waited.
-        batch: `[*B, T]`.
-        root: `[*B]`, what the first column started from, where they `can_go_on`.
-        last: `[*B]`, the column before the first, as this function returned it. After a reset there
-            is neither.
-
-    Returns:
-        The batch.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> flag = torch.tensor([[False], [True]])
-        >>> batch = TensorDict({"next": {"done": flag, "reward": torch.ones(2, 1)}}, [2])
-        >>> root = TensorDict({"step_count": torch.tensor([7]), "done": torch.tensor([False])}, [])
-        >>> finish([StepCounter()], batch, root)["step_count"].flatten().tolist()
-        [7, 8]
-    """
+    """Compute on finished rows what steps would have written."""
     for one in finishing:
         before = _before(one, root) if root is not None and not one.rows_only else last
         batch = one.rows(batch, before)

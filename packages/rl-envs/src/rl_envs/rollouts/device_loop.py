@@ -24,22 +24,7 @@ Leaves = dict[Key, Tensor]
 
 
 def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Tell whether a rollout can keep tensors by key, and make its batch at the end.
-
-    Args:
-        env: any environment.
-        request: what to play.
-        root: where to start from; a reset where None.
-
-    Returns:
-        False where it must go through tensordicts: the environment looks at values, has groups or
-        states; something looks at each step; the policy is no plan, or carries a state on.
-
-    Example:
-        >>> from rl_envs import Pendulums
-        >>> can_play(Pendulums(3), Request(5)), can_play(Pendulums(3), Request(5, None, print))
-        (False, False)
-    """
+    """Tell whether a rollout can keep tensors by key, and make its batch at the end."""
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
     plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms
@@ -53,26 +38,7 @@ def can_play(env: Environment, request: Request, root: TensorDictBase | None = N
 
 
 def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
-    """Play steps, and stack them once.
-
-    Args:
-        env: an environment that `can_play` accepts.
-        request: what to play.
-        root: `[*B]`, where to start from; a reset where None.
-
-    Returns:
-        The steps `[*B, T]`, as `rl_envs.rollouts.tensordict_loop.play` returns them.
-
-    Raises:
-        KeyError: the policy reads a key that the environment lacks, or writes no action.
-        TypeError: an action has another dtype than its spec.
-        ValueError: an action has another shape than its spec.
-
-    Example:
-        >>> from rl_envs import Pendulums
-        >>> play(Pendulums(3), Request(5)).shape
-        torch.Size([3, 5])
-    """
+    """Play steps, and stack them once."""
     act = _acting(env, request)
     start = env.reset() if root is None else root
     values: Leaves = {key: start.get(key) for key in _shown(env)}

@@ -26,21 +26,7 @@ FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 
 
 def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Tell whether a rollout can write its batch in place.
-
-    Args:
-        env: any environment.
-        request: what to play.
-        root: where to start from; a reset where None.
-
-    Returns:
-        False where it must go through tensordicts.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> can_play(CountingEnv(), Request(5))
-        False
-    """
+    """Tell whether a rollout can write its batch in place."""
     if env.resets_by_stepping:
         return root is None
     return env.native_rows and request.callback is None and holds_only_shown(env, root)
@@ -59,26 +45,7 @@ def holds_only_shown(env: Environment, root: TensorDictBase | None) -> bool:
 
 
 def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
-    """Play steps in place, and finish the batch.
-
-    Args:
-        env: an environment that writes rows itself.
-        request: what to play.
-        root: `[*B]`, where to start from; where None, a reset or what was left over.
-
-    Returns:
-        The steps `[*B, T]`, as `rl_envs.rollouts.tensordict_loop.play` returns them.
-
-    Raises:
-        KeyError: the policy reads a key that the environment lacks, or writes no action.
-        TypeError: an action has another dtype than its spec.
-        ValueError: an action has another shape than its spec, or a value lies outside its spec.
-
-    Example:
-        >>> from rl_envs import GymEnv
-        >>> play(GymEnv("CartPole-v1"), Request(3)).names
-        ['time']
-    """
+    """Play steps in place, and finish the batch."""
     checks.check_open(env)
     plan = None if request.policy is None else policy_plan(request.policy)
     leftover = env.leftover if request.goes_on else None
@@ -107,22 +74,7 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
 
 
 class RowRollout:
-    """One rollout under way.
-
-    Args:
-        env: an environment that writes rows itself.
-        request: what to play.
-        plan: of the policy; random actions where None.
-
-    Attributes:
-        columns: the batch, as far as it is played.
-        leftover: what a vector that resets while it steps has played beyond the batch.
-
-    Example:
-        >>> from rl_envs import GymEnv
-        >>> RowRollout(GymEnv("CartPole-v1"), Request(3)).play().shape
-        torch.Size([3])
-    """
+    """One rollout under way."""
 
     def __init__(self, env: Environment, request: Request, plan: PolicyPlan | None = None) -> None:
         self.env, self.request, self.plan = env, request, plan
@@ -151,15 +103,7 @@ class RowRollout:
     def play(
         self, root: TensorDictBase | None = None, leftover: Leftover | None = None
     ) -> TensorDictBase:
-        """Play to the end.
-
-        Args:
-            root: `[*B]`, where to start from instead of a reset.
-            leftover: steps that are there already, instead of a reset.
-
-        Returns:
-            The batch `[*B, T]`.
-        """
+        """Play to the end."""
         first = t = 0 if leftover is None else self._resume(leftover)
         is_over = t >= self._goal and self._is_over(t)
         binding = self._bound()
@@ -335,22 +279,7 @@ class RowRollout:
 
 
 def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
-    """Close the gaps that a mask leaves in each row.
-
-    Args:
-        batch: `[B, S]` with `("collector", "mask")`, which may be False.
-        num_steps: T, how many real steps to keep. Every row has as many, or none has a gap.
-
-    Returns:
-        The first real steps of each row, `[B, T]`, without the mask.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> mask = torch.tensor([[True, False, True], [True, True, True]])
-        >>> batch = TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3])
-        >>> real_steps(batch.set(("collector", "mask"), mask), 2)["a"].tolist()
-        [[0, 2], [3, 4]]
-    """
+    """Close the gaps that a mask leaves in each row."""
     mask = batch.get(keys.MASK).numpy()
     num_rows, num_played = mask.shape
     so_far = np.cumsum(mask, 1, dtype=np.int32)

@@ -17,29 +17,7 @@ Run: TypeAlias = Callable[[dict[Key, Any]], dict[Key, Any]]
 def bind_plan(
     plan: PolicyPlan, columns: Columns, names: Sequence[Key], written: Sequence[Key]
 ) -> Callable[[int], None]:
-    """Make what acts on one step of a batch: reads its root, writes what the policy makes.
-
-    Args:
-        plan: of the policy, which has acted before.
-        columns: of the batch. Where they grow, the plan is to be bound again.
-        names: what the policy reads.
-        written: what it writes.
-
-    Returns:
-        A function of a step. It raises ValueError where the policy writes other keys, another
-        shape or another dtype than in the steps before.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> columns = Columns(torch.Size([]), 3)
-        >>> columns.add(("a",), torch.Size([2]), torch.float32)
-        >>> columns.add(("b",), torch.Size([2]), torch.float32)
-        >>> plan = PolicyPlan(TensorDictModule(torch.exp, ["a"], ["b"]))
-        >>> act = bind_plan(plan, columns, [("a",)], [("b",)])
-        >>> act(1)
-        >>> columns.tensors["b",].tolist()
-        [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
-    """
+    """Make what acts on one step of a batch: reads its root, writes what the policy makes."""
     reads = [(key, columns.reader(key)) for key in names]
     writes = [(key, columns.writer(key)) for key in written]
     if plan.calls is None:
@@ -56,19 +34,7 @@ def bind_plan(
 
 
 def bind_calls(entries: Iterable[Entry]) -> Run:
-    """Make what calls every entry on plain tensors, for a run of steps.
-
-    Args:
-        entries: of a plan that is flat. What they list as their parts is called in their place.
-
-    Returns:
-        A function of tensors by key, which adds what is written, and returns them.
-
-    Example:
-        >>> run = bind_calls([Entry(torch.neg, [("a",)], [("b",)])])
-        >>> run({("a",): torch.tensor(3)})
-        {('a',): tensor(3), ('b',): tensor(-3)}
-    """
+    """Make what calls every entry on plain tensors, for a run of steps."""
     flat = [part for one in entries for part in one.bound()]
     calls = [(one.call, one.in_keys or [], one.out_keys or [], one.outputs) for one in flat]
 

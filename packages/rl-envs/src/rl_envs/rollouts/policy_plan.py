@@ -25,52 +25,24 @@ Values: TypeAlias = dict[Key, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One call of a plan.
+    """One call of a plan."""
 
-    Attributes:
-        call: takes the tensors of `in_keys`, returns those of `out_keys`, one or a tuple; or takes
-            and returns a tensordict where both are None.
-        in_keys: what it reads.
-        out_keys: what it writes; `("_",)` is dropped.
-        parts: lists what the call itself calls, with keys, good until its parts change; or None.
-
-    Example:
-        >>> Entry(torch.neg, [("a",)], [("b",)]).on({("a",): torch.tensor(3)})
-        {('b',): tensor(-3)}
-    """
-
+    # takes the tensors of in_keys, returns those of out_keys, one or a tuple; or takes and returns
+    # a tensordict where both are None
     call: Callable[..., Any]
-    in_keys: list[Key] | None
-    out_keys: list[Key] | None
+    in_keys: list[Key] | None  # what it reads
+    out_keys: list[Key] | None  # what it writes; ("_",) is dropped
+    # lists what the call itself calls, with keys, good until its parts change; or None
     parts: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
     def bound(self) -> list[Entry]:
-        """Flatten it once more, for a run of steps in which the policy stays what it is.
-
-        Returns:
-            What it calls; itself where it lists nothing.
-
-        Example:
-            >>> listed = lambda: [(torch.neg, ["a"], ["b"])]
-            >>> [one.in_keys for one in Entry(torch.neg, [("a",)], [("b",)], listed).bound()]
-            [[('a',)]]
-        """
+        """Flatten it once more, for a run of steps in which the policy stays what it is."""
         if self.parts is None:
             return [self]
         return [Entry(call, _keys(read), _keys(made)) for call, read, made in self.parts()]
 
     def on(self, scope: Mapping[Key, Any]) -> Values:
-        """Call it on plain tensors, which it must be able to take.
-
-        Args:
-            scope: tensors by key, those of `in_keys` among them.
-
-        Returns:
-            What it writes.
-
-        Raises:
-            ValueError: it returns more or fewer tensors than it has keys.
-        """
+        """Call it on plain tensors, which it must be able to take."""
         in_keys, out_keys = self.in_keys or [], self.out_keys or []
         made = self.call(*[scope[key] for key in in_keys])
         if type(made) is not tuple or len(made) != len(out_keys):
@@ -80,21 +52,7 @@ class Entry:
         return written
 
     def outputs(self, made: Any) -> tuple[Any, ...]:
-        """One tensor for each of `out_keys`, of what the call returned.
-
-        Args:
-            made: a tensor, or a tuple of them.
-
-        Returns:
-            The tensors.
-
-        Raises:
-            ValueError: there are more or fewer of them.
-
-        Example:
-            >>> Entry(torch.neg, [("a",)], [("b",)]).outputs(torch.tensor(3))
-            (tensor(3),)
-        """
+        """One tensor for each of `out_keys`, of what the call returned."""
         found, count = made if isinstance(made, tuple) else (made,), len(self.out_keys or ())
         if len(found) != count:
             msg = f"expected {count} outputs for {self.out_keys}: got {len(found)}."

@@ -14,28 +14,17 @@ from rl_layout import keys
 
 @dataclass(frozen=True)
 class Leftover:
-    """Steps behind the end of a rollout, and the root behind them.
+    """Steps behind the end of a rollout, and the root behind them."""
 
-    Rows of a vector that resets while it steps do not all get their T-th step at the same time.
-    Those that had theirs earlier have gone on, and these steps open the next batch.
+    # Rows of a vector that resets while it steps do not all get their T-th step at the same time.
+    # Those that had theirs earlier have gone on, and these steps open the next batch.
 
-    Attributes:
-        columns: leaves `[B, S + 1, ...]` by key. `("collector", "mask")` says which of the first S
-            are steps that no rollout has returned; the last column holds a root alone.
-        written: keys that the policy wrote.
-        last: `[B]`, the last step that was returned, or None.
-        is_whole: whether it has passed every transform, those included that could have waited.
-
-    Example:
-        >>> import torch
-        >>> mask = torch.zeros(2, 4, dtype=torch.bool)
-        >>> Leftover({("collector", "mask"): mask}, {("action",)}).num_steps
-        3
-    """
-
+    # leaves [B, S + 1, ...] by key. ("collector", "mask") says which of the first S are steps that
+    # no rollout has returned; the last column holds a root alone
     columns: Mapping[Key, Tensor]
-    written: Set[Key]
-    last: TensorDictBase | None = None
+    written: Set[Key]  # keys that the policy wrote
+    last: TensorDictBase | None = None  # [B], the last step that was returned, or None
+    # whether it has passed every transform, those included that could have waited
     is_whole: bool = False
 
     @property
@@ -47,25 +36,7 @@ class Leftover:
     def of(
         cls, columns: Columns, written: Set[Key], num_played: int, num_returned: int
     ) -> Leftover:
-        """Keep what a rollout does not return.
-
-        Args:
-            columns: with the steps `[B, S]`, their mask, and the root behind them in column S.
-            written: keys that the policy wrote.
-            num_played: S.
-            num_returned: T, how many real steps of each row are returned.
-
-        Returns:
-            Copies of the rest.
-
-        Example:
-            >>> import torch
-            >>> columns = Columns(torch.Size([2]), 4)
-            >>> columns.add(keys.MASK, torch.Size(), torch.bool)
-            >>> columns.tensors[keys.MASK][:] = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0]]) > 0
-            >>> Leftover.of(columns, set(), 3, 2).columns[keys.MASK].tolist()
-            [[True, False], [False, False]]
-        """
+        """Keep what a rollout does not return."""
         mask = columns.tensors[keys.MASK][:, :num_played]
         beyond = mask & (mask.cumsum(-1) > num_returned)
         first = int(beyond.any(0).int().argmax()) if bool(beyond.any()) else num_played
@@ -77,22 +48,8 @@ class Leftover:
         return cls(kept, set(written))
 
     def begin_anew(self, rows: Tensor) -> None:
-        """Mark the next step of some rows as the first of a trajectory, where that is shown.
-
-        A step that is kept here has been played by a policy that did not see the mark.
-
-        Args:
-            rows: bool `[B]`.
-
-        Example:
-            >>> import torch
-            >>> flag, mask = torch.zeros(2, 3, 1).bool(), torch.zeros(2, 3).bool()
-            >>> mask[1, 0] = True
-            >>> leftover = Leftover({("is_init",): flag, keys.MASK: mask}, set())
-            >>> leftover.begin_anew(torch.tensor([True, True]))
-            >>> flag.squeeze(-1).tolist()
-            [[False, False, True], [True, False, False]]
-        """
+        """Mark the next step of some rows as the first of a trajectory, where that is shown."""
+        # A step that is kept here has been played by a policy that did not see the mark.
         flag = self.columns.get((keys.IS_INIT,))
         if flag is None:
             return
@@ -102,22 +59,7 @@ class Leftover:
         flag[rows.nonzero()[:, 0], first] = True
 
     def put_into(self, columns: Columns) -> None:
-        """Write it into the first columns of a batch, and make columns for what a policy wrote.
-
-        Args:
-            columns: with room for S + 1 steps, of what the environment shows and takes.
-
-        Raises:
-            ValueError: the environment shows something else.
-
-        Example:
-            >>> import torch
-            >>> columns = Columns(torch.Size([2]), 4)
-            >>> columns.add(keys.MASK, torch.Size(), torch.bool)
-            >>> Leftover({keys.MASK: torch.ones(2, 3).bool()}, set()).put_into(columns)
-            >>> columns.tensors[keys.MASK].sum().item()
-            6
-        """
+        """Write it into the first columns of a batch, and make columns for what a policy wrote."""
         expected = columns.tensors.keys() | (self.written if self.num_steps else set())
         there = self.columns.keys() if self.num_steps else self.columns.keys() & expected
         differing = sorted(str(keys.as_key(key)) for key in expected ^ there)

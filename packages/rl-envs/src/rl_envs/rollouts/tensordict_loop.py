@@ -20,29 +20,16 @@ from rl_layout import keys, refuse_shared_states
 
 @dataclass(frozen=True)
 class Request:
-    """What a rollout was asked for.
+    """What a rollout was asked for."""
 
-    Attributes:
-        max_steps: most steps to play.
-        policy: adds the action to a root, or None for random actions.
-        callback: called with the environment and each finished step, or None.
-        break_when_any_done: stop as soon as a row is done.
-        break_when_all_done: stop as soon as every row has been done once.
-        set_truncated: mark the last step as truncated, unless it is terminated.
-        goes_on: begin with what the rollout before has left over.
-
-    Example:
-        >>> Request(max_steps=5).break_when_any_done
-        True
-    """
-
-    max_steps: int
-    policy: Any = None
+    max_steps: int  # most steps to play
+    policy: Any = None  # adds the action to a root, or None for random actions
+    # called with the environment and each finished step, or None
     callback: Callable[..., Any] | None = None
-    break_when_any_done: bool = True
-    break_when_all_done: bool = False
-    set_truncated: bool = False
-    goes_on: bool = False
+    break_when_any_done: bool = True  # stop as soon as a row is done
+    break_when_all_done: bool = False  # stop as soon as every row has been done once
+    set_truncated: bool = False  # mark the last step as truncated, unless it is terminated
+    goes_on: bool = False  # begin with what the rollout before has left over
 
     def __post_init__(self) -> None:
         check_whole(self.max_steps, 1, "max_steps")
@@ -52,22 +39,7 @@ class Request:
 
 
 def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDictBase:
-    """Play steps through tensordicts.
-
-    Args:
-        env: any environment, reset.
-        root: `[*B]`, where it stands.
-        request: what to play.
-
-    Returns:
-        The steps, `[*B, T]`.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = CountingEnv(max_steps=3)
-        >>> play(env, env.reset(), Request(max_steps=2)).names
-        ['time']
-    """
+    """Play steps through tensordicts."""
     policy = env.rand_action if request.policy is None else request.policy
     policy = policy.policy if isinstance(policy, PolicyPlan) else policy
     refuse_shared_states({"policy": policy})
@@ -125,21 +97,7 @@ def _breaks(ended: list[Tensor], request: Request) -> bool:
 
 
 def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
-    """Mark a step as the last one of the data, where the task goes on.
-
-    Args:
-        step: a step of any batch size. It is not changed.
-        groups: the groups with done flags.
-
-    Returns:
-        A new tensordict that shares all leaves but the flags.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> step = CountingEnv().rollout(1)
-        >>> truncate(step, [()])["next", "truncated"].tolist()
-        [[True]]
-    """
+    """Mark a step as the last one of the data, where the task goes on."""
     marked = step.copy()
     for prefix in groups:
         place = (keys.NEXT, *prefix)
@@ -157,21 +115,7 @@ def without_steps(policy: Any) -> Any:
 
 
 def moved(policy: Any, device: torch.device) -> Any:
-    """Let a policy act on its own device.
-
-    Args:
-        policy: a module, or any callable, which has no device of its own.
-        device: the environment's.
-
-    Returns:
-        The policy itself where both are one; otherwise a callable on roots.
-
-    Example:
-        >>> from torch import nn
-        >>> policy = nn.Linear(3, 2)
-        >>> moved(policy, torch.device("cpu")) is policy
-        True
-    """
+    """Let a policy act on its own device."""
     inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
     owned = chain(inner.parameters(), inner.buffers()) if isinstance(inner, nn.Module) else ()
     here = next((one.device for one in owned), device)
@@ -188,25 +132,7 @@ def moved(policy: Any, device: torch.device) -> Any:
 
 
 def written_to(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
-    """Write a batch into a preallocated one.
-
-    Args:
-        out: `[*B, N]` with the entries of the batch; changed in place.
-        batch: `[*B, T]`.
-
-    Returns:
-        A view of the first T steps of `out`.
-
-    Raises:
-        KeyError: the entries are others.
-        TypeError: a dtype is another one.
-        ValueError: a shape is another one, or there is no room.
-
-    Example:
-        >>> out = TensorDict({"a": torch.zeros(5)}, [5])
-        >>> written_to(out, TensorDict({"a": torch.ones(2)}, [2])).shape, out["a"].tolist()
-        (torch.Size([2]), [1.0, 1.0, 0.0, 0.0, 0.0])
-    """
+    """Write a batch into a preallocated one."""
     room, num_steps = out.batch_size, batch.batch_size[-1]
     if room[:-1] != batch.batch_size[:-1] or not room or room[-1] < num_steps:
         sizes = (*batch.batch_size[:-1], num_steps)

@@ -28,24 +28,7 @@ def pass_step(
     after: TensorDictBase,
     given: TensorDictBase | None,
 ) -> TensorDictBase:
-    """Pass a step through transforms, none of which can drop what the policy wrote.
-
-    Args:
-        transforms: what the step passes, in order.
-        root: `[*B]`, what the step started from.
-        after: `[*B]`, what lies under `"next"`.
-        given: `[*B]`, what the policy had written there, or None.
-
-    Returns:
-        The new `after`.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> from rl_transforms import ExcludeTransform
-        >>> after = TensorDict({"hidden": torch.ones(1)}, [])
-        >>> list(pass_step(Compose(ExcludeTransform("hidden")), after, after, after).keys())
-        ['hidden']
-    """
+    """Pass a step through transforms, none of which can drop what the policy wrote."""
     written = [] if given is None else [key for key, _ in keys.leaves(given)]
     for one in transforms:
         before, after = after, one.step(root, after)
@@ -70,25 +53,12 @@ class Transformed(Environment, Protocol):
 
 
 class TransformedBinding:
-    """A `TransformedEnv` bound to the columns of a batch.
+    """A `TransformedEnv` bound to the columns of a batch."""
 
-    The environment inside writes the columns of entries that keep shape and dtype, and columns of
-    its own for all others. Where every transform has a twin on arrays, a step calls these one after
-    the other; otherwise the transforms see views of the columns in a tensordict, and what they
-    change is written back, as at a reset.
-
-    Args:
-        env: the environment.
-        root: arrays `[*B, T, ...]` by key, of what comes out of the transforms.
-        after: the same by key without `"next"`.
-
-    Example:
-        >>> from rl_envs import GymEnv, TransformedEnv
-        >>> from rl_transforms import StepCounter
-        >>> env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
-        >>> env.rollout(3)["step_count"].flatten().tolist()
-        [0, 1, 2]
-    """
+    # The environment inside writes the columns of entries that keep shape and dtype, and columns of
+    # its own for all others. Where every transform has a twin on arrays, a step calls these one
+    # after the other; otherwise the transforms see views of the columns in a tensordict, and what
+    # they change is written back, as at a reset.
 
     def __init__(self, env: Transformed, root: Rows, after: Rows) -> None:
         self.env, self.base = env, env.inner
@@ -256,10 +226,8 @@ class TransformedBinding:
         return truly
 
     def advance(self, t: int) -> None:
-        """Write column t + 1 of the root; rows whose `done` is set in column t are reset.
-
-        Where rows are reset while others step, those start that were only reset in column t.
-        """
+        """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
+        # Where rows are reset while others step, those start that were only reset in column t.
         self._binding.advance(t)
         for read, write in self._carrying:
             write(t + 1)[...] = read(t)

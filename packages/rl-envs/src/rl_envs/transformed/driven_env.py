@@ -36,28 +36,9 @@ class StepsThrough(Protocol):
 
 
 class DrivenEnv(EnvBase):
-    """An environment whose steps, or resets, a transform makes of several.
+    """An environment whose steps, or resets, a transform makes of several."""
 
-    `TransformedEnv` puts one together where a `Driver` is among its transforms.
-
-    Args:
-        env: the environment that is driven.
-        driver: the transform.
-
-    Attributes:
-        env: the environment inside.
-        driver: the transform.
-
-    Raises:
-        ValueError: the rows of the environment cannot stand still as the transform needs it.
-
-    Example:
-        >>> from rl_transforms import FrameSkip
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = DrivenEnv(CountingEnv(5), FrameSkip(3))
-        >>> env.rollout(9)["next", "reward"].flatten().tolist()
-        [3.0, 2.0]
-    """
+    # TransformedEnv puts one together where a Driver is among its transforms.
 
     def __init__(self, env: EnvBase, driver: Driver) -> None:
         _check(env, driver)
@@ -85,74 +66,26 @@ class DrivenEnv(EnvBase):
     # what the transform may do
 
     def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
-        """Step some rows, or all.
-
-        Args:
-            root: `[*B]` with actions.
-            rows: bool `[*B]`, those to step; all where None.
-
-        Returns:
-            What lies behind the step; other rows hold nothing that counts.
-
-        Example:
-            >>> from rl_transforms import FrameSkip
-            >>> from rl_envs.testing import CountingEnv
-            >>> env = DrivenEnv(SerialEnv(2, CountingEnv), FrameSkip(2))
-            >>> after = env.step_rows(env.rand_action(env.reset()), torch.tensor([True, False]))
-            >>> after["observation"].flatten().tolist(), after["done"].flatten().tolist()
-            ([1.0, 0.0], [False, True])
-        """
+        """Step some rows, or all."""
         if rows is None or bool(rows.all()):
             return self.env.step(root).get(keys.NEXT)
         return step_some(self.env, root, rows)
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """Reset some rows.
-
-        Args:
-            root: `[*B]`.
-            rows: bool `[*B]`, those to reset.
-
-        Returns:
-            The new root, in which the others are as they were.
-        """
+        """Reset some rows."""
         return self.env.reset(root.copy().set(RESET, rows.unsqueeze(-1)))
 
     def following(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Make the root that follows a step.
-
-        Args:
-            root: `[*B]`, what the step started from.
-            after: `[*B]`, what lies behind it.
-
-        Returns:
-            The root, without rewards and actions.
-        """
+        """Make the root that follows a step."""
         return self.env._advance(root.copy().set(keys.NEXT, after))
 
     def over(self, after: TensorDictBase) -> Tensor:
-        """Tell which rows a step has ended.
-
-        Args:
-            after: `[*B]`, what lies behind it.
-
-        Returns:
-            bool `[*B]`.
-        """
+        """Tell which rows a step has ended."""
         done: Tensor = after.get(keys.DONE).squeeze(-1)
         return done
 
     def merge(self, old: TensorDictBase, new: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """Take some rows of one and the others of another.
-
-        Args:
-            old: `[*B]`.
-            new: `[*B]`, taken where the mask is True.
-            rows: bool `[*B]`.
-
-        Returns:
-            A new tensordict.
-        """
+        """Take some rows of one and the others of another."""
         return merge(old, new, {(): rows.unsqueeze(-1)})
 
     # what environments do
@@ -191,23 +124,7 @@ class DrivenEnv(EnvBase):
 
 
 def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """Step some rows of an environment, where the others can stand still or do not count any more.
-
-    Args:
-        env: any environment.
-        root: `[*B]` with actions.
-        rows: bool `[*B]`, those to step.
-
-    Returns:
-        What lies behind the step. Rows that stood still hold zeros, and are done.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> env = SerialEnv(2, CountingEnv)
-        >>> after = step_some(env, env.rand_action(env.reset()), torch.tensor([False, True]))
-        >>> env.envs[0].state_dict()["state"]["count"].item()
-        0
-    """
+    """Step some rows of an environment; the others keep their state or no longer count."""
     if isinstance(env, StepsThrough):
         return env.step_through(root, lambda inner, raw: step_some(inner, raw, rows))
     if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
@@ -253,20 +170,7 @@ def _resting(env: EnvBase) -> TensorDictBase:
 
 
 def rows_of(env: EnvBase) -> Rows:
-    """Tell what the rows of an environment can do while others step.
-
-    Args:
-        env: any environment.
-
-    Returns:
-        `"stand"` where they can stand still, `"pass"` where they step along, and may do so behind
-        the end of an episode until they are reset, and `"neither"`.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> [rows_of(env) for env in (SerialEnv(2, CountingEnv), CountingEnv(batch_size=(2,)))]
-        ['stand', 'pass']
-    """
+    """Tell what the rows of an environment can do while others step."""
     if env.resets_by_stepping:
         return "neither"
     if isinstance(env, SerialEnv):

@@ -356,21 +356,7 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
 def postponed(
     stepping: list[Transform], waiting: list[Transform]
 ) -> tuple[list[Transform], list[Transform]]:
-    """Let transforms wait as well that only stand in front of others that have nothing of theirs.
-
-    Args:
-        stepping: those to step with, in order.
-        waiting: those that wait, in order.
-
-    Returns:
-        The same two, with fewer of the first kind.
-
-    Example:
-        >>> from rl_transforms import RewardSum, StepCounter
-        >>> stepping, waiting = postponed([RewardSum(), StepCounter(5)], [])
-        >>> len(stepping), len(waiting)
-        (1, 1)
-    """
+    """Also defer transforms that are followed only by transforms which read none of their keys."""
     behind: list[Transform] = []
     moved: list[Transform] = []
     for one in reversed(stepping):
@@ -398,27 +384,7 @@ def _may_touch(other: Transform, one: Transform) -> bool:
 
 
 def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
-    """Put the environment together that transforms of their own steps drive.
-
-    Args:
-        base: the environment without transforms.
-        transforms: all of them, in order.
-
-    Returns:
-        The environment to step, and the transforms that its data passes then: all of them, and the
-        base itself, where none takes steps of its own.
-
-    Raises:
-        ValueError: two of them change the steps; one in front of a `FrameSkip` would see some
-            frames only; or rows cannot stand still.
-
-    Example:
-        >>> from rl_transforms import FrameSkip, StepCounter
-        >>> from rl_envs.testing import CountingEnv
-        >>> env, rest = driven(CountingEnv(), Compose(FrameSkip(2), StepCounter()))
-        >>> type(env).__name__, len(rest)
-        ('DrivenEnv', 1)
-    """
+    """Put the environment together that transforms of their own steps drive."""
     members = list(transforms)
     drivers = {place: one for place, one in enumerate(members) if isinstance(one, Driver)}
     if not drivers:

@@ -60,18 +60,7 @@ def wire_policy(env: EnvBase, policy: Any) -> EnvBase:
 
 
 def recurrent_modules(policy: Any) -> Iterator[Any]:
-    """Find the parts of a policy that carry a state from step to step.
-
-    Args:
-        policy: any policy.
-
-    Yields:
-        Each module whose class has `make_tensordict_primer`.
-
-    Example:
-        >>> list(recurrent_modules(nn.Linear(3, 2)))
-        []
-    """
+    """Find the parts of a policy that carry a state from step to step."""
     # asked of the class: an instance of a wrapper hands on unknown names to the module inside
     for module in policy.modules() if isinstance(policy, nn.Module) else [policy]:
         if callable(getattr(type(module), "make_tensordict_primer", None)):

@@ -117,23 +117,7 @@ def _dtype(space: spaces.Box, path: tuple[Any, ...]) -> torch.dtype:
 
 
 def spec_under(name: str, space: Space, *, one_hot: bool = False) -> Composite:
-    """Describe the data of a space by the keys that `leaves_of_space` gives it.
-
-    Args:
-        name: the key of a space that is no `Dict`.
-        space: any space.
-        one_hot: write choices as one-hot vectors.
-
-    Returns:
-        The specs of one value.
-
-    Raises:
-        TypeError: as for `spec_of_space`.
-
-    Example:
-        >>> spec_under("observation", spaces.Discrete(3))["observation"].n
-        3
-    """
+    """Describe the data of a space by the keys that `leaves_of_space` gives it."""
     spec = spec_of_space(space, one_hot=one_hot)
     if isinstance(space, spaces.Dict):
         assert isinstance(spec, Composite)

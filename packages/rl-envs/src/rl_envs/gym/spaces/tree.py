@@ -17,41 +17,16 @@ RESERVED = (keys.NEXT, keys.REWARD, *keys.DONE_KEYS, "_reset")
 
 
 class SpaceLeaf(NamedTuple):
-    """A space without parts, and where its values lie.
+    """A space without parts, and where its values lie."""
 
-    Attributes:
-        key: of the entry in a tensordict; the parts of a tuple are named "0", "1", and so on.
-        path: of the value in nested dictionaries and tuples.
-        space: the leaf itself.
-
-    Example:
-        >>> SpaceLeaf(("observation", "1"), (1,), spaces.Discrete(3)).space.n
-        np.int64(3)
-    """
-
+    # of the entry in a tensordict; the parts of a tuple are named "0", "1", and so on
     key: tuple[str, ...]
-    path: tuple[Any, ...]
-    space: Space
+    path: tuple[Any, ...]  # of the value in nested dictionaries and tuples
+    space: Space  # the leaf itself
 
 
 def leaves_of_space(space: Space, name: str) -> list[SpaceLeaf]:
-    """List the leaf spaces, those of a `Dict` under their own names.
-
-    Args:
-        space: any space.
-        name: the key of a space that is no `Dict`.
-
-    Returns:
-        The leaves, in the order of the space.
-
-    Raises:
-        TypeError: a name in a `Dict` is no string.
-
-    Example:
-        >>> two = spaces.Tuple([spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(3))])
-        >>> [leaf.key for leaf in leaves_of_space(two, "observation")]
-        [('observation', '0'), ('observation', '1', 'a')]
-    """
+    """List the leaf spaces, those of a `Dict` under their own names."""
     key = () if isinstance(space, spaces.Dict) else (name,)
     return list(_leaves(space, key, ()))
 
@@ -65,21 +40,7 @@ def _leaves(space: Space, key: tuple[str, ...], path: tuple[Any, ...]) -> Iterat
 
 
 def parts_of_space(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, Space]]:
-    """List the parts of a space, each by what its value is indexed with.
-
-    Args:
-        space: a `Dict` or a `Tuple`.
-
-    Returns:
-        Name and space, or place and space, of each part.
-
-    Raises:
-        TypeError: a name is no string.
-
-    Example:
-        >>> parts_of_space(spaces.Tuple([spaces.Discrete(2)]))
-        [(0, Discrete(2))]
-    """
+    """List the parts of a space, each by what its value is indexed with."""
     if isinstance(space, spaces.Tuple):
         return list(enumerate(space.spaces))
     named: dict[Any, Space] = dict(space.spaces)
@@ -91,19 +52,7 @@ def parts_of_space(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, Sp
 
 
 def check_keys(seen: Iterable[SpaceLeaf], acted: Iterable[SpaceLeaf]) -> None:
-    """Refuse `Dict` spaces whose names mean something else in a step.
-
-    Args:
-        seen: the leaves of the observations.
-        acted: the leaves of the actions.
-
-    Raises:
-        ValueError: a name is taken, or both have an entry of that name.
-
-    Example:
-        >>> view = leaves_of_space(spaces.Dict(view=spaces.Discrete(2)), "observation")
-        >>> check_keys(view, leaves_of_space(spaces.Discrete(2), "action"))
-    """
+    """Refuse `Dict` spaces whose names mean something else in a step."""
     ours, theirs = {leaf.key for leaf in seen}, {leaf.key for leaf in acted}
     taken = [key for key in ours | theirs if key[0] in RESERVED]
     taken += [key for key in ours for other in theirs if key[: len(other)] == other[: len(key)]]
@@ -117,38 +66,14 @@ def check_keys(seen: Iterable[SpaceLeaf], acted: Iterable[SpaceLeaf]) -> None:
 
 
 def value_at(value: Any, path: tuple[Any, ...]) -> Any:
-    """Read one leaf of nested dictionaries and tuples.
-
-    Args:
-        value: of a space, or the leaf itself where the path is empty.
-        path: names and places, outermost first.
-
-    Returns:
-        The leaf.
-
-    Example:
-        >>> value_at({"a": (5, {"b": 3})}, ("a", 1, "b"))
-        3
-    """
+    """Read one leaf of nested dictionaries and tuples."""
     for part in path:
         value = value[part]
     return value
 
 
 def assembled(space: Space, values: Iterator[Any]) -> Any:
-    """Put leaf values together to a value of a space.
-
-    Args:
-        space: any space.
-        values: of its leaves, in the order of `leaves_of_space`.
-
-    Returns:
-        Nested dictionaries and tuples, or the value itself.
-
-    Example:
-        >>> assembled(spaces.Dict(a=spaces.Tuple([spaces.Discrete(2)] * 2)), iter([1, 0]))
-        {'a': (1, 0)}
-    """
+    """Put leaf values together to a value of a space."""
     if isinstance(space, spaces.Dict):
         return {name: assembled(inner, values) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -14,22 +14,7 @@ from rl_envs.rollouts.arrays import Array
 
 
 def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any], None]:
-    """Make what writes values of a leaf space into rows of its spec.
-
-    Args:
-        space: a space without parts.
-        key: what to call it in messages.
-
-    Returns:
-        A function of a row, written in place, and a value. It refuses other shapes. Rows and
-        values may have further dimensions in front, as those of a vector have.
-
-    Example:
-        >>> row = np.zeros(2, "float32")
-        >>> writer_of_space(spaces.Box(0, 1, (2,)), ("observation",))(row, [0.5, 1.0])
-        >>> row.tolist()
-        [0.5, 1.0]
-    """
+    """Make what writes values of a leaf space into rows of its spec."""
     if isinstance(space, spaces.Text):
         return _text_writer(space)
     start: Any = getattr(space, "start", 0)
@@ -59,19 +44,7 @@ def _text_writer(space: spaces.Text) -> Callable[[Array, Any], None]:
 
 
 def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Make what reads rows of a spec as values of a leaf space.
-
-    Args:
-        space: a space without parts.
-        one_hot: whether choices lie in the rows as one-hot vectors.
-
-    Returns:
-        A function of a row. Arrays that it returns are copies, because environments keep them.
-
-    Example:
-        >>> reader_of_space(spaces.Discrete(2, start=5), one_hot=True)(np.array([False, True]))
-        6
-    """
+    """Make what reads rows of a spec as values of a leaf space."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         if one_hot:
@@ -83,21 +56,7 @@ def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
 
 
 def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Make what reads a batch of rows of a spec as a batch of values of a leaf space.
-
-    Args:
-        space: a space without parts, of one row.
-        one_hot: whether choices lie in the rows as one-hot vectors.
-
-    Returns:
-        A function of rows `[B, ...]`. What it returns is a copy, because environments keep it; a
-        batch of texts is a tuple.
-
-    Example:
-        >>> read = batch_reader_of_space(spaces.Discrete(3), one_hot=True)
-        >>> read(np.eye(3)[[2, 0]] > 0).tolist()
-        [2, 0]
-    """
+    """Make what reads a batch of rows of a spec as a batch of values of a leaf space."""
     if isinstance(space, spaces.Text):
         alphabet = Alphabet(space)
         return lambda rows: tuple(alphabet.text_of(row) for row in rows)
