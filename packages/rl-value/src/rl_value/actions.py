@@ -15,47 +15,14 @@ from rl_tensordict import NestedKey, as_tuple, find, require, sibling
 
 
 def heads(dist: Distribution, action: NestedKey) -> dict[NestedKey, Distribution]:
-    """List the distributions of an actor by the key of the action that each gives.
-
-    Args:
-        dist: what an actor's ``get_dist`` returns.
-        action: key of the action, where there is one.
-
-    Returns:
-        The distributions.
-
-    Example:
-        >>> list(heads(torch.distributions.Normal(0.0, 1.0), "action"))
-        ['action']
-    """
+    """List the distributions of an actor by the key of the action that each gives."""
     if isinstance(dist, CompositeDistribution):
         return dict(dist.dists)
     return {action: dist}
 
 
 def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey) -> Tensor:
-    """Compute the log-probability of the actions that are stored.
-
-    Args:
-        dist: of the actions now.
-        batch: holds the actions.
-        action: key of the action; a composite distribution knows its own.
-
-    Returns:
-        ``[*B, T]``, or with the dimensions of a group behind it; of several heads their sum.
-
-    Raises:
-        KeyError: an action is missing.
-        ValueError: an action has another shape than the distribution's.
-        RuntimeError: an action requires gradients.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
-        >>> batch = TensorDict({"action": torch.tensor([0, 1, 2])}, [3])
-        >>> log_probability(dist, batch, "action")
-        tensor([-1.3863, -1.3863, -1.3863])
-    """
+    """Compute the log-probability of the actions that are stored."""
     found = []
     for key, head in heads(dist, action).items():
         taken = require(batch, key)
@@ -84,27 +51,7 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
 def stored_log_probability(
     dist: Distribution | None, batch: TensorDictBase, action: NestedKey, entry: NestedKey
 ) -> Tensor:
-    """Read the log-probability that was stored with the actions.
-
-    Args:
-        dist: of the actions now, which names the heads; None where there is one.
-        batch: holds it under `entry`; or one for each head, as ``"<action>_log_prob"``.
-        action: key of the action.
-        entry: key of the log-probability.
-
-    Returns:
-        As `log_probability`, without gradient.
-
-    Raises:
-        KeyError: it is missing.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> batch = TensorDict({"sample_log_prob": torch.zeros(3)}, [3])
-        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
-        >>> stored_log_probability(dist, batch, "action", "sample_log_prob")
-        tensor([0., 0., 0.])
-    """
+    """Read the log-probability that was stored with the actions."""
     whole = find(batch, as_tuple(entry))
     if whole is not None:
         return _floats(whole, entry).detach()
@@ -119,41 +66,14 @@ def stored_log_probability(
 
 
 def log_probability_key(action: NestedKey) -> NestedKey:
-    """Name the log-probability of an action as tensordict's own modules do.
-
-    Args:
-        action: key of the action.
-
-    Returns:
-        The key.
-
-    Example:
-        >>> log_probability_key("action")
-        'action_log_prob'
-    """
+    """Name the log-probability of an action as tensordict's own modules do."""
     return sibling(action, f"{as_tuple(action)[-1]}_log_prob")
 
 
 def entropies(
     dist: Distribution, batch: TensorDictBase, action: NestedKey, samples: int = 1
 ) -> Mapping[NestedKey, Tensor]:
-    """Compute the entropy of each head, exactly where there is a formula, else from samples.
-
-    Args:
-        dist: of the actions.
-        batch: gives the number of batch dimensions.
-        action: key of the action.
-        samples: actions to draw where there is no formula.
-
-    Returns:
-        Entropies by the key of the action, ``[*B, T]`` or with the dimensions of a group.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
-        >>> entropies(dist, TensorDict({}, [3]), "action")["action"]
-        tensor([1.3863, 1.3863, 1.3863])
-    """
+    """Compute the entropy of each head, exactly where there is a formula, else from samples."""
     found = {}
     several = isinstance(dist, CompositeDistribution)
     for key, head in heads(dist, action).items():
@@ -169,26 +89,7 @@ def entropies(
 def divergence(
     before: Distribution, now: Distribution, batch: TensorDictBase, samples: int = 1
 ) -> Tensor:
-    """Compute KL(before, now), exactly where there is a formula, else from samples.
-
-    Args:
-        before: the distribution that acted.
-        now: the one that learns.
-        batch: gives the number of batch dimensions.
-        samples: actions to draw where there is no formula.
-
-    Returns:
-        ``[*B, T]``, or with the dimensions of a group; of several heads their sum.
-
-    Raises:
-        ValueError: parameters of one head have different shapes.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> dist = torch.distributions.Categorical(logits=torch.zeros(3, 4))
-        >>> divergence(dist, dist, TensorDict({}, [3]))
-        tensor([0., 0., 0.])
-    """
+    """Compute KL(before, now), exactly where there is a formula, else from samples."""
     ours = heads(now, "action")
     found = []
     for key, head in heads(before, "action").items():
@@ -206,23 +107,7 @@ def divergence(
 
 
 def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
-    """Take what stands for the action of each step.
-
-    Args:
-        values: ``[*B, T, K]``.
-        index: numbers of the actions, int64 ``[*B, T, 1]``.
-        key: of the action, for the message.
-
-    Returns:
-        ``[*B, T, 1]``.
-
-    Raises:
-        IndexError: an action is none of the K.
-
-    Example:
-        >>> of_action(torch.tensor([[1.0, 2.0]]), torch.tensor([[1]]), "action")
-        tensor([[2.]])
-    """
+    """Take what stands for the action of each step."""
     try:
         return values.gather(-1, index)
     except RuntimeError as error:

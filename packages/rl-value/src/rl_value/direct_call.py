@@ -25,19 +25,7 @@ PASSED_ON = ("partial_tolerant", "_select_before_return")
 
 
 def check_network(name: str, network: Any, method: str = "forward") -> None:
-    """Refuse what is no tensordict module.
-
-    Args:
-        name: of the argument, for the message.
-        network: what was given for it; None is let through.
-        method: what it must have beside its keys.
-
-    Raises:
-        TypeError: it has no keys, or not that method.
-
-    Example:
-        >>> check_network("value_network", None)
-    """
+    """Refuse what is no tensordict module."""
     if network is None:
         return
     if not isinstance(network, nn.Module) or not hasattr(network, "out_keys"):
@@ -52,21 +40,7 @@ def check_network(name: str, network: Any, method: str = "forward") -> None:
 
 
 def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
-    """Make the parameters of a network constants for a while: gradients pass it, and stop there.
-
-    Args:
-        network: any, or None.
-
-    Returns:
-        A context; outside of it the parameters are what they were.
-
-    Example:
-        >>> import torch
-        >>> net = nn.Linear(1, 1)
-        >>> with held_out(net):
-        ...     net(torch.ones(1, 1)).requires_grad
-        False
-    """
+    """Make the parameters of a network constants for a while: gradients pass it, and stop there."""
     if network is None or not torch.is_grad_enabled():
         return nullcontext()
     if not any(parameter.requires_grad for parameter in network.parameters()):
@@ -78,29 +52,9 @@ def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
 
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
-    """Evaluate a network on a batch that it does not write to.
-
-    A stock `TensorDictModule`, or a sequence of them, is called as ``module.module(*tensors)``:
-    a write to a tensordict costs more than a small network. Anything else is called as it is.
-
-    Args:
-        network: a tensordict module.
-        batch: what it reads.
-        wanted: key of the output.
-
-    Returns:
-        The output.
-
-    Raises:
-        KeyError: the network does not write it, or an input is missing.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> output_of(net, TensorDict({"x": torch.ones(2, 1)}, [2]), "y").flatten()
-        tensor([2., 2.])
-    """
+    """Evaluate a network on a batch that it does not write to."""
+    # A stock TensorDictModule, or a sequence of them, is called as module.module(*tensors): a write
+    # to a tensordict costs more than a small network. Anything else is called as it is.
     made = _made_by_stock(network, partial(find, batch), wanted)
     if made is not None:
         return made
@@ -110,26 +64,7 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
 def output_from(
     network: TensorDictModuleBase, inputs: Mapping[Key, Tensor], size: int, wanted: NestedKey
 ) -> Tensor:
-    """Evaluate a network on tensors of one length, as `output_of` does on a batch.
-
-    Args:
-        network: a tensordict module.
-        inputs: what it reads, ``[size, ...]`` by key.
-        size: the length.
-        wanted: key of the output.
-
-    Returns:
-        The output ``[size, ...]``.
-
-    Raises:
-        KeyError: the network does not write it, or an input is missing.
-
-    Example:
-        >>> import torch
-        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> output_from(net, {("x",): torch.ones(2, 1)}, 2, "y").flatten()
-        tensor([2., 2.])
-    """
+    """Evaluate a network on tensors of one length, as `output_of` does on a batch."""
     made = _made_by_stock(network, inputs.get, wanted)
     if made is not None:
         return made
@@ -138,22 +73,7 @@ def output_from(
 
 
 def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBase:
-    """Call a network; what it raises says which one it was, and what it was given.
-
-    Args:
-        network: a tensordict module.
-        batch: what it reads and writes.
-
-    Returns:
-        What it returned.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> noted(net, TensorDict({"x": torch.ones(2)}, [2]))["y"]
-        tensor([2., 2.])
-    """
+    """Call a network; what it raises says which one it was, and what it was given."""
     try:
         made: TensorDictBase = network(batch)
     except Exception as error:
@@ -208,18 +128,7 @@ def _parts(network: Any) -> list[TensorDictModule] | None:
 
 
 def stock(parts: list[Any]) -> list[TensorDictModule] | None:
-    """Tell whether modules do no more than pass tensors on to what they wrap.
-
-    Args:
-        parts: modules, in the order that they are called in.
-
-    Returns:
-        The same list; None where one of them does more.
-
-    Example:
-        >>> stock([nn.Linear(1, 1)]) is None
-        True
-    """
+    """Tell whether modules do no more than pass tensors on to what they wrap."""
     return parts if not skipping() and all(map(_is_stock, parts)) else None
 
 
@@ -235,35 +144,12 @@ def _is_stock(part: Any) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Tell whether something is called beside a module.
-
-    Args:
-        module: any.
-
-    Returns:
-        Whether it has hooks before it, behind it, or for its gradient.
-
-    Example:
-        >>> has_hooks(nn.Linear(1, 1))
-        False
-    """
+    """Tell whether something is called beside a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, Any] | None:
-    """Call `stock` parts one after the other.
-
-    Args:
-        parts: the modules.
-        read: gives an input by its key, or None where there is none.
-
-    Returns:
-        What they write, by key; None where one of them needs more than that.
-
-    Example:
-        >>> run([TensorDictModule(lambda x: x * 2, ["x"], ["y"])], {("x",): 3}.get)
-        {('y',): 6}
-    """
+    """Call `stock` parts one after the other."""
     scope: dict[Key, Any] = {}
     for part in parts:
         names = [as_tuple(key) for key in part.in_keys]

@@ -122,17 +122,7 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
 
 
 def check_tensordict(batch: object) -> None:
-    """Raise where something is no tensordict.
-
-    Args:
-        batch: what was given.
-
-    Raises:
-        TypeError: it is something else.
-
-    Example:
-        >>> check_tensordict(build({}, torch.Size([2])))
-    """
+    """Raise where something is no tensordict."""
     if not isinstance(batch, TensorDictBase):
         msg = f"expected a tensordict of steps, got {type(batch).__name__}."
         raise TypeError(msg)
@@ -157,27 +147,9 @@ def _shared_shape(leaves: Mapping[tuple[str, ...], Tensor]) -> torch.Size:
 
 
 def takes_names(forward: Forward) -> Forward:
-    """Let a `NamedModule` also be called with its inputs, by place or by name.
-
-    ``("next", "reward")`` is called ``next_reward``. What is returned then is one tensor for
-    each of `out_keys`, a single one by itself. Called with a tensordict the module asks nothing
-    first.
-
-    Args:
-        forward: method of a `NamedModule`.
-
-    Returns:
-        The method, wrapped.
-
-    Example:
-        >>> class Double(NamedModule):
-        ...     in_keys, outputs = ["x"], ["y"]
-        ...     @takes_names
-        ...     def forward(self, tensordict):
-        ...         return tensordict.set("y", tensordict["x"] * 2)
-        >>> Double()(x=torch.ones(2))
-        tensor([2., 2.])
-    """
+    """Let a `NamedModule` also be called with its inputs, by place or by name."""
+    # ("next", "reward") is called next_reward. What is returned then is one tensor for each of
+    # out_keys, a single one by itself. Called with a tensordict the module asks nothing first.
     own = tuple(inspect.signature(forward).parameters)[2:]
 
     @wraps(forward)

@@ -19,32 +19,9 @@ def readable(
     *networks: TensorDictModuleBase | None,
     more: Iterable[NestedKey] = (),
 ) -> TensorDictBase:
-    """The batch as networks and distributions may read it: on padding what a real step holds.
-
-    Padding may hold anything. Left as it is, a NaN there would be no part of any loss and yet of
-    the gradients, as 0 · NaN, and an action that is none would be refused.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``; it is not changed.
-        networks: whose inputs count.
-        more: other keys that are read, where they are there.
-
-    Returns:
-        The batch itself where it has no mask.
-
-    Raises:
-        TypeError: the mask is not boolean.
-        ValueError: the mask has another shape than the batch.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> batch = trajectories([2])
-        >>> batch["collector", "mask"] = torch.tensor([True, False])
-        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
-        >>> readable(batch, net)["observation"].tolist()
-        [[7.0, 0.0], [7.0, 0.0]]
-    """
+    """The batch as networks and distributions may read it: on padding what a real step holds."""
+    # Padding may hold anything. Left as it is, a NaN there would be no part of any loss and yet of
+    # the gradients, as 0 · NaN, and an action that is none would be refused.
     mask = find(batch, keys.MASK)
     if mask is None or not mask.numel():
         return batch
@@ -75,25 +52,7 @@ def _marks(key: tuple[str, ...]) -> bool:
 
 
 def step_flag(batch: TensorDictBase, key: NestedKey, value: Tensor) -> Tensor:
-    """A flag of the steps of a batch, with or without a last dimension of size 1.
-
-    Args:
-        batch: of batch size ``[*B, T]``.
-        key: its key, for the message.
-        value: bool ``[*B, T]`` or ``[*B, T, 1]``.
-
-    Returns:
-        bool ``[*B, T]``.
-
-    Raises:
-        TypeError: it is not boolean.
-        ValueError: it has another shape than the batch.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> step_flag(TensorDict({}, [2]), "flag", torch.tensor([[True], [False]]))
-        tensor([ True, False])
-    """
+    """A flag of the steps of a batch, with or without a last dimension of size 1."""
     shape = batch.batch_size
     singleton = value.shape == (*shape, 1)
     return flat_marker(value, shape, key, torch.bool, singleton).view(shape)

@@ -19,27 +19,7 @@ from rl_value.direct_call import Key, has_hooks, run, stock
 
 
 class Acting:
-    """An actor on a batch, called once; its distribution is made where it is asked for.
-
-    Args:
-        actor: has ``get_dist``.
-        batch: what it reads; it is not changed.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> actor = ProbabilisticTensorDictSequential(
-        ...     TensorDictModule(lambda x: x, ["x"], ["logits"]),
-        ...     ProbabilisticTensorDictModule(
-        ...         ["logits"], ["action"], distribution_class=torch.distributions.Categorical
-        ...     ),
-        ... )
-        >>> acting = Acting(actor, TensorDict({"x": torch.zeros(1, 2)}, [1]))
-        >>> acting.parameter_of(torch.distributions.Categorical, "logits")
-        tensor([[0., 0.]])
-        >>> acting.dist.probs
-        tensor([[0.5000, 0.5000]])
-    """
+    """An actor on a batch, called once; its distribution is made where it is asked for."""
 
     def __init__(self, actor: Any, batch: TensorDictBase) -> None:
         self.batch_size = batch.batch_size
@@ -63,14 +43,7 @@ class Acting:
         return self._dist
 
     def made_of(self, *parameters: Tensor) -> Distribution:
-        """Make the distribution of other parameters.
-
-        Args:
-            parameters: in the order of those that the actor computed.
-
-        Returns:
-            The distribution.
-        """
+        """Make the distribution of other parameters."""
         given = build(nest(dict(zip(self.parameters, parameters, strict=True))), self.batch_size)
         try:
             dist: Distribution = self.choice.get_dist(given)
@@ -82,15 +55,7 @@ class Acting:
         return dist
 
     def parameter_of(self, kind: type, name: str) -> Tensor | None:
-        """The parameter of a distribution that has this one and no other setting.
-
-        Args:
-            kind: class of the distribution, none derived from it.
-            name: of the argument that it is made of.
-
-        Returns:
-            The parameter; None where the actor chooses by something else.
-        """
+        """The parameter of a distribution that has this one and no other setting."""
         choice = self.choice
         plain = choice is not None and choice.distribution_class is kind
         if not plain or choice.distribution_kwargs:

@@ -8,31 +8,13 @@ from rl_tensordict import NestedKey, as_tuple
 
 
 class Entries(Mapping[str, NestedKey]):
-    """Keys by what they are for.
-
-    Args:
-        defaults: a key for each purpose.
-
-    Example:
-        >>> entries = Entries(reward="reward", done="done")
-        >>> entries.set(reward=("agents", "reward"))
-        >>> entries["reward"]
-        ('agents', 'reward')
-    """
+    """Keys by what they are for."""
 
     def __init__(self, **defaults: NestedKey) -> None:
         self._keys: dict[str, NestedKey] = dict(defaults)
 
     def set(self, **given: NestedKey | None) -> None:
-        """Give other keys.
-
-        Args:
-            given: a key for each purpose; None leaves it as it is.
-
-        Raises:
-            KeyError: there is no such purpose.
-            ValueError: a key is neither a string nor a tuple of strings.
-        """
+        """Give other keys."""
         for name, key in given.items():
             if name not in self._keys:
                 msg = f"there is no entry {name!r} here: there are {', '.join(self._keys)}."

@@ -25,19 +25,10 @@ PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a batch, in the place of its segments.
+    """All rows of a batch, in the place of its segments."""
 
-    Attributes:
-        batch_shape: ``[*B, T]``.
-        real: bool ``[N]``.
-
-    Example:
-        >>> Rows(torch.Size([2]), torch.tensor([True, False])).scatter(torch.ones(2))
-        tensor([1., 0.])
-    """
-
-    batch_shape: torch.Size
-    real: Tensor
+    batch_shape: torch.Size  # [*B, T]
+    real: Tensor  # bool [N]
 
     def gather(self, values: Tensor) -> Tensor:
         """Flatten a leaf ``[*B, T, ...]`` to ``[N, ...]``."""
@@ -51,24 +42,16 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSteps(Steps):
-    """All rows of a batch as steps, padding too: nothing flows into it or out of it.
+    """All rows of a batch as steps, padding too: nothing flows into it or out of it."""
 
-    Attributes:
-        last: bool ``[N]``, rows that the next one does not continue.
-        behind: int64 ``[N]``, the row that holds each row's next state; N where none does.
-        source: int64 ``[2 N]``, the row of each slot, as in `Slots` of plain steps; slots that
-            are not needed are segments of one row.
-        is_next: bool ``[2 N]``, slots of next observations.
-        is_start: bool ``[2 N]``, first slots of segments.
-        next_slot: int64 ``[N]``, slot of each row's next observation.
-    """
-
-    last: Tensor
-    behind: Tensor
+    last: Tensor  # bool [N], rows that the next one does not continue
+    behind: Tensor  # int64 [N], the row that holds each row's next state; N where none does
+    # int64 [2 N], the row of each slot, as in Slots of plain steps; slots that are not needed are
+    # segments of one row
     source: Tensor
-    is_next: Tensor
-    is_start: Tensor
-    next_slot: Tensor
+    is_next: Tensor  # bool [2 N], slots of next observations
+    is_start: Tensor  # bool [2 N], first slots of segments
+    next_slot: Tensor  # int64 [N], slot of each row's next observation
 
     @classmethod
     def of(
@@ -77,27 +60,7 @@ class FixedSteps(Steps):
         entries: Mapping[str, NestedKey],
         time_dim: int | None = None,
     ) -> FixedSteps:
-        """Read the steps of a batch by one operator, which no compiler looks into.
-
-        Args:
-            batch: a TED tensordict ``[*B, T]``.
-            entries: as `Steps.of` takes them.
-            time_dim: the same.
-
-        Returns:
-            The steps.
-
-        Raises:
-            KeyError: the reward is missing, or flags are.
-            ValueError: time is not the last dimension of the batch.
-
-        Example:
-            >>> from rl_layout.synthetic import trajectories
-            >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
-            ...            "steps_to_next_obs": "steps_to_next_obs"}
-            >>> FixedSteps.of(trajectories([2, 1]), entries).behind.tolist()
-            [1, 3, 3]
-        """
+        """Read the steps of a batch by one operator, which no compiler looks into."""
         shape = batch_shape(batch)
         names = [under_next(entries[purpose]) for purpose in PURPOSES]
         reward = require(batch, names[0])
@@ -144,20 +107,10 @@ class FixedSteps(Steps):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a network reads, found out before any code is compiled.
+    """What a network reads, found out before any code is compiled."""
 
-    Attributes:
-        following: keys of its next observations.
-        is_row_wise: whether it looks at single rows.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> Inputs.of(TensorDictModule(torch.nn.Linear(2, 1), ["x"], ["y"])).following
-        [('next', 'x')]
-    """
-
-    following: list[tuple[str, ...]]
-    is_row_wise: bool
+    following: list[tuple[str, ...]]  # keys of its next observations
+    is_row_wise: bool  # whether it looks at single rows
 
     @classmethod
     def of(cls, network: TensorDictModuleBase) -> Inputs:
@@ -168,32 +121,9 @@ class Inputs:
 def unroll_rows(
     network: TensorDictModuleBase, inputs: Inputs, steps: FixedSteps, wanted: NestedKey
 ) -> Unrolled:
-    """Evaluate a network on the next observation of each row, as `unroll_steps` does.
-
-    A network that looks at single rows is given N of them, any other the 2 N slots of plain steps.
-
-    Args:
-        network: reads observations, writes `wanted`.
-        inputs: what it reads.
-        steps: the rows.
-        wanted: key of the output.
-
-    Returns:
-        The output behind each row, twice: of the rows themselves nothing is asked.
-
-    Raises:
-        KeyError: an input is missing, or the network does not write the output.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
-        ...            "steps_to_next_obs": "steps_to_next_obs"}
-        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
-        >>> steps = FixedSteps.of(trajectories([2, 1]), entries)
-        >>> unroll_rows(net, Inputs.of(net), steps, "state_value").following.flatten().tolist()
-        [1.0, 2.0, 1.0]
-    """
+    """Evaluate a network on the next observation of each row, as `unroll_steps` does."""
+    # A network that looks at single rows is given N of them, any other the 2 N slots of plain
+    # steps.
     rows = torch.arange(len(steps.behind), device=steps.behind.device)
     outside = steps.behind == len(rows)
     if all_absent(inputs.following, steps.batch):
@@ -255,17 +185,7 @@ def _split(
 def read_rows(
     leaves: Sequence[Tensor], names: str, shape: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Find which rows continue each other, by their segments.
-
-    Args:
-        leaves: reward, flags and markers.
-        names: keys by purpose, and one for each leaf.
-        shape: ``[*B, T]``.
-
-    Returns:
-        Whether rows are real, terminated, and without a next observation; and all that
-        `FixedSteps` says of them.
-    """
+    """Find which rows continue each other, by their segments."""
     purposes, known = _split(leaves, names)
     batch = build(nest(known), torch.Size(shape))
     steps = Steps.of(batch, dict(zip(PURPOSES, purposes, strict=True)))

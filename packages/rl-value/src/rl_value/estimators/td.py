@@ -103,17 +103,8 @@ class TD1Estimator(TDLambdaEstimator):
 
 
 def lambda_returns(valued: Valued, lmbda: float | Tensor) -> Tensor:
-    """Compute λ-returns, over plain steps or n-step rows.
-
-    On n-step rows Gₜ = Rₜ + γᵐ ((1 - λ) V(sₜ₊ₘ) + λ Gₜ₊ₘ), m the row's own number of steps.
-
-    Args:
-        valued: the steps.
-        lmbda: mixing factor in [0, 1].
-
-    Returns:
-        ``[M, *G, C]``.
-    """
+    """Compute λ-returns, over plain steps or n-step rows."""
+    # On n-step rows Gₜ = Rₜ + γᵐ ((1 - λ) V(sₜ₊ₘ) + λ Gₜ₊ₘ), m the row's own number of steps.
     reward, ahead, terminated = valued.reward, valued.next_value, valued.steps.terminated
     check_steps(reward, value=valued.value, next_value=ahead)
     lmbda = valued.steps.factor("lmbda", lmbda)

@@ -35,26 +35,7 @@ OUTSIDE = (
 
 
 def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> Comparison | None:
-    """Raise where observations say that time is another dimension than the last one.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``; where it has ids and steps, or names time, it is not
-            looked at.
-        advice: what to do, with places for ``dim`` and ``names``.
-
-    Returns:
-        What observations say of neighbours along the last dimension, where they were compared.
-
-    Raises:
-        ValueError: most neighbours along the last dimension contradict each other, and most along
-            another one agree.
-
-    Example:
-        >>> from rl_layout import EndKind
-        >>> from rl_layout.synthetic import environments
-        >>> refuse_misplaced_time(environments(2, 5, [5], [EndKind.CUT])) is None
-        True
-    """
+    """Raise where observations say that time is another dimension than the last one."""
     dims: int = batch.ndim
     last = compare_neighbours(batch) if dims > 1 else None
     if last is None or not last.is_rule:
@@ -79,22 +60,7 @@ def _misplaced(batch: TensorDictBase, dim: int, why: str, advice: str) -> str:
 
 
 def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str = NAMED) -> None:
-    """Raise or warn where ids and steps join no neighbours, and would if time lay elsewhere.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``; where it lacks ids or steps, names time, or was drawn
-            row by row, it is not looked at.
-        segments: of the batch. Where one has two rows, the batch is not looked at either.
-        advice: as of `refuse_misplaced_time`.
-
-    Raises:
-        ValueError: most neighbours along another dimension than the last one join.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([3, 3])
-        >>> refuse_scattered_rows(batch, Segments.of(batch))
-    """
+    """Raise or warn where ids and steps join no neighbours, and would if time lay elsewhere."""
     count = len(segments)
     if count < LEAST_JOINS or batch.batch_size[-1] < 2 or count != segments.num_real:
         return
@@ -135,21 +101,8 @@ def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None
 
 
 def refuse_time_unless_last(batch: TensorDictBase) -> None:
-    """Do as `refuse_misplaced_time` for recurrent networks, also in compiled code.
-
-    Ids and steps are looked at outside of compiled code only: what they say is a fact of data.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``.
-
-    Raises:
-        ValueError: as `refuse_misplaced_time`, or as `refuse_scattered_rows`.
-
-    Example:
-        >>> from rl_layout import EndKind
-        >>> from rl_layout.synthetic import environments
-        >>> refuse_time_unless_last(environments(2, 5, [5], [EndKind.CUT]))
-    """
+    """Do as `refuse_misplaced_time` for recurrent networks, also in compiled code."""
+    # Ids and steps are looked at outside of compiled code only: what they say is a fact of data.
     if batch.ndim > 1 and must_compare_observations(batch):
         _look_for_time(batch)
     elif not is_transformed() and _is_numbered(batch):
@@ -168,21 +121,7 @@ def _look_for_time(batch: TensorDictBase) -> None:
 
 
 def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:
-    """Turn a batch so that time is its last dimension, and name it where it was said to be time.
-
-    Args:
-        tensordict: the batch; it is not changed.
-        dim: dimension of time, from the front.
-        is_said: whether the caller said so: then neighbours are not compared.
-
-    Returns:
-        The batch itself, or another tensordict of the same tensors.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> with_time_last(TensorDict({}, [2, 3]), 0, is_said=True).names
-        [None, 'time']
-    """
+    """Turn a batch so that time is its last dimension, and name it where it was said to be time."""
     last: int = tensordict.ndim - 1
     turned = tensordict if dim == last else tensordict.transpose(dim, last)
     if not is_said:
@@ -196,24 +135,7 @@ def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> Te
 
 
 def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
-    """Find the time dimension of a batch: the given one, the one of that name, or the last.
-
-    Args:
-        tensordict: the batch.
-        explicit: its number, or None.
-
-    Returns:
-        The number, from the front.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: there is no batch dimension, or not that one.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> time_dimension(TensorDict({}, [2, 3]), None)
-        1
-    """
+    """Find the time dimension of a batch: the given one, the one of that name, or the last."""
     dims: int = tensordict.ndim
     if not dims:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."

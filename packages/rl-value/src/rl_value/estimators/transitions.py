@@ -24,33 +24,19 @@ STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
 @dataclass(frozen=True)
 class Steps:
-    """The M real steps of a batch, segment after segment.
+    """The M real steps of a batch, segment after segment."""
 
-    Attributes:
-        batch: the tensordict, time last.
-        segments: its segments.
-        reward: ``[M, *G, C]``.
-        terminated: bool ``[M, *G, 1]``.
-        missing: bool ``[M, *G, 1]``, not terminated, and the next observation could not be had;
-            None where the batch does not say so.
-        ahead: int64 ``[M]``, how far away the next observation is; None where it is one step.
-        time_dim: where time was in what the caller has, which settings per step are laid out like;
-            None where it was last.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
-        ...            "steps_to_next_obs": "steps_to_next_obs"}
-        >>> Steps.of(trajectories([2, 1]), entries).ends.tolist()
-        [False, True, True]
-    """
-
-    batch: TensorDictBase
-    segments: Segments
-    reward: Tensor
-    terminated: Tensor
+    batch: TensorDictBase  # the tensordict, time last
+    segments: Segments  # its segments
+    reward: Tensor  # [M, *G, C]
+    terminated: Tensor  # bool [M, *G, 1]
+    # bool [M, *G, 1], not terminated, and the next observation could not be had; None where the
+    # batch does not say so
     missing: Tensor | None
+    # int64 [M], how far away the next observation is; None where it is one step
     ahead: Tensor | None
+    # where time was in what the caller has, which settings per step are laid out like; None where
+    # it was last
     time_dim: int | None = None
 
     @classmethod
@@ -60,22 +46,7 @@ class Steps:
         entries: Mapping[str, NestedKey],
         time_dim: int | None = None,
     ) -> Steps:
-        """Read the steps of a batch.
-
-        Args:
-            batch: a TED tensordict ``[*B, T]``.
-            entries: keys of reward, done, terminated and steps_to_next_obs, named as at the root.
-            time_dim: dimension that was turned with the last one to give the batch, if any.
-
-        Returns:
-            The steps.
-
-        Raises:
-            KeyError: reward or flags are missing.
-            TypeError: a flag is not boolean, or the reward not floating point.
-            ValueError: a shape does not fit, a next observation is less than a step away, or flags
-                of a group end where the batch goes on.
-        """
+        """Read the steps of a batch."""
         segments = _segments(batch, entries)
         refuse_scattered_rows(batch, segments)
         place = _behind(entries["reward"])
@@ -98,23 +69,14 @@ class Steps:
         return None if self.missing is None else self.missing.flatten(1).any(1)
 
     def without_next(self, where: Tensor) -> Self:
-        """The same steps, of which some turned out to be missing their next observation.
-
-        Args:
-            where: bool ``[M]``.
-
-        Returns:
-            Steps that have `missing`.
-        """
+        """The same steps, of which some turned out to be missing their next observation."""
         absent = self.widen(where) & ~self.terminated
         return replace(self, missing=absent if self.missing is None else self.missing | absent)
 
     @property
     def without_history(self) -> Tensor | None:
-        """Steps that do not show what the policy saw, bool ``[M, 1, ...]``; None without a mark.
-
-        Frames of rows before, which such a step is stacked of, could not be had.
-        """
+        """Steps that do not show what the policy saw, bool ``[M, 1, ...]``; None without a mark."""
+        # Frames of rows before, which such a step is stacked of, could not be had.
         rows = _marked(self.batch, self.segments, keys.HISTORY_MISSING)
         return None if rows is None else self.widen(rows)
 
@@ -157,18 +119,7 @@ class Steps:
         return None if value is None else self.segments.gather(floats(value, key))
 
     def factor(self, name: str, value: float | Tensor) -> float | Tensor:
-        """A setting of each step: a number, or ``[M, ...]``.
-
-        Args:
-            name: what it is, for the message.
-            value: a number, or a tensor that broadcasts with the reward of the caller's batch.
-
-        Returns:
-            The number, or the values of the steps in the precision that returns have.
-
-        Raises:
-            ValueError: it does not broadcast, or lies outside [0, 1].
-        """
+        """A setting of each step: a number, or ``[M, ...]``."""
         if not isinstance(value, Tensor):
             return value
         if not value.ndim:
@@ -207,18 +158,7 @@ class Steps:
 
 
 def under_next(key: NestedKey) -> tuple[str, ...]:
-    """Where an entry that is named as at the root lies under ``"next"``.
-
-    Args:
-        key: of the entry, under ``"next"`` already or not.
-
-    Returns:
-        The key.
-
-    Example:
-        >>> under_next("done"), under_next(("next", "done"))
-        (('next', 'done'), ('next', 'done'))
-    """
+    """Where an entry that is named as at the root lies under ``"next"``."""
     parts = as_tuple(key)
     return parts if parts[0] == keys.NEXT else next_key(parts)
 
@@ -327,22 +267,7 @@ def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor
 
 
 def floats(values: Tensor, key: NestedKey) -> Tensor:
-    """Hold an entry to floating point.
-
-    Args:
-        values: the entry.
-        key: its key, for the message.
-
-    Returns:
-        The same.
-
-    Raises:
-        TypeError: it is no tensor, or holds something else.
-
-    Example:
-        >>> floats(torch.ones(2), "advantage")
-        tensor([1., 1.])
-    """
+    """Hold an entry to floating point."""
     given: object = values
     if not isinstance(given, Tensor):
         msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."
@@ -354,18 +279,7 @@ def floats(values: Tensor, key: NestedKey) -> Tensor:
 
 
 def check_writable(tensordict: TensorDictBase) -> None:
-    """Refuse a batch that results cannot be written to, before they are computed.
-
-    Args:
-        tensordict: the batch.
-
-    Raises:
-        RuntimeError: it is locked, as memory-mapped ones are.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> check_writable(TensorDict({}, [2]))
-    """
+    """Refuse a batch that results cannot be written to, before they are computed."""
     if tensordict.is_locked:
         msg = "the batch is locked, and results are written to it. Pass batch.copy()."
         raise RuntimeError(msg)

@@ -12,21 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def array_of(values: Tensor | None, dtype: torch.dtype) -> Array | None:
-    """The memory of a tensor as an array, where it can be had and has this dtype.
-
-    Args:
-        values: a tensor, or nothing.
-        dtype: what it must hold.
-
-    Returns:
-        The array, which shares its memory; None for another dtype, device or kind of tensor.
-
-    Example:
-        >>> array_of(torch.ones(2), torch.float32)
-        array([1., 1.], dtype=float32)
-        >>> array_of(torch.ones(2), torch.float64) is None
-        True
-    """
+    """The memory of a tensor as an array, where it can be had and has this dtype."""
     if not isinstance(values, Tensor) or type(values) not in (Tensor, nn.Parameter):
         return None
     if values.dtype != dtype or not values.is_cpu:

@@ -32,13 +32,7 @@ FLOATS = (torch.float32, torch.float64)
 
 @dataclass
 class Gain:
-    """What each step gains, and what one more in its log-probability would add.
-
-    Args:
-        value: ``[n]``.
-        slope: ``[n]``.
-        reported: statistics by name.
-    """
+    """What each step gains, and what one more in its log-probability would add."""
 
     value: Array
     slope: Array
@@ -47,14 +41,7 @@ class Gain:
 
 @dataclass
 class Terms:
-    """What the equations read, of the n steps that count.
-
-    Args:
-        logits: ``[n, K]``.
-        action: int64 ``[n]``, each one of the K.
-        stored: advantages ``[n]``, and log-probabilities ``[n]`` where the loss reads them.
-        counted: bool ``[N]``, which steps those are; None where all count.
-    """
+    """What the equations read, of the n steps that count."""
 
     logits: Array
     action: Array
@@ -64,14 +51,7 @@ class Terms:
 
 @dataclass
 class Recipe:
-    """How a loss is made of them.
-
-    Args:
-        gain: gives the gain of log-probabilities and what is stored, each ``[n]``.
-        entropy_coeff: η.
-        mean: whether losses are means or sums.
-        plain: the same two losses of logits, by autograd, for gradients of gradients.
-    """
+    """How a loss is made of them."""
 
     gain: Callable[..., Gain]
     entropy_coeff: float
@@ -82,26 +62,7 @@ class Recipe:
 def terms_of(
     logits: Tensor, action: Tensor | None, counted: Tensor | None, stored: list[Tensor]
 ) -> Terms | None:
-    """Collect what the equations read, where they are for it.
-
-    Args:
-        logits: ``[*B, K]``.
-        action: int64 ``[*B]``.
-        counted: bool ``[*B]``; None where every step counts.
-        stored: advantages, and log-probabilities where the loss reads them, ``[*B]`` or
-            ``[*B, 1]``.
-
-    Returns:
-        The terms; None where an action is none of the K, no step counts, or something is not in
-        this machine's memory as float32 or float64.
-
-    Example:
-        >>> terms = terms_of(torch.zeros(2, 3), torch.tensor([0, 2]), None, [torch.ones(2)])
-        >>> terms.action
-        array([0, 2])
-        >>> terms_of(torch.zeros(2, 3), torch.tensor([0, 3]), None, [torch.ones(2)]) is None
-        True
-    """
+    """Collect what the equations read, where they are for it."""
     taken, whole = array_of(action, torch.int64), array_of(logits, logits.dtype)
     if taken is None or whole is None or logits.dtype not in FLOATS:
         return None
@@ -122,27 +83,7 @@ def terms_of(
 
 
 def losses_of_choice(recipe: Recipe, terms: Terms) -> tuple[Known, dict[str, float]] | None:
-    """Compute the objective -c Σ g and the entropy loss -c η Σ H.
-
-    Args:
-        recipe: how the losses are made.
-        terms: what they are made of.
-
-    Returns:
-        Both losses, and statistics by name, ``"entropy"`` among them; None where a logit is not
-        finite.
-
-    Example:
-        >>> def gain(log_prob, advantage):
-        ...     return Gain(log_prob * advantage, advantage, {})
-        >>> terms = terms_of(torch.zeros(2, 2), torch.tensor([0, 1]), None, [torch.ones(2, 1)])
-        >>> known, _ = losses_of_choice(Recipe(gain, 0.5, True, lambda logits: ()), terms)
-        >>> [round(loss, 4) for loss in known.losses]
-        [0.6931, -0.3466]
-        >>> known.gradient(1.0, 0.0)
-        array([[-0.25,  0.25],
-               [ 0.25, -0.25]], dtype=float32)
-    """
+    """Compute the objective -c Σ g and the entropy loss -c η Σ H."""
     log_p = terms.logits.T.copy()  # [K, n]
     steps = log_p.shape[1]
     log_p -= np.maximum.reduce(log_p, 0)

@@ -18,23 +18,14 @@ from rl_value.losses.regression import distance, distances_apart, reduced_distan
 
 @dataclass(frozen=True)
 class CriticSettings:
-    """How the loss of a critic is computed.
+    """How the loss of a critic is computed."""
 
-    Attributes:
-        name: of the loss among the results.
-        kind: a distance, as `distance` takes it.
-        weight: coefficient of the loss.
-        bound: how far a value may move from the stored one; None for any distance.
-        explains: whether ``explained_variance`` is reported.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-    """
-
-    name: str
-    kind: str
-    weight: float | Tensor
-    bound: float | None
-    explains: bool
-    reduction: Reduction
+    name: str  # of the loss among the results
+    kind: str  # a distance, as distance takes it
+    weight: float | Tensor  # coefficient of the loss
+    bound: float | None  # how far a value may move from the stored one; None for any distance
+    explains: bool  # whether explained_variance is reported
+    reduction: Reduction  # "mean", "sum" or "none"
 
 
 def critic_terms(
@@ -44,23 +35,7 @@ def critic_terms(
     counted: Tensor | None,
     settings: CriticSettings,
 ) -> dict[str, Tensor]:
-    """Compute the loss of a critic and its statistics, by equations where it has them.
-
-    Args:
-        value: ``[*B, T, 1]``.
-        target: the same shape, a constant.
-        stored: values when the actor acted, the same shape; read where there is a bound.
-        counted: bool ``[*B, T]``; None where every step counts.
-        settings: how.
-
-    Returns:
-        The loss, and statistics by name.
-
-    Example:
-        >>> settings = CriticSettings("loss_critic", "l1", 1.0, None, False, "mean")
-        >>> critic_terms(torch.tensor([[3.0], [1.0]]), torch.zeros(2, 1), None, None, settings)
-        {'loss_critic': tensor(2.)}
-    """
+    """Compute the loss of a critic and its statistics, by equations where it has them."""
     found = critic_by_equations(value, target, counted, settings)
     return critic_by_autograd(value, target, stored, counted, settings) if found is None else found
 
@@ -128,17 +103,5 @@ def critic_by_autograd(
 
 
 def as_tensors(reported: dict[str, float], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Statistics as tensors.
-
-    Args:
-        reported: numbers by name.
-        dtype: of the tensors.
-
-    Returns:
-        Tensors ``[]`` by name.
-
-    Example:
-        >>> as_tensors({"ESS": 1.0}, torch.float32)
-        {'ESS': tensor(1.)}
-    """
+    """Statistics as tensors."""
     return {name: torch.scalar_tensor(value, dtype=dtype) for name, value in reported.items()}

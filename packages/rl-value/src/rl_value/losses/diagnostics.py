@@ -13,21 +13,8 @@ TINY = 1e-30  # below it a square in single precision has lost digits
 
 
 def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
-    """Share of the steps that as many equal weights would stand for.
-
-    (Σ w)² / (n Σ w²), between 1 / n and 1.
-
-    Args:
-        log_weight: logarithms of the weights ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``; None where every step counts.
-
-    Returns:
-        ``[]``.
-
-    Example:
-        >>> effective_sample_size(torch.zeros(5, 1), None)
-        tensor(1.)
-    """
+    """Share of the steps that as many equal weights would stand for."""
+    # (Σ w)² / (n Σ w²), between 1 / n and 1.
     where = spread(counted, log_weight)
     shown = log_weight if where is None else log_weight.masked_fill(~where, -torch.inf)
     flat = shown.reshape(-1)
@@ -38,37 +25,13 @@ def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
 
 
 def ratio_statistics(ratio: Tensor, counted: Tensor | None) -> dict[str, Tensor]:
-    """The largest and the mean weight.
-
-    Args:
-        ratio: weights ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``; None where every step counts.
-
-    Returns:
-        ``max_ratio`` and ``mean_ratio``, ``[]`` each; 0 where no step counts.
-
-    Example:
-        >>> ratio_statistics(torch.tensor([[1.0], [3.0]]), None)
-        {'max_ratio': tensor(3.), 'mean_ratio': tensor(2.)}
-    """
+    """The largest and the mean weight."""
     largest = kept(ratio, counted).amax()  # weights are positive
     return {"max_ratio": largest, "mean_ratio": reduce(ratio, counted)}
 
 
 def effective_share(weight: Array, log_weight: Array) -> float:
-    """`effective_sample_size` of an array in memory, of steps that all count.
-
-    Args:
-        weight: ``[n]``.
-        log_weight: their logarithms.
-
-    Returns:
-        The share.
-
-    Example:
-        >>> effective_share(np.ones(5), np.zeros(5))
-        1.0
-    """
+    """`effective_sample_size` of an array in memory, of steps that all count."""
     total, square = _sums(weight)
     if not TINY < square < np.inf:
         total, square = _sums(np.exp(log_weight - log_weight.max()))
@@ -76,57 +39,18 @@ def effective_share(weight: Array, log_weight: Array) -> float:
 
 
 def explained_variance(value: Tensor, target: Tensor, counted: Tensor | None) -> Tensor:
-    """Share of the variance of targets that values explain.
-
-    1 - Var(target - value) / Var(target).
-
-    Args:
-        value: ``[*B, T, ...]``.
-        target: the same shape.
-        counted: bool ``[*B, T]``; None where every step counts.
-
-    Returns:
-        ``[]``; not a number where the targets are all alike.
-
-    Example:
-        >>> target = torch.tensor([[1.0], [2.0], [3.0]])
-        >>> explained_variance(target, target, None)
-        tensor(1.)
-    """
+    """Share of the variance of targets that values explain."""
+    # 1 - Var(target - value) / Var(target).
     return 1 - variance(target - value, counted) / variance(target, counted)
 
 
 def explained_share(apart: Array, target: Array) -> float:
-    """`explained_variance` of arrays in memory, of steps that all count.
-
-    Args:
-        apart: ``[n]``, how far values are from their targets.
-        target: ``[n]``.
-
-    Returns:
-        The share.
-
-    Example:
-        >>> explained_share(np.zeros(3), np.array([1.0, 2.0, 3.0]))
-        1.0
-    """
+    """`explained_variance` of arrays in memory, of steps that all count."""
     return float(1 - _variance(apart) / _variance(target))
 
 
 def variance(values: Tensor, counted: Tensor | None) -> Tensor:
-    """Mean square distance from the mean.
-
-    Args:
-        values: ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``; None where every step counts.
-
-    Returns:
-        ``[]``.
-
-    Example:
-        >>> variance(torch.tensor([1.0, 3.0]), None)
-        tensor(1.)
-    """
+    """Mean square distance from the mean."""
     if counted is None:
         return values.var(correction=0)
     return reduce((kept(values, counted) - reduce(values, counted)).square(), counted)

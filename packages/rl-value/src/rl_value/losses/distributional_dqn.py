@@ -169,21 +169,7 @@ def _is_even(support: Tensor) -> bool:
 
 
 def project(moved: Tensor, weights: Tensor, support: Tensor) -> Tensor:
-    """Share the weight of each atom between its neighbours on the support.
-
-    Args:
-        moved: where the atoms are ``[M, atoms]``.
-        weights: their weights ``[M, atoms]``.
-        support: evenly spaced returns ``[atoms]``.
-
-    Returns:
-        Weights on the support ``[M, atoms]``, of the same sum.
-
-    Example:
-        >>> support = torch.tensor([0.0, 1.0, 2.0])
-        >>> project(torch.tensor([[0.25, 9.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.25]]), support)
-        tensor([[0.3750, 0.3750, 0.2500]])
-    """
+    """Share the weight of each atom between its neighbours on the support."""
     last = len(support) - 1
     step = (support[-1] - support[0]) / last
     place = ((moved.clamp(support[0], support[-1]) - support[0]) / step).clamp(0, last)

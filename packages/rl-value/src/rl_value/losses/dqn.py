@@ -274,24 +274,7 @@ class DQNLoss(LossModule):
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
-    """Number of the action of each step, int64 ``[*B, T, 1]``.
-
-    Args:
-        action: one-hot ``[*B, T, n]``, or categorical ``[*B, T]`` or ``[*B, T, 1]``.
-        values: ``[*B, T, n]``.
-        space: ``"one_hot"`` or ``"categorical"``.
-
-    Returns:
-        The numbers.
-
-    Raises:
-        ValueError: the action has another shape.
-        TypeError: a categorical action is no integer.
-
-    Example:
-        >>> action_index(torch.tensor([[0, 1]]), torch.zeros(1, 2), "one_hot")
-        tensor([[1]])
-    """
+    """Number of the action of each step, int64 ``[*B, T, 1]``."""
     if space == "one_hot" and action.shape == values.shape:
         return action.to(torch.int64).argmax(-1, keepdim=True)
     if space == "categorical" and action.is_floating_point():

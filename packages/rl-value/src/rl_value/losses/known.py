@@ -16,14 +16,7 @@ from rl_value.losses.arrays import Array
 
 @dataclass
 class Known:
-    """Losses of one tensor, and the way back to it.
-
-    Args:
-        losses: their numbers.
-        gradient: gives ``[n, ...]``, that of the losses weighted with as many numbers and added up.
-        counted: bool ``[N]``, the n rows that count; None where all do.
-        plain: the same losses of the tensor by autograd, for gradients of gradients.
-    """
+    """Losses of one tensor, and the way back to it."""
 
     losses: tuple[float, ...]
     gradient: Callable[..., Array]
@@ -32,26 +25,9 @@ class Known:
 
 
 def attach(known: Known, at: Tensor) -> tuple[Tensor, ...]:
-    """Make tensors of losses that are known, whose gradients reach what they were computed from.
-
-    Each tensor that losses are computed from has a node of its own, so that the losses of one can
-    go back while the graph of another stays.
-
-    Args:
-        known: the losses, and the way back.
-        at: what they were computed from, ``[*B, ...]``; nothing transforms or compiles this call.
-
-    Returns:
-        A scalar for each loss.
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> double = lambda weight: np.full(2, 2 * weight, np.float32)
-        >>> (loss,) = attach(Known((6.0,), double, None, lambda x: (2 * x.sum(),)), x)
-        >>> loss.backward()
-        >>> loss.item(), x.grad
-        (6.0, tensor([2., 2.]))
-    """
+    """Make tensors of losses that are known, whose gradients reach what they were computed from."""
+    # Each tensor that losses are computed from has a node of its own, so that the losses of one can
+    # go back while the graph of another stays.
     found: tuple[Tensor, ...] = _apply(known, at)  # type: ignore[no-untyped-call]
     return found
 

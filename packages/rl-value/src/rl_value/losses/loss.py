@@ -227,36 +227,12 @@ class LossModule(NamedModule):
 
 
 def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:
-    """Copy a network that is to lag behind: the same values, no gradients.
-
-    Args:
-        network: a tensordict module.
-
-    Returns:
-        The copy.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> late = delayed(TensorDictModule(nn.Linear(2, 1), ["a"], ["b"]))
-        >>> any(parameter.requires_grad for parameter in late.parameters())
-        False
-    """
+    """Copy a network that is to lag behind: the same values, no gradients."""
     return deepcopy(network).requires_grad_(False)
 
 
 def parameters_of(network: nn.Module | None) -> TensorDictParams | None:
-    """The parameters and buffers of a network as a tensordict; they stay the network's own.
-
-    Args:
-        network: a module, or None.
-
-    Returns:
-        The tensordict, or None.
-
-    Example:
-        >>> parameters_of(nn.Linear(2, 1))["weight"].shape
-        torch.Size([1, 2])
-    """
+    """The parameters and buffers of a network as a tensordict; they stay the network's own."""
     if network is None:
         return None
     return TensorDictParams(TensorDict.from_module(network), no_convert=True)
@@ -280,17 +256,7 @@ def _names(kinds: tuple[ValueEstimators, ...]) -> str:
 
 
 def refuse_moved(given: dict[str, Any]) -> None:
-    """Refuse arguments that a loss does not take, and say where they are given.
-
-    Args:
-        given: the arguments by name.
-
-    Raises:
-        TypeError: there is one.
-
-    Example:
-        >>> refuse_moved({})
-    """
+    """Refuse arguments that a loss does not take, and say where they are given."""
     for name in given:
         hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
         msg = f"unexpected argument {name!r}. {hint}"

@@ -19,30 +19,7 @@ Reduction = Literal["mean", "sum", "none"]
 def counted_steps(
     batch: TensorDictBase, mask_key: NestedKey | None = "auto", terminated: NestedKey = "terminated"
 ) -> Tensor | None:
-    """Find the steps of a batch that losses and statistics are about.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``.
-        mask_key: ``"auto"`` for all of: real by ``("collector", "mask")``, ``"shifted_valid"``,
-            not ``history_missing``, and not ``next_missing`` unless terminated; another key for
-            that flag alone; None for every step.
-        terminated: key of the flag, named as at the root.
-
-    Returns:
-        bool ``[*B, T]``; None where every step counts.
-
-    Raises:
-        KeyError: the flag that was named is missing.
-        TypeError: a flag is not boolean.
-        ValueError: a flag has another shape than the batch.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([3])
-        >>> batch["collector", "mask"] = torch.tensor([True, True, False])
-        >>> counted_steps(batch)
-        tensor([ True,  True, False])
-    """
+    """Find the steps of a batch that losses and statistics are about."""
     if mask_key is None:
         return None
     if mask_key != "auto":
@@ -82,19 +59,7 @@ def spread(counted: Tensor | None, values: Tensor) -> Tensor | None:
 
 
 def kept(values: Tensor, counted: Tensor | None) -> Tensor:
-    """Put zeros where steps do not count, so that nothing they hold has an effect or a gradient.
-
-    Args:
-        values: ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``, or None.
-
-    Returns:
-        ``[*B, T, ...]``.
-
-    Example:
-        >>> kept(torch.tensor([1.0, float("nan")]), torch.tensor([True, False]))
-        tensor([1., 0.])
-    """
+    """Put zeros where steps do not count, so that nothing they hold has an effect or a gradient."""
     where = spread(counted, values)
     return values if where is None else values.masked_fill(~where, 0)
 
@@ -105,24 +70,7 @@ def reduce(
     reduction: Reduction = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Reduce values to their mean or sum over the steps that count.
-
-    Args:
-        values: ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``; None where every step counts.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which puts zeros where steps do not count.
-        weight: ``[*B, T]``; the mean is Σ w x / Σ w.
-
-    Returns:
-        ``[]``, or ``[*B, T, ...]``; the mean of no step is 0.
-
-    Raises:
-        ValueError: the weights have another shape than the steps.
-
-    Example:
-        >>> reduce(torch.tensor([[1.0], [5.0]]), torch.tensor([True, False]))
-        tensor(1.)
-    """
+    """Reduce values to their mean or sum over the steps that count."""
     if weight is not None:
         values, weight = _weighted(values, weight)
         weight = kept(weight, counted)
@@ -150,24 +98,7 @@ def _weighted(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def standardise(
     values: Tensor, counted: Tensor | None, exclude: tuple[int, ...] = (), floor: float = 1e-6
 ) -> Tensor:
-    """Shift and scale to mean 0 and standard deviation 1 over the steps that count.
-
-    Args:
-        values: ``[*B, T, ...]``.
-        counted: bool ``[*B, T]``; None where every step counts.
-        exclude: dimensions along which each slice has a mean of its own.
-        floor: least deviation to divide by.
-
-    Returns:
-        ``[*B, T, ...]``, zeros where steps do not count.
-
-    Raises:
-        ValueError: there is no such dimension.
-
-    Example:
-        >>> standardise(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False]))
-        tensor([-0.7071,  0.7071,  0.0000])
-    """
+    """Shift and scale to mean 0 and standard deviation 1 over the steps that count."""
     if any(not -values.ndim <= dim < values.ndim for dim in exclude):
         msg = f"normalize_advantage_exclude_dims={exclude}: advantages are {list(values.shape)}."
         raise ValueError(msg)

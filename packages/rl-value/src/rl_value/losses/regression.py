@@ -13,26 +13,8 @@ DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 
 
 def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
-    """Compute the distance of each value from its target.
-
-    ``"l1"`` |d|; ``"l2"`` d²; ``"smooth_l1"`` d² / 2 below 1, and |d| - 1/2 from there.
-
-    Args:
-        value: ``[...]``.
-        target: the same shape.
-        kind: one of the three.
-
-    Returns:
-        ``[...]``.
-
-    Raises:
-        ValueError: the shapes differ, or there is no such kind.
-
-    Example:
-        >>> import torch
-        >>> distance(torch.tensor([3.0, 0.5]), torch.zeros(2), "smooth_l1")
-        tensor([2.5000, 0.1250])
-    """
+    """Compute the distance of each value from its target."""
+    # "l1" |d|; "l2" d²; "smooth_l1" d² / 2 below 1, and |d| - 1/2 from there.
     _check(value, target, kind)
     made: Tensor = DISTANCES[kind](value, target, reduction="none")
     return made
@@ -41,26 +23,7 @@ def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
 def reduced_distance(
     value: Tensor, target: Tensor, kind: str, counted: Tensor | None, reduction: Reduction
 ) -> Tensor:
-    """Reduce the distances of values from their targets, in one step where every step counts.
-
-    Args:
-        value: ``[*B, T, ...]``, zeros where steps do not count.
-        target: the same.
-        kind: as `distance` takes it.
-        counted: bool ``[*B, T]``; None where every step counts.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-
-    Returns:
-        ``[]``, or ``[*B, T, ...]``.
-
-    Raises:
-        ValueError: the shapes differ, or there is no such kind.
-
-    Example:
-        >>> import torch
-        >>> reduced_distance(torch.tensor([3.0, 1.0]), torch.zeros(2), "l1", None, "mean")
-        tensor(2.)
-    """
+    """Reduce the distances of values from their targets, in one step where every step counts."""
     if counted is not None:
         return reduce(distance(value, target, kind), counted, reduction)
     _check(value, target, kind)
@@ -69,19 +32,7 @@ def reduced_distance(
 
 
 def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
-    """`distance` by the differences of values and targets, and its slope.
-
-    Args:
-        apart: ``[n]``.
-        kind: as `distance` takes it.
-
-    Returns:
-        Two of ``[n]``.
-
-    Example:
-        >>> distances_apart(np.array([3.0, 0.5]), "smooth_l1")
-        (array([2.5  , 0.125]), array([1. , 0.5]))
-    """
+    """`distance` by the differences of values and targets, and its slope."""
     if kind == "l2":
         return apart * apart, apart * 2
     if kind == "l1":
@@ -94,18 +45,7 @@ def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
 
 
 def check_kind(name: str, kind: object) -> None:
-    """Raise where there is no distance of that name.
-
-    Args:
-        name: of the argument, for the message.
-        kind: what was given.
-
-    Raises:
-        ValueError: it is none of the three.
-
-    Example:
-        >>> check_kind("loss_function", "l2")
-    """
+    """Raise where there is no distance of that name."""
     if not isinstance(kind, str) or kind not in DISTANCES:
         msg = f"{name}: expected one of {', '.join(DISTANCES)}, got {kind!r}."
         raise ValueError(msg)

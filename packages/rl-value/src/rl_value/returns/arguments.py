@@ -12,36 +12,12 @@ FLOATS = (torch.float32, torch.float64)
 
 
 def is_transformed() -> bool:
-    """Tell whether values may not be looked into: code is compiled, or under `torch.func`.
-
-    Returns:
-        True inside of ``torch.compile``, ``torch.vmap``, ``torch.func.grad`` and the like.
-
-    Example:
-        >>> is_transformed()
-        False
-    """
+    """Tell whether values may not be looked into: code is compiled, or under `torch.func`."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def time_of(values: Tensor, time_dim: int) -> int:
-    """Find the dimension of time, from the front.
-
-    Args:
-        values: ``[*B, T, C]``, or ``[T]``.
-        time_dim: where time is said to be.
-
-    Returns:
-        Its number; 0 for ``[T]``, whatever is said.
-
-    Raises:
-        ValueError: there is no such dimension.
-        TypeError: it is no integer.
-
-    Example:
-        >>> time_of(torch.zeros(2, 3, 1), -2), time_of(torch.zeros(3), -2)
-        (1, 0)
-    """
+    """Find the dimension of time, from the front."""
     given: object = time_dim
     if isinstance(given, bool) or not isinstance(given, int):
         msg = f"time_dim: expected the number of a dimension, got {time_dim!r}."
@@ -58,19 +34,7 @@ def time_of(values: Tensor, time_dim: int) -> int:
 
 
 def check_steps(reward: Tensor, **others: Tensor) -> None:
-    """Hold every float array of one call to the shape of the reward.
-
-    Args:
-        reward: float32 or float64 ``[*B, T, C]``.
-        others: arrays that must have its shape and kind, by name.
-
-    Raises:
-        TypeError: an array is neither float32 nor float64.
-        ValueError: a shape differs.
-
-    Example:
-        >>> check_steps(torch.zeros(3, 1), value=torch.zeros(3, 1))
-    """
+    """Hold every float array of one call to the shape of the reward."""
     for name, value in (("reward", reward), *others.items()):
         check_tensor(name, value)
         if value.dtype not in FLOATS:
@@ -88,18 +52,7 @@ def check_steps(reward: Tensor, **others: Tensor) -> None:
 
 
 def check_tensor(name: str, value: object) -> None:
-    """Raise where something is no plain tensor.
-
-    Args:
-        name: what it is, for the message.
-        value: what was given.
-
-    Raises:
-        TypeError: it is no tensor, or one without strides.
-
-    Example:
-        >>> check_tensor("reward", torch.zeros(2))
-    """
+    """Raise where something is no plain tensor."""
     if not isinstance(value, Tensor):
         msg = f"{name}: expected a tensor, got {type(value).__name__}. Call torch.as_tensor."
         raise TypeError(msg)
@@ -109,20 +62,7 @@ def check_tensor(name: str, value: object) -> None:
 
 
 def check_flags(reward: Tensor, **flags: Tensor) -> None:
-    """Hold every flag of one call to booleans that fit the reward.
-
-    Args:
-        reward: ``[*B, T, C]``.
-        flags: bool of the same shape, or with a last dimension of size 1, by name.
-
-    Raises:
-        TypeError: a flag is not boolean.
-        ValueError: a shape differs; or a step is terminated and not done, which is looked for
-            where that need not wait for a device.
-
-    Example:
-        >>> check_flags(torch.zeros(3, 2), done=torch.zeros(3, 1, dtype=torch.bool))
-    """
+    """Hold every flag of one call to booleans that fit the reward."""
     for name, flag in flags.items():
         check_tensor(name, flag)
         if flag.dtype != torch.bool:
@@ -147,20 +87,7 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
 
 
 def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = None) -> None:
-    """Hold a discount or a mixing factor to [0, 1].
-
-    Args:
-        name: what it is, for the message.
-        value: a number, or a tensor with one per step.
-        shape: what a tensor must broadcast to.
-
-    Raises:
-        TypeError: it is no number and no tensor.
-        ValueError: it lies outside, or does not broadcast.
-
-    Example:
-        >>> check_fraction("gamma", 0.99)
-    """
+    """Hold a discount or a mixing factor to [0, 1]."""
     if not isinstance(value, Tensor | Real):
         msg = f"{name}: expected a number in [0, 1], or a tensor of one per step, got {value!r}."
         raise TypeError(msg)
@@ -187,19 +114,7 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
 
 
 def cut_behind(done: Tensor, time_dim: int) -> Tensor:
-    """Mark the steps behind which nothing flows: done ones, and the last ones of time.
-
-    Args:
-        done: bool ``[*B, T, C]``.
-        time_dim: dimension of time.
-
-    Returns:
-        bool of the same shape, in memory of its own.
-
-    Example:
-        >>> cut_behind(torch.tensor([[True], [False], [False]]), -2).flatten().tolist()
-        [True, False, True]
-    """
+    """Mark the steps behind which nothing flows: done ones, and the last ones of time."""
     cut = done.clone()
     if cut.numel():
         cut.select(time_of(done, time_dim), -1).fill_(True)
@@ -207,19 +122,7 @@ def cut_behind(done: Tensor, time_dim: int) -> Tensor:
 
 
 def zeroed(values: Tensor, flag: Tensor) -> Tensor:
-    """Put zeros where a flag is set, whatever was there.
-
-    Args:
-        values: float ``[..., C]``.
-        flag: bool, of the same shape or 1 last.
-
-    Returns:
-        ``[..., C]`` in memory of its own.
-
-    Example:
-        >>> zeroed(torch.tensor([1.0, float("nan")]), torch.tensor([False, True]))
-        tensor([1., 0.])
-    """
+    """Put zeros where a flag is set, whatever was there."""
     plain = values.device.type == "cpu" and values.shape == flag.shape
     if values.requires_grad or not plain or is_transformed():
         return values.masked_fill(flag, 0)
@@ -238,22 +141,7 @@ def _zero(values: Tensor, flag: Tensor) -> Tensor:
 
 
 def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: Tensor) -> Tensor:
-    """Multiply the factors of a recurrence, with zeros where it is cut.
-
-    Args:
-        gamma: discount, a number or one per step.
-        lmbda: mixing factor, likewise.
-        cut: bool ``[*B, T, C]``, or 1 last.
-        reward: ``[*B, T, C]``, which gives shape and dtype.
-
-    Returns:
-        ``[*B, T, C]``.
-
-    Example:
-        >>> cut = torch.tensor([[False], [True]])
-        >>> decay_of(0.5, 0.5, cut, torch.ones(2, 1)).flatten()
-        tensor([0.2500, 0.0000])
-    """
+    """Multiply the factors of a recurrence, with zeros where it is cut."""
     if isinstance(gamma, Tensor) and isinstance(lmbda, Tensor):
         gamma = gamma.to(reward.dtype)  # so is the product
     factor = gamma * lmbda

@@ -14,19 +14,7 @@ FEW = 128  # rows that are scanned one by one, which takes less time than calls 
 
 
 def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
-    """Compute y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0.
-
-    Args:
-        a: float32 or float64 ``[N]`` on the CPU, in [0, 1].
-        b: the same ``[N]``.
-
-    Returns:
-        y ``[N]``, not finite before a value that is not finite, across zeros of a too.
-
-    Example:
-        >>> blocked_scan(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([1.0, 2.0, 4.0]))
-        tensor([2., 2., 4.])
-    """
+    """Compute y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0."""
     weights: Floats = array_of(a.detach())
     terms: Floats = array_of(b.detach())
     out = torch.empty_like(b, memory_format=torch.contiguous_format)
@@ -38,31 +26,7 @@ def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 class PieceScan:
-    """Scans flat rows piece by piece, from the last piece to the first.
-
-    A piece is laid out as `[L, n]`, n blocks of L steps. The steps of all blocks are taken
-    together, from the last: once for the first step of each block alone, which doubling joins in
-    double precision; and again from what then enters each block. Every factor is a product of
-    a's, so nothing is divided and a zero cuts. Rows of one factor that are seldom cut are scanned
-    by `Powers` instead, in half the time.
-
-    Attributes:
-        pieces: the rows of each piece, from the last.
-        carry: y of the first row scanned.
-        is_finite: whether every b was so far; known where there is one factor.
-
-    Args:
-        rows: ``[N]``, of the dtype and the number of what will be scanned.
-        factor: what every a is but where a row is cut; None where they differ.
-
-    Example:
-        >>> y = np.empty(3)
-        >>> scan = PieceScan(y, factor=0.5)
-        >>> for here in scan.pieces:
-        ...     scan.take(np.array([0, 1, 0], bool)[here], np.array([1.0, 2.0, 4.0])[here], y[here])
-        >>> y.tolist()
-        [2.0, 2.0, 4.0]
-    """
+    """Scans flat rows piece by piece, from the last piece to the first."""
 
     def __init__(self, rows: Floats, factor: float | None = None) -> None:
         size = len(rows)
@@ -74,13 +38,7 @@ class PieceScan:
         self.scratch: Floats = np.empty((2, min(step, size)), rows.dtype)
 
     def take(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
-        """Scan the piece before that of the last call.
-
-        Args:
-            weight: a ``[P]``; where there is one factor, the rows that are cut, bool.
-            term: b ``[P]``; where there is one factor it is used up.
-            out: y ``[P]`` is written here.
-        """
+        """Scan the piece before that of the last call."""
         seldom = self.powers is not None and self._is_seldom_cut(weight)
         steps = BLOCK if seldom else 16 if len(term) >= 2_048 else 8
         whole = 0 if len(term) <= FEW else len(term) // steps * steps

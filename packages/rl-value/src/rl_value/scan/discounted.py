@@ -20,20 +20,7 @@ Finish = Callable[[slice, Floats], object]
 
 
 def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
-    """Tell whether steps can be scanned in the memory of the CPU, without a graph.
-
-    Args:
-        factors: discounts and the like.
-        values: float arrays.
-
-    Returns:
-        True where the factors are numbers, and the arrays of one dtype on the CPU without a
-        gradient to keep.
-
-    Example:
-        >>> is_plain((0.9,), torch.zeros(3)), is_plain((torch.ones(3),), torch.zeros(3))
-        (True, False)
-    """
+    """Tell whether steps can be scanned in the memory of the CPU, without a graph."""
     if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
         return False
     wanted, dtype = torch.is_grad_enabled(), values[0].dtype
@@ -44,19 +31,7 @@ def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
 
 
 def rows_of(dim: int, *values: Tensor) -> list[Floats]:
-    """Lay arrays out flat, time running fastest.
-
-    Args:
-        dim: dimension of time.
-        values: arrays of one shape ``[*B, T, C]`` on the CPU.
-
-    Returns:
-        ``[N]`` each, in the memory of the array where it lies so.
-
-    Example:
-        >>> rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist()
-        [1, 3, 2, 4]
-    """
+    """Lay arrays out flat, time running fastest."""
     return [
         _flat(array_of(value.detach() if value.requires_grad else value), dim) for value in values
     ]
@@ -74,21 +49,7 @@ def _is_one_column(shape: tuple[int, ...], dim: int) -> bool:
 
 
 def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
-    """Make an array that lies in memory as `rows_of` lays others out.
-
-    Args:
-        like: has its shape ``[*B, T, C]`` and dtype.
-        dim: dimension of time.
-
-    Returns:
-        The array, not filled, and the same memory flat ``[N]``.
-
-    Example:
-        >>> made, rows = empty_rows(torch.zeros(2, 2), 0)
-        >>> rows[:] = 1, 2, 3, 4
-        >>> made.tolist()
-        [[1.0, 3.0], [2.0, 4.0]]
-    """
+    """Make an array that lies in memory as `rows_of` lays others out."""
     shape = like.shape
     dtype = np.float32 if like.dtype == torch.float32 else np.float64
     if _is_one_column(shape, dim):
@@ -99,21 +60,7 @@ def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
 
 
 def cuts_of(ends: tuple[Tensor, ...], shape: torch.Size, dim: int) -> Flags:
-    """Lay the rows that are cut out flat: those of some flags, and the last of each column.
-
-    Args:
-        ends: flags ``[*B, T, C]`` or 1 last, one or two.
-        shape: ``[*B, T, C]``.
-        dim: dimension of time.
-
-    Returns:
-        bool ``[N]`` in memory of its own.
-
-    Example:
-        >>> flag = torch.tensor([True, False, False])
-        >>> cuts_of((flag,), flag.shape, 0).tolist()
-        [True, False, True]
-    """
+    """Lay the rows that are cut out flat: those of some flags, and the last of each column."""
     flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
     cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
     cut.reshape(-1, shape[dim])[:, -1] = True
@@ -128,25 +75,7 @@ def discounted_scan(
     time_dim: int,
     finish: Finish | None = None,
 ) -> Tensor:
-    """Compute yₜ = bₜ + factor yₜ₊₁, and yₜ = bₜ where the step is cut and at the last t.
-
-    Args:
-        factor: in [0, 1].
-        ends: flags of the steps that are cut, bool ``[*B, T, C]`` or 1 last, one or two.
-        like: array of the shape and dtype of y.
-        fill: called with the place of some flat rows, with their cuts, and with memory that it
-            writes b to.
-        time_dim: dimension of time.
-        finish: called with the place of flat rows and with their y, while it lies in the cache.
-
-    Returns:
-        y. What is not finite stays in front of its cut, and changes no bit of the rest.
-
-    Example:
-        >>> like, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-        >>> discounted_scan(0.5, (no,), like, lambda here, cut, b: b.fill(1), 0).tolist()
-        [1.75, 1.5, 1.0]
-    """
+    """Compute yₜ = bₜ + factor yₜ₊₁, and yₜ = bₜ where the step is cut and at the last t."""
     dim, shape = time_of(like, time_dim), like.shape
     if not like.numel():
         return torch.empty_like(like)

@@ -7,23 +7,9 @@ from torch import Tensor
 
 
 def doubling_scan(a: Tensor, b: Tensor) -> Tensor:
-    """Compute y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0, in log2(N) rounds.
-
-    Each round doubles the number of rows that a y has seen. Where an a is 0 nothing comes
-    through, neither NaN nor infinity.
-
-    Args:
-        a: float ``[N]``, in [0, 1].
-        b: float ``[N]``.
-
-    Returns:
-        y ``[N]``.
-
-    Example:
-        >>> inf = float("inf")
-        >>> doubling_scan(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([1.0, 2.0, inf]))
-        tensor([2., 2., inf])
-    """
+    """Compute y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0, in log2(N) rounds."""
+    # Each round doubles the number of rows that a y has seen. Where an a is 0 nothing comes
+    # through, neither NaN nor infinity.
     goes_on = a != 0
     goes_on[-1:] = False
     seen = 1
@@ -43,24 +29,9 @@ def _counts(a: Tensor, b: Tensor) -> Tensor:
 
 
 def jumping_scan(a: Tensor, b: Tensor, successor: Tensor) -> Tensor:
-    """Compute y[i] = b[i] + a[i] y[successor[i]] over flat rows.
-
-    As `doubling_scan`, for rows whose successor is not the next one: rounds double the number
-    of successors that a y has seen. Differentiable by torch's own means.
-
-    Args:
-        a: float ``[N, ...]``.
-        b: float ``[N, ...]``.
-        successor: int64 ``[N]``, above the row's own number; N where there is none.
-
-    Returns:
-        y ``[N, ...]``.
-
-    Example:
-        >>> half, one = torch.full((4,), 0.5), torch.ones(4)
-        >>> jumping_scan(half, one, torch.tensor([2, 3, 4, 4]))
-        tensor([1.5000, 1.5000, 1.0000, 1.0000])
-    """
+    """Compute y[i] = b[i] + a[i] y[successor[i]] over flat rows."""
+    # As doubling_scan, for rows whose successor is not the next one: rounds double the number of
+    # successors that a y has seen. Differentiable by torch's own means.
     size, columns = len(b), (1,) * (b.ndim - 1)
     for _ in range(size.bit_length()):
         ahead = successor.clamp(max=size - 1)

@@ -55,19 +55,7 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: in
 
 
 def scan_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Compute the recurrence over flat rows; a zero in a is a cut.
-
-    Args:
-        a: float ``[N]``, in [0, 1].
-        b: float ``[N]``, of the same dtype.
-
-    Returns:
-        y ``[N]``.
-
-    Example:
-        >>> scan_rows(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([1.0, 2.0, 4.0]))
-        tensor([2., 2., 4.])
-    """
+    """Compute the recurrence over flat rows; a zero in a is a cut."""
     if is_transformed() and not torch.compiler.is_compiling():
         return doubling_scan(a, b)  # of plain operations, which `torch.func` transforms
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):

@@ -19,25 +19,7 @@ TILE = 8 * CHAIN
 
 @njit(nogil=True, cache=True)
 def gae_rows(reward, value, ahead, terminated, cut, gamma, decay, advantage, target):
-    """Compute advantages and targets of flat rows; see `rl_value.gae`.
-
-    Args:
-        reward: ``[N]``, float32 or float64, as all that follow.
-        value: ``[N]``.
-        ahead: value of each row's next state, ``[N]``.
-        terminated: bool ``[N]``.
-        cut: bool ``[N]``, rows behind which nothing flows.
-        gamma: the discount.
-        decay: gamma times lambda.
-        advantage: ``[N]`` is written here.
-        target: ``[N]`` is written here.
-
-    Example:
-        >>> made, one, no = np.empty((2, 2)), np.ones(2), np.zeros(2, bool)
-        >>> gae_rows(one, one, one * 8, no, np.array([False, True]), 0.5, 0.25, *made)
-        >>> made.tolist()
-        [[5.0, 4.0], [6.0, 5.0]]
-    """
+    """Compute advantages and targets of flat rows; see `rl_value.gae`."""
     kind = reward.dtype.type
     factor, last, tile = kind(decay), kind(0), np.empty(TILE, reward.dtype)
     powers = np.empty(CHAIN, reward.dtype)
@@ -77,10 +59,8 @@ def scan_chain(y, cut, factor, last):
 
 @njit(nogil=True, cache=True)
 def scan_chains(y, cut, factor, last, powers):
-    """The same for a whole tile, chains side by side; the powers are those of the factor.
-
-    The chains are written out: eight y's in an array would go through memory at every step.
-    """
+    """The same for a whole tile, chains side by side; the powers are those of the factor."""
+    # The chains are written out: eight y's in an array would go through memory at every step.
     chain = np.uintp(CHAIN)
     none = y.dtype.type(0)
     y0 = y1 = y2 = y3 = y4 = y5 = y6 = none

@@ -17,19 +17,10 @@ STEPS = np.arange(BLOCK, dtype=np.int16)
 
 
 class Powers:
-    """Scans blocks of 32 steps as products with the triangle of powers of the factor.
+    """Scans blocks of 32 steps as products with the triangle of powers of the factor."""
 
-    A block that is cut is multiplied once more for each cut, with zeros behind the cut: what lies
-    in front of a cut is a sum over nothing else.
-
-    Args:
-        factor: what every a is but where a row is cut, in [0, 1].
-        dtype: of the rows, float32 or float64.
-
-    Example:
-        >>> Powers(0.5, np.dtype(np.float32)).triangle[:3, :3].tolist()
-        [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
-    """
+    # A block that is cut is multiplied once more for each cut, with zeros behind the cut: what lies
+    # in front of a cut is a sum over nothing else.
 
     def __init__(self, factor: float, dtype: np.dtype[Any]) -> None:
         apart = np.subtract.outer(STEPS, STEPS).astype(float)
@@ -40,23 +31,7 @@ class Powers:
         self.of_block = factor**BLOCK
 
     def scan(self, cut: Flags, term: Floats, out: Floats, carry: float) -> tuple[float, bool]:
-        """Scan rows of whole blocks.
-
-        Args:
-            cut: rows behind which nothing flows, bool ``[P]``, P a multiple of 32.
-            term: b ``[P]``, which is used up.
-            out: y ``[P]`` is written here.
-            carry: y of the row behind the last.
-
-        Returns:
-            y of the first row, and whether every b is finite: one that is not is in the sum of
-            its block.
-
-        Example:
-            >>> out, cut = np.empty(32), np.zeros(32, bool)
-            >>> Powers(0.5, out.dtype).scan(cut, np.ones(32), out, 2.0), out.min()
-            ((2.0, True), np.float64(2.0))
-        """
+        """Scan rows of whole blocks."""
         blocks, y = term.reshape(-1, BLOCK), out.reshape(-1, BLOCK)
         ends = np.flatnonzero(cut)
         block, at = ends // BLOCK, (ends % BLOCK).astype(np.int16)
@@ -81,36 +56,12 @@ class Powers:
 
 @lru_cache(maxsize=16)
 def powers_of(factor: float, dtype: np.dtype[Any]) -> Powers:
-    """Make the powers of a factor, or return those that were made.
-
-    Args:
-        factor: in [0, 1].
-        dtype: of the rows.
-
-    Returns:
-        The powers.
-
-    Example:
-        >>> single = np.dtype(np.float32)
-        >>> powers_of(0.5, single) is powers_of(0.5, single)
-        True
-    """
+    """Make the powers of a factor, or return those that were made."""
     return Powers(factor, dtype)
 
 
 def join(weight: Floats, term: Floats) -> None:
-    """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further.
-
-    Args:
-        weight: products of the a's of each block, used up.
-        term: what the first y of each block would be alone, and last what lies behind them all.
-
-    Example:
-        >>> heads = np.array([1.0, 2.0, 4.0])
-        >>> join(np.array([0.5, 0.0, 1.0]), heads)
-        >>> heads.tolist()
-        [2.0, 2.0, 4.0]
-    """
+    """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further."""
     weight[-1] = 0
     seen = 1
     while seen < len(term) and weight.any():

@@ -12,33 +12,16 @@ MissingNext = Literal["skip", "root"]
 
 @dataclass(frozen=True)
 class ValueCalls:
-    """Settings of the calls of a value network.
+    """Settings of the calls of a value network."""
 
-    Attributes:
-        shifted: read a sequence of fixed length, and leave out the steps that do not fit.
-        shifted_budget: how much longer than time that sequence is.
-        single_call: values and next values from one call; False makes two.
-        value_chunk_size: most elements of one dimension of the batch at a time.
-        num_chunks: how many calls to make instead.
-        value_chunk_dim: the dimension that `value_chunk_size` counts.
-        missing_next: leave steps out whose next observation is missing, or put their own in
-            its place.
-
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1, both chunk settings are given, or a name is unknown.
-
-    Example:
-        >>> ValueCalls(num_chunks=4).chunk_slots(torch.Size([100]), 120)
-        30
-    """
-
+    # read a sequence of fixed length, and leave out the steps that do not fit
     shifted: bool = False
-    shifted_budget: int = 1
-    single_call: bool = True
-    value_chunk_size: int | None = None
-    num_chunks: int | None = None
-    value_chunk_dim: int = 0
+    shifted_budget: int = 1  # how much longer than time that sequence is
+    single_call: bool = True  # values and next values from one call; False makes two
+    value_chunk_size: int | None = None  # most elements of one dimension of the batch at a time
+    num_chunks: int | None = None  # how many calls to make instead
+    value_chunk_dim: int = 0  # the dimension that value_chunk_size counts
+    # leave steps out whose next observation is missing, or put their own in its place
     missing_next: MissingNext = "skip"
 
     def __post_init__(self) -> None:
@@ -63,18 +46,7 @@ class ValueCalls:
             raise ValueError(msg)
 
     def chunk_slots(self, shape: torch.Size, slots: int) -> int | None:
-        """Say how many slots one call may have.
-
-        Args:
-            shape: of the batch.
-            slots: number of all slots.
-
-        Returns:
-            Most slots of a chunk; None without a limit.
-
-        Raises:
-            ValueError: the batch has no dimension `value_chunk_dim`.
-        """
+        """Say how many slots one call may have."""
         if self.num_chunks is not None:
             return -(-slots // self.num_chunks)
         if self.value_chunk_size is None:

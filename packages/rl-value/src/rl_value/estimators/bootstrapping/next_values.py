@@ -29,25 +29,13 @@ from rl_value.estimators.transitions import Steps
 
 @dataclass(frozen=True)
 class Unrolled:
-    """What a network says of every step and of its next state.
+    """What a network says of every step and of its next state."""
 
-    Attributes:
-        now: ``[M, ...]``.
-        following: ``[M, ...]``.
-        missing: bool ``[M, *G, 1]``, steps without a next state; None where all have one.
-        fits: bool ``[M]``, steps within the budget; None without one.
-        substituted: steps that stand in for their own next state, int64 ``[]``; None without.
-
-    Example:
-        >>> one = torch.ones(2, 1)
-        >>> Unrolled(one, one, None, None, None).now.shape
-        torch.Size([2, 1])
-    """
-
-    now: Tensor
-    following: Tensor
-    missing: Tensor | None
-    fits: Tensor | None
+    now: Tensor  # [M, ...]
+    following: Tensor  # [M, ...]
+    missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None where all have one
+    fits: Tensor | None  # bool [M], steps within the budget; None without one
+    # steps that stand in for their own next state, int64 []; None without
     substituted: Tensor | None
 
 
@@ -59,36 +47,9 @@ def unroll_steps(
     params: TensorDictBase | None = None,
     target_params: TensorDictBase | None = None,
 ) -> Unrolled:
-    """Evaluate a network on the rows of a batch and on their next observations.
-
-    A next observation that is a row of the same segment is read there. What lies behind a
-    segment is read as its continuation, so that a recurrent network is exact.
-
-    Args:
-        network: reads observations, writes `wanted`.
-        steps: the steps.
-        wanted: key of the output.
-        calls: how to call it.
-        params: parameters in place of the network's own.
-        target_params: parameters for next states, from a call of its own.
-
-    Returns:
-        The output at each step and behind it.
-
-    Raises:
-        KeyError: an input is missing.
-        ValueError: the settings do not fit the data.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> entries = {"reward": "reward", "done": "done", "terminated": "terminated",
-        ...            "steps_to_next_obs": "steps_to_next_obs"}
-        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
-        >>> steps = Steps.of(trajectories([2, 1]), entries)
-        >>> unroll_steps(net, steps, "state_value", ValueCalls()).following.flatten().tolist()
-        [1.0, 2.0, 1.0]
-    """
+    """Evaluate a network on the rows of a batch and on their next observations."""
+    # A next observation that is a row of the same segment is read there. What lies behind a segment
+    # is read as its continuation, so that a recurrent network is exact.
     size_free = calls.num_chunks is None and calls.value_chunk_size is None
     if size_free and not calls.shifted and steps.ahead is None and is_row_wise(network):
         return _side_by_side(network, steps, wanted, calls, (params, target_params))
@@ -149,19 +110,7 @@ def _side_by_side(
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
-    """Put zeros into whole rows.
-
-    Args:
-        values: ``[M, ...]``.
-        rows: which, bool ``[M]``.
-
-    Returns:
-        ``[M, ...]`` in memory of its own.
-
-    Example:
-        >>> blank(torch.ones(2, 1), torch.tensor([True, False])).tolist()
-        [[0.0], [1.0]]
-    """
+    """Put zeros into whole rows."""
     return torch.where(rows.view(-1, *(1,) * (values.ndim - 1)), 0, values)
 
 

@@ -13,34 +13,20 @@ from rl_layout import Segments
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each observation lies in the flat sequence that a network reads once.
+    """Where each observation lies in the flat sequence that a network reads once."""
 
-    Rows of a segment follow each other, and behind them lie the next observations that are no
-    row of the segment: one for plain steps, up to n for n-step rows. So a recurrent network goes
-    on into them from the state it is in.
+    # Rows of a segment follow each other, and behind them lie the next observations that are no row
+    # of the segment: one for plain steps, up to n for n-step rows. So a recurrent network goes on
+    # into them from the state it is in.
 
-    Attributes:
-        source: int64 ``[K]``, the real row that each slot is taken from.
-        is_next: bool ``[K]``, whether the slot holds that row's next observation.
-        is_start: bool ``[K]``, first slot of a segment.
-        row_slot: int64 ``[M]``, slot of each real row.
-        next_slot: int64 ``[M]``, slot of each real row's next observation.
-        fits: bool ``[M]``, rows with room for what they need; None where all have.
-        has_holes: whether steps are missing before some next observation, as behind a slice of
-            n-step rows that is shorter than n.
-
-    Example:
-        >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1])))
-        >>> slots.source.tolist(), slots.next_slot.tolist()
-        ([0, 1, 1, 2, 2], [1, 2, 4])
-    """
-
-    source: Tensor
-    is_next: Tensor
-    is_start: Tensor
-    row_slot: Tensor
-    next_slot: Tensor
-    fits: Tensor | None = None
+    source: Tensor  # int64 [K], the real row that each slot is taken from
+    is_next: Tensor  # bool [K], whether the slot holds that row's next observation
+    is_start: Tensor  # bool [K], first slot of a segment
+    row_slot: Tensor  # int64 [M], slot of each real row
+    next_slot: Tensor  # int64 [M], slot of each real row's next observation
+    fits: Tensor | None = None  # bool [M], rows with room for what they need; None where all have
+    # whether steps are missing before some next observation, as behind a slice of n-step rows that
+    # is shorter than n
     has_holes: bool = False
 
     def __len__(self) -> int:
@@ -52,22 +38,7 @@ class Slots:
         return self.is_next[self.next_slot]
 
     def cut_to(self, rows_of: Tensor, room: int, terminated: Tensor) -> Slots:
-        """Keep the first slots of each row of the batch, as many as there is room for.
-
-        Args:
-            rows_of: int64 ``[M]``, the row of the batch that each real step lies in.
-            room: slots that each of them has.
-            terminated: bool ``[M]``, steps that need no next observation.
-
-        Returns:
-            The slots that are kept; `fits` tells the steps that have what they need.
-
-        Example:
-            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1])))
-            >>> no = torch.zeros(3, dtype=torch.bool)
-            >>> slots.cut_to(torch.tensor([0, 0, 0]), 4, no).fits.tolist()
-            [True, True, False]
-        """
+        """Keep the first slots of each row of the batch, as many as there is room for."""
         row = rows_of[self.source]
         first = torch.searchsorted(row, row)  # rows of the batch are in order
         kept = torch.arange(len(self), device=row.device) - first < room
@@ -83,19 +54,7 @@ class Slots:
         )
 
     def filled_to(self, size: int) -> Slots:
-        """Repeat the first slot behind the last one, each time as a segment of its own.
-
-        Args:
-            size: how many slots there shall be. What is longer, or empty, stays as it is.
-
-        Returns:
-            Slots of that number; nobody reads the values of the added ones.
-
-        Example:
-            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2])))
-            >>> slots.filled_to(5).source.tolist()
-            [0, 1, 1, 0, 0]
-        """
+        """Repeat the first slot behind the last one, each time as a segment of its own."""
         more = size - len(self)
         if more <= 0 or not len(self):
             return self
@@ -108,19 +67,7 @@ class Slots:
         )
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
-        """Divide the slots into runs of whole segments.
-
-        Args:
-            size: most slots of a chunk, except where one segment has more.
-
-        Returns:
-            First slot of each chunk, and the one behind its last.
-
-        Example:
-            >>> slots = one_step_slots(Segments.from_lengths(torch.tensor([2, 1, 4])))
-            >>> slots.chunks(5)
-            [(0, 5), (5, 10)]
-        """
+        """Divide the slots into runs of whole segments."""
         if not len(self):
             return [(0, 0)]
         starts = [*self.is_start.nonzero()[:, 0].tolist(), len(self)]
@@ -132,19 +79,7 @@ class Slots:
 
 
 def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slots:
-    """Lay out plain steps: each segment, and the last next observation of each.
-
-    Args:
-        segments: of the batch.
-        behind_terminated: whether terminated segments have one, whose value nobody needs.
-
-    Returns:
-        M + S slots, or fewer.
-
-    Example:
-        >>> len(one_step_slots(Segments.from_lengths(torch.tensor([2, 3]))))
-        7
-    """
+    """Lay out plain steps: each segment, and the last next observation of each."""
     device, count = segments.starts.device, segments.num_real
     has_extra = torch.ones(len(segments), dtype=torch.bool, device=device)
     if not behind_terminated:
@@ -162,21 +97,7 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slo
 
 
 def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> Slots:
-    """Lay out n-step rows: each segment, and every next observation that lies behind it.
-
-    Args:
-        segments: of the batch.
-        steps: int64 ``[M]``, how far away each row's next observation is.
-        lost: bool ``[M]``, rows that lost theirs: where others have the same one, it is theirs.
-
-    Returns:
-        The slots. What lies behind a segment follows in the order of time, each once.
-
-    Example:
-        >>> slots = n_step_slots(Segments.from_lengths(torch.tensor([3])), torch.tensor([2, 2, 2]))
-        >>> slots.source.tolist(), slots.next_slot.tolist()
-        ([0, 1, 2, 1, 2], [2, 3, 4])
-    """
+    """Lay out n-step rows: each segment, and every next observation that lies behind it."""
     device, count = segments.starts.device, segments.num_real
     numbers = torch.arange(count, device=device)
     segment = segments.spread(torch.arange(len(segments), device=device))

@@ -50,100 +50,27 @@ def _roles(in_keys: tuple[NestedKey, ...], out_keys: tuple[NestedKey, ...]) -> _
 
 
 def state_keys(network: TensorDictModuleBase) -> set[tuple[str, ...]]:
-    """Find the recurrent states of a network: what it reads, and writes for the next step.
-
-    Args:
-        network: a tensordict module.
-
-    Returns:
-        Their keys.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> cell = TensorDictModule(
-        ...     lambda x, h: (x, h), in_keys=["x", "h"], out_keys=["y", ("next", "h")]
-        ... )
-        >>> state_keys(cell)
-        {('h',)}
-    """
+    """Find the recurrent states of a network: what it reads, and writes for the next step."""
     return _roles_of(network).states
 
 
 def observation_keys(network: TensorDictModuleBase) -> list[NestedKey]:
-    """List what a network observes: all that it reads but markers and its own states.
-
-    Args:
-        network: a tensordict module.
-
-    Returns:
-        The keys, in its order.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> observation_keys(TensorDictModule(lambda *x: x[0], ["is_init", "x"], ["y"]))
-        ['x']
-    """
+    """List what a network observes: all that it reads but markers and its own states."""
     return list(_roles_of(network).observed)
 
 
 def is_row_wise(network: TensorDictModuleBase) -> bool:
-    """Tell whether a network looks at single rows: it reads no marker, and keeps no state.
-
-    Args:
-        network: a tensordict module.
-
-    Returns:
-        False where the order of rows may matter to it.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> is_row_wise(TensorDictModule(torch.nn.Linear(2, 1), ["x"], ["y"]))
-        True
-    """
+    """Tell whether a network looks at single rows: it reads no marker, and keeps no state."""
     return _roles_of(network).is_row_wise
 
 
 def lacks_next(network: TensorDictModuleBase, batch: TensorDictBase) -> bool:
-    """Tell whether a batch came without next observations, as compact collection makes it.
-
-    Args:
-        network: whose inputs are looked for.
-        batch: a TED tensordict.
-
-    Returns:
-        True where none is there, False where all are.
-
-    Raises:
-        KeyError: some are and some are not.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
-        >>> lacks_next(net, trajectories([2]))
-        False
-    """
+    """Tell whether a batch came without next observations, as compact collection makes it."""
     return all_absent(_roles_of(network).observed_next, batch)
 
 
 def all_absent(following: Sequence[Key], batch: TensorDictBase) -> bool:
-    """Tell whether a batch has none of these next observations.
-
-    Args:
-        following: their keys.
-        batch: a TED tensordict.
-
-    Returns:
-        True where none is there, False where all are.
-
-    Raises:
-        KeyError: some are and some are not.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> all_absent([("next", "observation")], trajectories([2]))
-        False
-    """
+    """Tell whether a batch has none of these next observations."""
     absent = [key for key in following if find(batch, key) is None]
     if absent and len(absent) < len(following):
         msg = (
@@ -155,31 +82,7 @@ def all_absent(following: Sequence[Key], batch: TensorDictBase) -> bool:
 
 
 class Reader:
-    """Reads the inputs of a network from a batch, slot by slot.
-
-    Args:
-        network: a tensordict module.
-        batch: a TED tensordict ``[*B, T]``.
-        segments: its segments.
-        slots: the sequence that the network reads.
-        stand_in: bool ``[M]``, rows whose next observation is replaced by their own; None where
-            every one is real.
-
-    Raises:
-        KeyError: an input is missing.
-        ValueError: a next observation has another shape than the observation.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-        >>> from tensordict.nn import TensorDictModule
-        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
-        >>> batch = trajectories([2, 1])
-        >>> segments = Segments.of(batch)
-        >>> reader = Reader(net, batch, segments, one_step_slots(segments), None)
-        >>> reader.read(0, 5)["observation"][:, 1].tolist()
-        [0.0, 1.0, 2.0, 0.0, 1.0]
-    """
+    """Reads the inputs of a network from a batch, slot by slot."""
 
     def __init__(
         self,
@@ -206,15 +109,7 @@ class Reader:
                 self.leaves.append((key, root, after))
 
     def read(self, start: int, stop: int) -> TensorDict:
-        """Read a run of slots, as a flat batch whose segments start where `is_init` is set.
-
-        Args:
-            start: first slot.
-            stop: the one behind the last.
-
-        Returns:
-            The inputs of the network ``[stop - start]``.
-        """
+        """Read a run of slots, as a flat batch whose segments start where `is_init` is set."""
         source = self.slots.source[start:stop]
         rows = source if self.rows is None else self.rows[source]
         places = self.real_next[start:stop].nonzero()[:, 0]
@@ -233,11 +128,7 @@ class Reader:
         return build(nest(made), torch.Size([stop - start]))
 
     def blank_row(self) -> TensorDict:
-        """One row of zeros, for networks that cannot read none.
-
-        Returns:
-            The inputs of the network ``[1]``.
-        """
+        """One row of zeros, for networks that cannot read none."""
         none: TensorDict = self.read(0, 0)
         return none.new_zeros(1)
 
@@ -286,31 +177,7 @@ def unroll(
     params: TensorDictBase | None = None,
     chunk_size: int | None = None,
 ) -> list[Tensor]:
-    """Evaluate a network over all slots, in recurrent mode.
-
-    Args:
-        reader: reads the slots.
-        wanted: keys of the outputs to keep.
-        params: parameters to use in place of the network's own.
-        chunk_size: most slots at a time, whole segments only; None for all at once.
-
-    Returns:
-        Each output ``[K, ...]``.
-
-    Raises:
-        KeyError: the network does not write such a key.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-        >>> from tensordict.nn import TensorDictModule
-        >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
-        >>> batch = trajectories([2, 1])
-        >>> segments = Segments.of(batch)
-        >>> reader = Reader(net, batch, segments, one_step_slots(segments), None)
-        >>> unroll(reader, ["state_value"])[0].flatten().tolist()
-        [0.0, 1.0, 2.0, 0.0, 1.0]
-    """
+    """Evaluate a network over all slots, in recurrent mode."""
     size = len(reader.slots)
     spans = [(0, size)] if chunk_size is None else reader.slots.chunks(chunk_size)
     swapped: Any = (
@@ -336,29 +203,7 @@ def read_side_by_side(
     segments: Segments,
     stand_in: Tensor | None,
 ) -> tuple[dict[Key, Tensor], dict[Key, Tensor]]:
-    """Read the real rows as they are, and the last next observation of each segment.
-
-    Args:
-        network: looks at single rows.
-        batch: a TED tensordict ``[*B, T]``.
-        segments: its segments.
-        stand_in: bool ``[S]``, segments whose last row is read again instead; None for none.
-
-    Returns:
-        Its inputs ``[M, ...]`` and ``[S, ...]`` by key.
-
-    Raises:
-        KeyError: an input is missing.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from tensordict.nn import TensorDictModule
-        >>> net = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
-        >>> batch = trajectories([2, 1])
-        >>> rows, ends = read_side_by_side(net, batch, Segments.of(batch), None)
-        >>> rows["observation",][:, 1].tolist(), ends["observation",][:, 1].tolist()
-        ([0.0, 1.0, 0.0], [2.0, 1.0])
-    """
+    """Read the real rows as they are, and the last next observation of each segment."""
     rows: dict[Key, Tensor] = {}
     behind: dict[Key, Tensor] = {}
     for key in map(as_tuple, network.in_keys):
@@ -381,26 +226,7 @@ def evaluate(
     wanted: NestedKey,
     params: TensorDictBase | None,
 ) -> list[Tensor]:
-    """Evaluate a network in recurrent mode, once for each of some inputs.
-
-    Args:
-        network: a tensordict module.
-        given: what it reads, ``[K, ...]`` by key, and K.
-        wanted: key of the output.
-        params: parameters to use in place of the network's own.
-
-    Returns:
-        The outputs ``[K, ...]``.
-
-    Raises:
-        KeyError: the network does not write it.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-        >>> evaluate(net, [({("x",): torch.ones(2, 1)}, 2)], "y", None)[0].flatten()
-        tensor([2., 2.])
-    """
+    """Evaluate a network in recurrent mode, once for each of some inputs."""
     swapped: Any = (
         nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
     )

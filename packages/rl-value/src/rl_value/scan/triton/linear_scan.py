@@ -18,17 +18,11 @@ GROUP = 64  # totals read at once: 131,072 rows back, enough for one read in mos
 
 @dataclasses.dataclass(frozen=True)
 class Cutting:
-    """How rows and columns are cut into programs.
+    """How rows and columns are cut into programs."""
 
-    Attributes:
-        rows: of a chunk, a power of two.
-        columns: of a program, a power of two.
-        group: totals of chunks read at once, a power of two.
-    """
-
-    rows: int
-    columns: int
-    group: int
+    rows: int  # of a chunk, a power of two
+    columns: int  # of a program, a power of two
+    group: int  # totals of chunks read at once, a power of two
 
     @classmethod
     def of(cls, num_rows: int, num_columns: int) -> Cutting:
@@ -145,12 +139,7 @@ def run(
 
 
 def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
-    """Refuse tensors that the kernels cannot take.
-
-    Raises:
-        ValueError: a shape or a device is wrong.
-        TypeError: a dtype is wrong.
-    """
+    """Refuse tensors that the kernels cannot take."""
     check_device(b)
     if b.dtype not in (torch.float32, torch.float64) or a.dtype != b.dtype:
         msg = f"expected a and b both float32 or both float64: got {a.dtype} and {b.dtype}."
@@ -171,11 +160,7 @@ def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
 
 
 def check_device(b: Tensor) -> None:
-    """Refuse a device on which no kernel runs.
-
-    Raises:
-        ValueError: the tensor is not on a CUDA device, and the kernels are not interpreted.
-    """
+    """Refuse a device on which no kernel runs."""
     interpreting = triton.knobs.runtime.interpret
     compiled = isinstance(kernels.add, triton.runtime.JITFunction)
     if b.is_cuda or (b.device.type == "cpu" and interpreting and not compiled):
