@@ -29,13 +29,7 @@ def edge(method: Method) -> Method:
 
 
 def note_given(error: BaseException, call: str, *given: object) -> None:
-    """Adds what a call was given to an error that we did not raise.
-
-    Args:
-        error: The error, while it is handled.
-        call: What was called.
-        *given: Its arguments.
-    """
+    """Adds what a call was given to an error that we did not raise."""
     found = error.__traceback__
     while found is not None and found.tb_next is not None:
         found = found.tb_next
@@ -59,11 +53,7 @@ def described(value: object) -> str:
 
 
 def folder_name(path: object) -> str:
-    """The path of a folder as a string.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """The path of a folder as a string."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path is the name of a folder, got {described(path)}: give a str or Path.")
     name = os.fspath(path)

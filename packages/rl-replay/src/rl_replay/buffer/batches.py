@@ -25,19 +25,12 @@ from rl_tensordict import as_tuple, insert
 
 
 class Drawn(NamedTuple):
-    """Rows that a sampler chose.
+    """Rows that a sampler chose."""
 
-    Attributes:
-        numbers: Their numbers, int64 `[N]`.
-        info: What the sampler knows about them.
-        last: Whether they end an epoch.
-        size: How many rows were asked for.
-    """
-
-    numbers: torch.Tensor
-    info: dict[str, Any]
-    last: bool
-    size: int
+    numbers: torch.Tensor  # Their numbers, int64 [N]
+    info: dict[str, Any]  # What the sampler knows about them
+    last: bool  # Whether they end an epoch
+    size: int  # How many rows were asked for
 
 
 class Sampling(Composition):

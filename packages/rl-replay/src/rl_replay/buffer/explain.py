@@ -6,16 +6,7 @@ from rl_replay.buffer.parts import Composition
 
 
 def buffer_lines(buffer: Composition) -> str:
-    """What a buffer is, in words.
-
-    Args:
-        buffer: The buffer.
-
-    Example:
-        >>> from rl_replay import ReplayBuffer
-        >>> buffer_lines(ReplayBuffer()).splitlines()[0]
-        'ReplayBuffer'
-    """
+    """What a buffer is, in words."""
     names = [type(one).__name__ for one in buffer.transform]
     transforms = f"transforms {', '.join(names)}" if names else "no transforms"
     parts = f"{buffer.sampler!r}, {buffer.writer!r}, {transforms}"

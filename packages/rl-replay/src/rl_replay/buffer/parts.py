@@ -310,28 +310,14 @@ class Composition(InProcess):
 
 
 class BufferTransforms(Compose):
-    """The transforms of a buffer, which can be put in behind its back.
-
-    Attributes:
-        changes: How many were put in: 0 where there are none, and `len` takes 2 us.
-
-    Example:
-        >>> transforms = BufferTransforms()
-        >>> _ = transforms.append(lambda batch: batch)
-        >>> transforms.changes
-        1
-    """
+    """The transforms of a buffer, which can be put in behind its back."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
 
     def insert(self, index: int, transform: Transform | Callable[[Any], Any]) -> Compose:
-        """Add a transform that works in a buffer; see `Compose.insert`.
-
-        Raises:
-            ValueError: It cannot work in a buffer.
-        """
+        """Add a transform that works in a buffer; see `Compose.insert`."""
         made = as_transform(transform)
         made.check_place("buffer")
         super().insert(index, made)
@@ -340,18 +326,7 @@ class BufferTransforms(Compose):
 
 
 class Inverted(Transform):
-    """A transform whose two directions are exchanged.
-
-    Args:
-        transform: The transform.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> from rl_transforms import DTypeCastTransform
-        >>> cast = DTypeCastTransform(torch.float32, torch.float64, in_keys=["observation"])
-        >>> Inverted(cast).inv(trajectories([2]))["observation"].dtype
-        torch.float64
-    """
+    """A transform whose two directions are exchanged."""
 
     def __init__(self, transform: Transform) -> None:
         super().__init__()
@@ -367,13 +342,7 @@ class Inverted(Transform):
 
 
 def apply(transform: Compose, batch: Any, source: Any) -> Any:
-    """Pass a batch through transforms; plain functions take any data, not tensordicts alone.
-
-    Args:
-        transform: The transforms.
-        batch: A sample.
-        source: The rows beside it, for those that need them.
-    """
+    """Pass a batch through transforms; plain functions take any data, not tensordicts alone."""
     for one in transform:
         if isinstance(one, CallableTransform):
             batch = one.function(batch)

@@ -15,54 +15,30 @@ Stamp = tuple[int, ...]
 
 
 class DrawnFrom(NamedTuple):
-    """What a choice of rows depended on, beside the rows.
+    """What a choice of rows depended on, beside the rows."""
 
-    Attributes:
-        sampler: The state of the sampler.
-        rng: The state of the generator; None for torch's own, which others use too.
-    """
-
-    sampler: dict[str, Any]
+    sampler: dict[str, Any]  # The state of the sampler
+    # The state of the generator; None for torch's own, which others use too
     rng: torch.Tensor | None
 
 
 @dataclass
 class Pending:
-    """One batch that is being made.
+    """One batch that is being made."""
 
-    Attributes:
-        stamp: The buffer's counts of changes when its rows were chosen.
-        size: How many rows were asked for.
-        before: What its rows were chosen from.
-        rng_after: The state of the generator when they were chosen.
-        last: Whether they end an epoch.
-        future: The batch; None in place of it where it became stale.
-    """
-
-    stamp: Stamp
-    size: int
-    before: DrawnFrom
-    rng_after: torch.Tensor | None
-    last: bool
-    future: Future[Any]
+    stamp: Stamp  # The buffer's counts of changes when its rows were chosen
+    size: int  # How many rows were asked for
+    before: DrawnFrom  # What its rows were chosen from
+    rng_after: torch.Tensor | None  # The state of the generator when they were chosen
+    last: bool  # Whether they end an epoch
+    future: Future[Any]  # The batch; None in place of it where it became stale
 
 
 class Prefetch:
-    """A queue of batches that threads gather and transform.
+    """A queue of batches that threads gather and transform."""
 
-    Rows are chosen in the order in which batches are handed out, so the sequence of samples is
-    that without prefetching.
-
-    Args:
-        depth: How many batches are made ahead, each by a thread of its own.
-
-    Example:
-        >>> queue, drawn = Prefetch(2), {"before": DrawnFrom({}, None), "rng_after": None}
-        >>> queue.submit(lambda: "batch", stamp=(0,), size=3, last=False, **drawn)
-        >>> queue.take((0,), 3).future.result(), queue.take((0,), 3)
-        ('batch', None)
-        >>> queue.close()
-    """
+    # Rows are chosen in the order in which batches are handed out, so the sequence of samples is
+    # that without prefetching.
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -82,37 +58,18 @@ class Prefetch:
         rng_after: torch.Tensor | None,
         last: bool,
     ) -> None:
-        """Let a thread make a batch.
-
-        Args:
-            make: Makes it; returns None where it became stale.
-            stamp: See `Pending`.
-            size: See `Pending`.
-            before: See `Pending`.
-            rng_after: See `Pending`.
-            last: See `Pending`.
-        """
+        """Let a thread make a batch."""
         future = self._threads.submit(make)
         self._queue.append(Pending(stamp, size, before, rng_after, last, future))
 
     def take(self, stamp: Stamp, size: int) -> Pending | None:
-        """The batch that is next, if it is neither stale nor of another size.
-
-        Args:
-            stamp: The buffer's count of changes now.
-            size: How many rows are asked for.
-        """
+        """The batch that is next, if it is neither stale nor of another size."""
         if self._queue and self._queue[0].stamp == stamp and self._queue[0].size == size:
             return self._queue.popleft()
         return None
 
     def drop(self) -> tuple[DrawnFrom, torch.Tensor | None] | None:
-        """Forget every batch.
-
-        Returns:
-            What the rows of the first were chosen from, and the state of the generator when those
-            of the last were chosen; None where there was no batch.
-        """
+        """Forget every batch."""
         if not self._queue:
             return None
         ahead = self._queue[0].before, self._queue[-1].rng_after

@@ -18,21 +18,7 @@ Flags = NDArray[np.bool_]
 
 
 class StoredRows:
-    """The rows of a storage by number, each with a mask of what the markers prove.
-
-    Args:
-        storage: Where they are.
-
-    Example:
-        >>> from rl_layout import RowSource
-        >>> from rl_layout.testing import trajectories
-        >>> from rl_replay import LazyTensorStorage
-        >>> storage = LazyTensorStorage(9)
-        >>> _ = storage.extend(trajectories([3, 2]))
-        >>> source = StoredRows(storage)
-        >>> source.after(torch.tensor([0, 2]), 1), isinstance(source, RowSource)
-        ((tensor([1, 2]), tensor([ True, False])), True)
-    """
+    """The rows of a storage by number, each with a mask of what the markers prove."""
 
     def __init__(self, storage: TensorStorage) -> None:
         self._storage = storage
@@ -40,15 +26,7 @@ class StoredRows:
     def read(
         self, rows: torch.Tensor, keys: Sequence[NestedKey]
     ) -> tuple[TensorDictBase, torch.Tensor]:
-        """Read keys of some rows.
-
-        Args:
-            rows: Row numbers, int64 `[*R]`.
-            keys: The leaves to read.
-
-        Returns:
-            A tensordict `[*R]`, and which of its rows stood while it was read, bool `[*R]`.
-        """
+        """Read keys of some rows."""
         storage, ring = self._storage, self._storage.ring
         standing = ring.accept(rows)
         spare = ring.window().first[0]
@@ -60,15 +38,7 @@ class StoredRows:
         return found, standing & ring.accept(rows)
 
     def after(self, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Find the rows k steps later in the same trajectories.
-
-        Args:
-            rows: Row numbers, int64 `[*R]`.
-            k: How many steps later.
-
-        Returns:
-            Their numbers, int64 `[*R]`, and where the markers prove them, bool `[*R]`.
-        """
+        """Find the rows k steps later in the same trajectories."""
         numbers = rows.reshape(-1).cpu().numpy()
         if self._storage.common:
             found, proved = self._linked(numbers, k)

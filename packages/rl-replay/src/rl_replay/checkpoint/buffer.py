@@ -33,23 +33,7 @@ if TYPE_CHECKING:
 
 
 def storage_parts(storage: Storage) -> dict[str, Any]:
-    """What a storage holds, as parts of a dump; no more than it is full.
-
-    Args:
-        storage: The storage, which nobody writes to until the dump is done.
-
-    Raises:
-        NotImplementedError: A list of objects, which only pickles could keep.
-        TypeError: A storage that does not hold tensors.
-
-    Example:
-        >>> from rl_replay import LazyTensorStorage
-        >>> storage = LazyTensorStorage(9)
-        >>> _ = storage.extend(torch.arange(5))
-        >>> parts = storage_parts(storage)
-        >>> parts["first"], parts["count"], parts["capacity"]
-        ([0], 5, 9)
-    """
+    """What a storage holds, as parts of a dump; no more than it is full."""
     storage = _of_tensors(storage)
     storage.look()
     window = storage.ring.window()
@@ -76,18 +60,7 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
 
 
 def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> None:
-    """Hold what a dumped storage held. All is checked before the former rows are dropped.
-
-    Args:
-        storage: A storage of the same kind, as large or larger.
-        archive: The dump, verified.
-        under: The group in it that `storage_parts` made.
-
-    Raises:
-        ValueError: The dump is of a larger storage, or of another arrangement or kind.
-        TypeError: A storage that does not hold tensors.
-        OSError: Too little memory or disk.
-    """
+    """Hold what a dumped storage held. All is checked before the former rows are dropped."""
     storage = _of_tensors(storage)
     count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
     if not _is_count(count) or not _is_count(capacity):
@@ -125,17 +98,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
 
 
 def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Write a buffer's storage, sampler, writer, transforms and generator; see `dump`.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-        path: The folder.
-
-    Raises:
-        NotImplementedError: A list of objects, which only pickles could keep.
-        TypeError: A state that does not go into a dump.
-        OSError: Too little space, or no way to write there.
-    """
+    """Write a buffer's storage, sampler, writer, transforms and generator; see `dump`."""
     beside = state_beside(buffer)
     parts = {
         "storage": storage_parts(buffer._storage),
@@ -150,18 +113,7 @@ def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Stand as a dumped buffer did: the next samples are the same.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-        path: The folder.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: A dump that was truncated or altered, or of a buffer of other parts; nothing has
-            changed then.
-        OSError: Too little memory or disk.
-    """
+    """Stand as a dumped buffer did: the next samples are the same."""
     with Archive(path) as archive:
         archive.verify()
         for name, part in (("sampler", buffer._sampler), ("writer", buffer._writer)):
@@ -179,18 +131,7 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load_rows(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Take the rows of a dumped buffer, and begin a new epoch of this one's sampler.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-        path: The folder.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: A dump that was truncated or altered, or rows that do not fit; nothing has
-            changed then.
-        OSError: Too little memory or disk.
-    """
+    """Take the rows of a dumped buffer, and begin a new epoch of this one's sampler."""
     with Archive(path) as archive:
         archive.verify()
         buffer._rewind()

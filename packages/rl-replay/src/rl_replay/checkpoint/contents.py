@@ -21,34 +21,21 @@ Fill = Callable[[RowStore, NDArray[np.int32]], None]
 
 @dataclass(frozen=True)
 class Contents:
-    """Rows that are to be loaded, all but their bytes.
+    """Rows that are to be loaded, all but their bytes."""
 
-    Attributes:
-        structure: What one row is to its owner.
-        schema: The leaves of the rows as they came.
-        columns: The storage's dimensions behind the first.
-        window: The numbers of the rows, for each lane.
-        index: The state of the index; None to make it anew.
-        floor: For each lane the first row that is whole; the first one unless given.
-        order: The lanes, the one that was written longest ago first; by number unless given.
-    """
-
-    structure: Structure
-    schema: RowSchema
-    columns: torch.Size
-    window: Window
-    index: Mapping[str, NDArray[np.generic]] | None
+    structure: Structure  # What one row is to its owner
+    schema: RowSchema  # The leaves of the rows as they came
+    columns: torch.Size  # The storage's dimensions behind the first
+    window: Window  # The numbers of the rows, for each lane
+    index: Mapping[str, NDArray[np.generic]] | None  # The state of the index; None to make it anew
+    # For each lane the first row that is whole; the first one unless given
     floor: Sequence[int] | None = None
+    # The lanes, the one that was written longest ago first; by number unless given
     order: Sequence[int] | None = None
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
-        """The contents that a `state_dict` describes.
-
-        Args:
-            state: Made with `state`.
-            schema: The leaves of its rows.
-        """
+        """The contents that a `state_dict` describes."""
         structure = Structure.from_plain(state["structure"]).require_classes()
         columns = torch.Size(state["columns"])
         window = Window(tuple(state["first"]), tuple(state["counts"]))
@@ -58,18 +45,9 @@ class Contents:
         return cls(structure, schema, columns, window, index, state["floor"], order)
 
     def in_room(self, kept: int, capacity: int) -> Self:
-        """The same contents for a storage that may be larger than the one that held them.
-
-        There the rows of each lane begin at the first position of the lane, with later numbers if
-        they lay elsewhere, and the index is made anew.
-
-        Args:
-            kept: Rows that the former storage holds.
-            capacity: Rows that the new one holds, those of all lanes together.
-
-        Raises:
-            ValueError: It is smaller.
-        """
+        """The same contents for a storage that may be larger than the one that held them."""
+        # There the rows of each lane begin at the first position of the lane, with later numbers if
+        # they lay elsewhere, and the index is made anew.
         if capacity == kept:
             return self
         if capacity < kept:
@@ -89,11 +67,7 @@ class Contents:
         return replace(self, window=window, index=None, floor=tuple(floor))
 
     def state(self, capacity: int) -> dict[str, Any]:
-        """Everything but rows and schema, for a `state_dict`.
-
-        Args:
-            capacity: How many rows the storage holds.
-        """
+        """Everything but rows and schema, for a `state_dict`."""
         kept = self.index
         index = None if kept is None else {n: torch.from_numpy(kept[n]) for n in kept}
         return {

@@ -20,16 +20,7 @@ CHANGED = "changed"
 
 
 def dump_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
-    """Write what hooks make of a buffer's rows.
-
-    Args:
-        buffer: A buffer of tensordicts.
-        path: The folder.
-        hooks: Called one after the other.
-
-    Raises:
-        TypeError: The rows, or what a hook returned, are no tensordict.
-    """
+    """Write what hooks make of a buffer's rows."""
     rows = buffer.storage.read(_by_age(buffer.storage))
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
@@ -37,20 +28,7 @@ def dump_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
 
 
 def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
-    """Fill a buffer with what hooks make of a dump that hooks changed.
-
-    Args:
-        buffer: A buffer of tensordicts.
-        path: The folder.
-        hooks: Called one after the other.
-
-    Returns:
-        Whether it is such a dump; nothing happens where it is not.
-
-    Raises:
-        ValueError: It is, and there is no hook to change it back, or it holds more rows than there
-            is room for; nothing has changed then.
-    """
+    """Fill a buffer with what hooks make of a dump that hooks changed."""
     with Archive(path) as archive:
         if f"{CHANGED}/batch_sizes" not in archive.names():
             return False

@@ -26,15 +26,7 @@ _DATA_FILE = re.compile(r"data-[0-9a-f]{1,64}")
 
 
 def parsed(name: Path) -> tuple[dict[str, Any], bool]:
-    """The manifest, and whether it is whole.
-
-    Args:
-        name: Its file.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: The file is something else.
-    """
+    """The manifest, and whether it is whole."""
     try:
         text = _text(name)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -56,15 +48,7 @@ def parsed(name: Path) -> tuple[dict[str, Any], bool]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest of a dump, checked.
-
-    Args:
-        folder: Where the dump lies.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: Another format, version or byte order, or a manifest that was altered.
-    """
+    """The manifest of a dump, checked."""
     name = folder / MANIFEST
     head, whole = parsed(name)
     if head.get("version") != FORMAT_VERSION:
@@ -92,10 +76,8 @@ def _text(name: Path) -> bytes:
 
 
 def _check(head: dict[str, Any], name: Path) -> None:
-    """Raise if a manifest names anything but arrays, end to end, in a file beside it.
-
-    A checksum says that nothing was altered by accident; it does not say who wrote it.
-    """
+    """Raise if a manifest names anything but arrays, end to end, in a file beside it."""
+    # A checksum says that nothing was altered by accident; it does not say who wrote it.
     data, parts, layout = head.get("data"), head.get("parts"), head.get("layout")
     if not isinstance(data, dict) or not isinstance(parts, dict) or not isinstance(layout, str):
         raise ValueError(f"{name} lacks data, parts or layout: it is no manifest of a dump.")
@@ -141,11 +123,6 @@ def _is_size(value: object) -> bool:
 
 
 def sealed(head: dict[str, Any]) -> bytes:
-    """The text of a manifest, with its checksum in the last line.
-
-    Example:
-        >>> sealed({"format": FORMAT}).decode().splitlines()[-1]
-        'e00aa34c'
-    """
+    """The text of a manifest, with its checksum in the last line."""
     body = json.dumps(head, indent=1).encode()
     return body + b"\n%08x" % zlib.crc32(body)

@@ -24,22 +24,11 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Chunks:
-    """An array that is made piece by piece, while it is written.
+    """An array that is made piece by piece, while it is written."""
 
-    Attributes:
-        dtype: Its dtype.
-        shape: Its shape.
-        pieces: Makes the pieces, one after another along the first dimension.
-
-    Example:
-        >>> rows = torch.arange(6.0).view(3, 2)
-        >>> chunks = Chunks(rows.dtype, (2, 2), lambda: iter([rows[2:], rows[:1]]))
-        >>> np.concatenate(list(raw_pieces(chunks))).view(np.float32).tolist()
-        [4.0, 5.0, 0.0, 1.0]
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    dtype: torch.dtype  # Its dtype
+    shape: tuple[int, ...]  # Its shape
+    # Makes the pieces, one after another along the first dimension
     pieces: Callable[[], Iterable[torch.Tensor]]
 
     @property
@@ -50,13 +39,9 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Late:
-    """A plain value that is asked for when every part before it is on the disk.
+    """A plain value that is asked for when every part before it is on the disk."""
 
-    Attributes:
-        value: Says what it is.
-    """
-
-    value: Callable[[], Any]
+    value: Callable[[], Any]  # Says what it is
 
 
 Array = torch.Tensor | NDArray[Any] | Chunks
@@ -65,17 +50,7 @@ Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | i
 
 
 def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = False) -> Chunks:
-    """Some slices of a tensor, end to end, copied piece by piece only when they are written.
-
-    Args:
-        leaf: `[rows, *shape]`, on any device.
-        places: Slices of rows, without steps.
-        copied: Copy each piece before anything reads it, where others may write meanwhile.
-
-    Example:
-        >>> slices_of(torch.arange(5), [slice(3, 5), slice(0, 2)]).shape
-        (4,)
-    """
+    """Some slices of a tensor, end to end, copied piece by piece only when they are written."""
     found = [leaf[place] for place in places]
     count = sum(len(piece) for piece in found)
 
@@ -89,16 +64,7 @@ def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = Fal
 
 
 def taken_of(leaf: torch.Tensor, rows: torch.Tensor) -> Chunks:
-    """Some rows of a tensor, gathered piece by piece only when they are written.
-
-    Args:
-        leaf: `[rows, *shape]`, on any device.
-        rows: int64 `[n]`, on that device.
-
-    Example:
-        >>> [piece.tolist() for piece in taken_of(torch.arange(5), torch.tensor([4, 0])).pieces()]
-        [[4, 0]]
-    """
+    """Some rows of a tensor, gathered piece by piece only when they are written."""
     bits = leaf.view(carrier(leaf.dtype))
 
     def pieces() -> Iterator[torch.Tensor]:
@@ -109,15 +75,7 @@ def taken_of(leaf: torch.Tensor, rows: torch.Tensor) -> Chunks:
 
 
 def raw_pieces(array: Array) -> Iterator[Bytes]:
-    """The bytes of an array, in pieces.
-
-    Args:
-        array: A tensor on any device, an array, or chunks.
-
-    Example:
-        >>> [len(piece) for piece in raw_pieces(np.zeros((3, 2)))]
-        [48]
-    """
+    """The bytes of an array, in pieces."""
     if isinstance(array, np.ndarray):
         array = torch.from_numpy(np.ascontiguousarray(array))
     pieces = [array] if isinstance(array, torch.Tensor) else array.pieces()
@@ -129,15 +87,7 @@ def raw_pieces(array: Array) -> Iterator[Bytes]:
 
 
 def described(array: Array) -> dict[str, Any]:
-    """The dtype, the shape and the kind of an array, for JSON.
-
-    Raises:
-        TypeError: A dtype that no dump holds.
-
-    Example:
-        >>> described(np.zeros((3, 2), dtype=np.int32))
-        {'kind': 'array', 'dtype': 'int32', 'shape': [3, 2]}
-    """
+    """The dtype, the shape and the kind of an array, for JSON."""
     kind = "array" if isinstance(array, np.ndarray) else "tensor"
     dtype = torch.from_numpy(array[:0]).dtype if isinstance(array, np.ndarray) else array.dtype
     carrier(dtype)
@@ -145,20 +95,7 @@ def described(array: Array) -> dict[str, Any]:
 
 
 def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every array and every value of a tree of parts, by a name that says where it stands.
-
-    Args:
-        parts: Groups of parts by name.
-        prefix: What to put before each name.
-
-    Raises:
-        TypeError: Something that neither is an array nor goes into JSON.
-        ValueError: A name with a slash in it.
-
-    Example:
-        >>> list(flat({"a": {"b": 3}, "c": [1, 2]}))
-        [('a/b', 3), ('c', [1, 2])]
-    """
+    """Every array and every value of a tree of parts, by a name that says where it stands."""
     for name, part in parts.items():
         if not isinstance(name, str) or SEPARATOR in name:
             raise ValueError(f"parts are named by strings without {SEPARATOR!r}: got {name!r}.")
@@ -171,12 +108,7 @@ def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def tree(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The tree whose parts `flat` listed.
-
-    Example:
-        >>> tree([("a/b", 3), ("c", [1, 2])])
-        {'a': {'b': 3}, 'c': [1, 2]}
-    """
+    """The tree whose parts `flat` listed."""
     found: dict[str, Any] = {}
     for name, part in parts:
         *groups, last = name.split(SEPARATOR)

@@ -17,48 +17,14 @@ from rl_slabs.internals import carrier, dtype_named, open_regular
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Every part of a dump, read whole and checked.
-
-    Args:
-        path: The folder.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: Another format or version, or a file that was truncated or altered.
-
-    Example:
-        >>> load("/no/such/folder")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] /no/such/folder holds no dump: ...
-    """
+    """Every part of a dump, read whole and checked."""
     with Archive(path) as archive:
         archive.verify()
         return archive.read()
 
 
 class Archive:
-    """A dump that is open for reading.
-
-    Attributes:
-        folder: Where it lies.
-        layout: How its rows lie.
-
-    Args:
-        path: The folder.
-
-    Raises:
-        FileNotFoundError: There is no dump.
-        ValueError: Another format or version, or a file that was truncated or altered.
-
-    Example:
-        >>> import tempfile
-        >>> from rl_replay.checkpoint import dump
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     dump(folder, {"storage": {"rows": torch.arange(3)}, "length": 3})
-        ...     with Archive(folder) as archive:
-        ...         archive.names(), archive.shape("storage/rows")
-        (['storage/rows', 'length'], (3,))
-    """
+    """A dump that is open for reading."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Path(path)
@@ -86,19 +52,11 @@ class Archive:
         return list(self._parts)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an array.
-
-        Raises:
-            ValueError: The dump has no such array.
-        """
+        """The shape of an array."""
         return tuple(self._array(name)["shape"])
 
     def verify(self) -> None:
-        """Read every byte once and compare its checksums.
-
-        Raises:
-            ValueError: The file was altered.
-        """
+        """Read every byte once and compare its checksums."""
         buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
         arrays = {name: part for name, part in self._parts.items() if "offset" in part}
         # an empty one lies where the next one does
@@ -122,24 +80,13 @@ class Archive:
             self._compare(name, checksum)
 
     def read(self, under: str = "") -> dict[str, Any]:
-        """Parts as `dump` was given them, tensors for chunks; those read are checked.
-
-        Args:
-            under: Only the parts of this group.
-
-        Raises:
-            ValueError: The file was altered.
-        """
+        """Parts as `dump` was given them, tensors for chunks; those read are checked."""
         prefix = f"{under}/" if under else ""
         names = [name for name in self._parts if name.startswith(prefix)]
         return tree((name.removeprefix(prefix), self.part(name)) for name in names)
 
     def part(self, name: str) -> Any:
-        """One part.
-
-        Raises:
-            ValueError: The dump has no such part, or the file was altered.
-        """
+        """One part."""
         if name in self._parts and "plain" in self._parts[name]:
             return self._parts[name]["plain"]
         entry = self._array(name)
@@ -150,16 +97,7 @@ class Archive:
         return tensor.numpy() if entry["kind"] == "array" else tensor
 
     def read_into(self, name: str, targets: Iterable[torch.Tensor]) -> None:
-        """Read one array into tensors that take it end to end.
-
-        Args:
-            name: The part.
-            targets: Tensors of its dtype, or of one of that size, on any device; those on the CPU
-                contiguous.
-
-        Raises:
-            ValueError: The dump has no such part, it has another size, or the file was altered.
-        """
+        """Read one array into tensors that take it end to end."""
         entry = self._array(name)
         found = list(targets)
         size = sum(target.numel() * target.element_size() for target in found)

@@ -21,34 +21,14 @@ PLAIN, LOSSLESS = "plain", "lossless"
 
 
 def schema_of(store: RowStore) -> RowSchema:
-    """The leaves of the rows as they came to a store.
-
-    Example:
-        >>> list(schema_of(PlainRows(Rows.zeros(RowSchema({"a": (torch.bool, ())}), 3))))
-        ['a']
-    """
+    """The leaves of the rows as they came to a store."""
     return store.layout.given if isinstance(store, CompactRows) else store.schema
 
 
 def store_parts(
     store: RowStore, places: Sequence[slice], *, copied: bool = False
 ) -> dict[str, Any]:
-    """Some rows of a store; of a lossless one also what they name, and nothing else.
-
-    Args:
-        store: The rows.
-        places: Where they lie, in the order of their numbers.
-        copied: Copy every piece before it is written, because others may be writing.
-
-    Raises:
-        TypeError: No store of this package.
-
-    Example:
-        >>> store = PlainRows(Rows.zeros(RowSchema({"a": (torch.int64, ())}), 5))
-        >>> parts = store_parts(store, [slice(3, 5), slice(0, 1)])
-        >>> parts["kind"], parts["rows"]["packed"].shape
-        ('plain', (3, 1))
-    """
+    """Some rows of a store; of a lossless one also what they name, and nothing else."""
     if isinstance(store, PlainRows):
         return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
     if not isinstance(store, CompactRows):
@@ -78,16 +58,7 @@ def store_parts(
 
 
 def require_kind(lossless: bool, archive: Archive, under: str) -> None:
-    """Nothing where a dump holds such rows.
-
-    Args:
-        lossless: Whether each observation is to be kept once.
-        archive: The dump.
-        under: The group in it that `store_parts` made.
-
-    Raises:
-        ValueError: It holds rows of the other kind.
-    """
+    """Nothing where a dump holds such rows."""
     kind = archive.part(f"{under}/kind")
     mine = LOSSLESS if lossless else PLAIN
     if kind != mine:
@@ -98,16 +69,7 @@ def require_kind(lossless: bool, archive: Archive, under: str) -> None:
 
 
 def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
-    """Nothing where `load_store` can fill this store.
-
-    Args:
-        store: Rows of the schema of the dump.
-        archive: The dump.
-        under: The group in it that `store_parts` made.
-
-    Raises:
-        ValueError: One is lossless and the other is not, or not in the same observations.
-    """
+    """Nothing where `load_store` can fill this store."""
     require_kind(isinstance(store, CompactRows), archive, under)
     if isinstance(store, CompactRows):
         keys = archive.part(f"{under}/keys")
@@ -126,19 +88,7 @@ def load_store(
     places: Sequence[slice],
     shifts: NDArray[np.int64],
 ) -> None:
-    """Fill a cleared store with rows that `store_parts` kept.
-
-    Args:
-        store: Rows of the same schema, as many as there were or more.
-        archive: The dump.
-        under: The group in it.
-        places: Where the rows lie, in the order of their numbers.
-        shifts: For each lane how far its rows were numbered on, int64 `[lanes]`.
-
-    Raises:
-        ValueError: The dump was altered.
-        OSError: Too little memory or disk.
-    """
+    """Fill a cleared store with rows that `store_parts` kept."""
     if isinstance(store, CompactRows):
         slots = archive.part(f"{under}/side/slots")
         store.clear()

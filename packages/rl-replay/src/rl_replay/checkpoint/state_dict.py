@@ -15,16 +15,7 @@ _KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "r
 
 
 def state_of(buffer: Any) -> dict[str, Any]:
-    """A buffer's rows, sampler, writer, transforms, batch size and generator.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-
-    Example:
-        >>> from rl_replay import ReplayBuffer
-        >>> state_of(ReplayBuffer(batch_size=3))["batch_size"]
-        3
-    """
+    """A buffer's rows, sampler, writer, transforms, batch size and generator."""
     beside = state_beside(buffer)  # first: it takes back what was drawn ahead
     return beside | {
         "storage": buffer._storage.state_dict(),
@@ -34,16 +25,7 @@ def state_of(buffer: Any) -> dict[str, Any]:
 
 
 def state_beside(buffer: Any) -> dict[str, Any]:
-    """The state of everything beside the rows, as `stand` takes it.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-
-    Example:
-        >>> from rl_replay import ReplayBuffer
-        >>> sorted(state_beside(ReplayBuffer()))
-        ['batch_size', 'rng', 'sampler', 'transform', 'writer']
-    """
+    """The state of everything beside the rows, as `stand` takes it."""
     buffer._rewind()
     return {
         "sampler": buffer._sampler.state_dict(),
@@ -55,23 +37,7 @@ def state_beside(buffer: Any) -> dict[str, Any]:
 
 
 def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
-    """Stand as another buffer did.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-        state: What `state_of` returned.
-
-    Raises:
-        ValueError: It is no such state, or of a buffer of other parts; nothing has changed then.
-
-    Example:
-        >>> from rl_replay import ReplayBuffer
-        >>> first, second = ReplayBuffer(), ReplayBuffer()
-        >>> _ = first.extend(["a", "b"])
-        >>> load_state(second, state_of(first))
-        >>> second[:]
-        ['a', 'b']
-    """
+    """Stand as another buffer did."""
     if not isinstance(state, Mapping):
         raise ValueError(
             f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
@@ -92,19 +58,8 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
 def stand(
     buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None], capacity: int | None
 ) -> None:
-    """Take over what is beside the rows, then the rows; where either fails, nothing changes.
-
-    In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
-
-    Args:
-        buffer: The buffer, whose lock the caller holds.
-        state: What `state_beside` returned.
-        load_rows: Puts the rows in; it looks at them before it drops the former ones.
-        capacity: How many rows the former storage holds; None where its rows had no places.
-
-    Raises:
-        ValueError: The buffer has other transforms.
-    """
+    """Take over what is beside the rows, then the rows; where either fails, nothing changes."""
+    # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
     former = copy.deepcopy(state_beside(buffer))
     generator = buffer._generator
     try:
@@ -121,21 +76,7 @@ def stand(
 def require_same_kind(
     source: object, name: str, kind: str, part: object, otherwise: str = ""
 ) -> None:
-    """Nothing where a part of a buffer is of the kind that is to be loaded.
-
-    Args:
-        source: What is loaded.
-        name: The part.
-        kind: The name of its class.
-        part: The buffer's.
-        otherwise: What else can be done, for the message.
-
-    Raises:
-        ValueError: It is of another kind.
-
-    Example:
-        >>> require_same_kind("the state", "sampler", "int", 3)
-    """
+    """Nothing where a part of a buffer is of the kind that is to be loaded."""
     if kind != type(part).__name__:
         raise ValueError(
             f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "

@@ -29,29 +29,9 @@ _SYNC_BYTES = 16 << 20
 
 
 def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str = "rows") -> None:
-    """Write parts into a folder, in place of the dump that may be there.
-
-    All of it is on the disk when this returns. Until then, and whenever it fails or is killed, the
-    former dump stands.
-
-    Args:
-        path: The folder; it is made where it is missing.
-        parts: Arrays, groups of parts and plain values by name.
-        layout: How the rows lie in it, for whoever reads them.
-
-    Raises:
-        TypeError: A part that is no array and does not go into JSON.
-        FileExistsError: The folder holds a manifest of something else, or is a file.
-        BlockingIOError: Another process is writing a dump there.
-        OSError: Too little space, or no way to write there.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     dump(folder, {"rows": torch.arange(3), "length": 3})
-        ...     sorted(os.listdir(folder))[-1]
-        'manifest.json'
-    """
+    """Write parts into a folder, in place of the dump that may be there."""
+    # All of it is on the disk when this returns. Until then, and whenever it fails or is killed,
+    # the former dump stands.
     folder = Path(path)
     listed = list(flat(parts))
     for _, part in listed:

@@ -14,19 +14,7 @@ Collate = Callable[[Any], Any]
 
 
 def stack(items: list[Any]) -> Any:
-    """Stack tensors, tensordicts, numbers and trees of them; others stay in their list.
-
-    Args:
-        items: Elements of a list storage.
-
-    Returns:
-        One batch with a new first dimension; the list where elements are of several kinds or
-        shapes, or no tensors.
-
-    Example:
-        >>> stack([{"a": 1}, {"a": 2}]), stack(["a", None])
-        ({'a': tensor([1, 2])}, ['a', None])
-    """
+    """Stack tensors, tensordicts, numbers and trees of them; others stay in their list."""
     try:
         return stacked(items)
     except (TypeError, ValueError):
@@ -34,24 +22,7 @@ def stack(items: list[Any]) -> Any:
 
 
 def stacked(items: list[Any], dim: int = 0) -> Any:
-    """Stack tensors, tensordicts, numbers and trees of them.
-
-    Args:
-        items: The elements.
-        dim: Where the new dimension goes.
-
-    Returns:
-        One batch with a new dimension.
-
-    Raises:
-        TypeError: An element that is no tensor, or is of another kind than the first.
-        ValueError: Elements of several shapes or with several sets of keys, none at all, or such
-            as have too few dimensions.
-
-    Example:
-        >>> stacked([1, 2])
-        tensor([1, 2])
-    """
+    """Stack tensors, tensordicts, numbers and trees of them."""
     if not items:
         raise ValueError("there is nothing to store: got an empty list. Leave it out.")
     if is_tensor_collection(items[0]):

@@ -48,12 +48,7 @@ def register_container(kind: Kind) -> Kind:
 
 
 def is_container(kind: object) -> bool:
-    """Whether a class is a named tuple or a tensorclass.
-
-    Example:
-        >>> is_container(dict), is_container(tuple)
-        (False, False)
-    """
+    """Whether a class is a named tuple or a tensorclass."""
     if not isinstance(kind, type):
         return False
     is_named_tuple = issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
@@ -69,11 +64,7 @@ def container_name(kind: type) -> str:
 
 
 def container(name: str) -> Any:
-    """A known class.
-
-    Raises:
-        ValueError: It is not known.
-    """
+    """A known class."""
     kind = _known.get(name)
     if kind is None:
         module, _, names = str(name).partition(":")

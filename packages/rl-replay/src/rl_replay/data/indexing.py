@@ -12,15 +12,7 @@ from rl_replay.storages.storage import Storage
 
 
 def live_positions(storage: Storage) -> torch.Tensor:
-    """Where the rows that can be read lie, in rising order, int64 `[len(storage)]`.
-
-    Example:
-        >>> from rl_replay import ListStorage
-        >>> storage = ListStorage(5)
-        >>> _ = storage.extend(["a", "b"])
-        >>> live_positions(storage)
-        tensor([0, 1])
-    """
+    """Where the rows that can be read lie, in rising order, int64 `[len(storage)]`."""
     window = storage.ring.window()
     total = len(window)
     positions = storage.ring.positions(window.numbers(torch.arange(total)))
@@ -28,20 +20,7 @@ def live_positions(storage: Storage) -> torch.Tensor:
 
 
 def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
-    """Nothing where some rows can be written to the rows of so many numbers.
-
-    Args:
-        numbers: Row numbers, `[n]`.
-        cells: Rows, `[n]`.
-
-    Raises:
-        TypeError: No int64 tensor.
-        ValueError: As many rows as numbers were wanted.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> require_numbers(torch.tensor([7]), TensorDict({"a": torch.zeros(1)}, [1]))
-    """
+    """Nothing where some rows can be written to the rows of so many numbers."""
     if not isinstance(cells, TensorDictBase):
         raise TypeError(f"rows are a tensordict, got {type(cells).__name__}: wrap the leaves.")
     if getattr(numbers, "dtype", None) != torch.int64:
@@ -55,26 +34,7 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
 
 
 def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
-    """The positions that an index means, as if the rows that can be read were a tensor.
-
-    Args:
-        storage: Where the rows are.
-        index: Whatever a tensor of the shape of the storage can be indexed by; its dimensions are
-            those of the data, `[*B, T]`.
-
-    Returns:
-        Positions, int64 of the indexed shape; an int for one row of a storage with one dimension.
-
-    Raises:
-        IndexError: There is no such row.
-
-    Example:
-        >>> from rl_replay import ListStorage
-        >>> storage = ListStorage(5)
-        >>> _ = storage.extend(["a", "b", "c"])
-        >>> positions_at(storage, slice(1, None)), positions_at(storage, -1)
-        (tensor([1, 2]), 2)
-    """
+    """The positions that an index means, as if the rows that can be read were a tensor."""
     total = len(storage)
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
@@ -94,22 +54,7 @@ def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
 
 
 def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
-    """The index of some positions, such that `buffer[index]` gives their rows.
-
-    Args:
-        storage: Where the rows are.
-        positions: int64 `[N]`.
-
-    Returns:
-        `[N]` for a storage with one dimension, else `[N, ndim]`.
-
-    Example:
-        >>> from rl_replay import LazyTensorStorage
-        >>> storage = LazyTensorStorage(12, ndim=2)
-        >>> _ = storage.extend(torch.zeros(3, 2))
-        >>> coordinates(storage, torch.tensor([4]))  # the second step of the second column
-        tensor([[1, 1]])
-    """
+    """The index of some positions, such that `buffer[index]` gives their rows."""
     if storage.ndim == 1:
         return positions
     found = torch.unravel_index(positions, storage.shape)

@@ -15,27 +15,14 @@ Path = tuple[str, ...]
 
 
 class Branch(NamedTuple):
-    """One container of a tree.
+    """One container of a tree."""
 
-    Attributes:
-        kind: "dict", "list", "tuple", or the class of a named tuple as "module:name".
-        names: The keys, or the places, of what it holds.
-        below: A branch for each of them, None where it is a leaf.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    below: tuple[Branch | None, ...]
+    kind: str  # "dict", "list", "tuple", or the class of a named tuple as "module:name"
+    names: tuple[str, ...]  # The keys, or the places, of what it holds
+    below: tuple[Branch | None, ...]  # A branch for each of them, None where it is a leaf
 
     def fits(self, other: Branch | None) -> bool:
-        """Whether a tree of another form has the same leaves; dicts may name them in any order.
-
-        Example:
-            >>> first, _ = take_apart({"a": 1, "b": 2})
-            >>> second, _ = take_apart({"b": 1, "a": 2})
-            >>> first == second, first.fits(second)
-            (False, True)
-        """
+        """Whether a tree of another form has the same leaves; dicts may name them in any order."""
         if other is None or self.kind != other.kind:
             return False
         mine, theirs = (dict(zip(one.names, one.below, strict=True)) for one in (self, other))
@@ -57,23 +44,13 @@ class Branch(NamedTuple):
         return f"{name}({inside})"
 
     def to_plain(self) -> list[Any]:
-        """The branch as lists and strings, for JSON.
-
-        Example:
-            >>> take_apart((1, {"a": 2}))[0].to_plain()
-            ['tuple', ['0', '1'], [None, ['dict', ['a'], [None]]]]
-        """
+        """The branch as lists and strings, for JSON."""
         below = [None if branch is None else branch.to_plain() for branch in self.below]
         return [self.kind, list(self.names), below]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Branch:
-        """The branch that `to_plain` wrote.
-
-        Example:
-            >>> Branch.from_plain(["list", ["0"], [None]])
-            Branch(kind='list', names=('0',), below=(None,))
-        """
+        """The branch that `to_plain` wrote."""
         kind, names, below = plain
         if not isinstance(kind, str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"no form of a tree: expected strings, got {kind!r} and {names!r}.")
@@ -89,42 +66,13 @@ class Branch(NamedTuple):
 
 
 def take_apart(tree: Any) -> tuple[Branch | None, dict[Path, torch.Tensor]]:
-    """The form of a tree, and its leaves by the names that lead to them.
-
-    Args:
-        tree: Dicts with strings as keys, lists, tuples and named tuples of tensors, numpy arrays
-            and numbers.
-
-    Returns:
-        The outermost branch, None where the tree is one leaf; and the leaves.
-
-    Raises:
-        TypeError: A leaf that is no tensor, or a key that is no string.
-
-    Example:
-        >>> take_apart({"a": torch.zeros(2), "b": (torch.ones(1),)})[1].keys()
-        dict_keys([('a',), ('b', '0')])
-    """
+    """The form of a tree, and its leaves by the names that lead to them."""
     leaves: dict[Path, torch.Tensor] = {}
     return _take_apart(tree, (), leaves), leaves
 
 
 def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()) -> Any:
-    """The tree of a form.
-
-    Args:
-        branch: The form.
-        leaf_at: Gives each leaf, by the names that lead to it.
-        path: The names that lead to this branch.
-
-    Raises:
-        ValueError: A named tuple of a class that this process does not know.
-
-    Example:
-        >>> branch, leaves = take_apart({"a": torch.zeros(2), "b": (torch.ones(1),)})
-        >>> put_together(branch, leaves.__getitem__)
-        {'a': tensor([0., 0.]), 'b': (tensor([1.]),)}
-    """
+    """The tree of a form."""
     parts = [
         leaf_at((*path, name)) if below is None else put_together(below, leaf_at, (*path, name))
         for name, below in zip(branch.names, branch.below, strict=True)
@@ -167,10 +115,8 @@ def _as_leaf(value: Any, path: Path) -> torch.Tensor:
 
 
 def count_elements(data: Any, ndim: int) -> int:
-    """How many elements a call of `extend` brings; 1 where that shows only later.
-
-    A tensordict counts all its batch dimensions, as its rows are stored one by one.
-    """
+    """How many elements a call of `extend` brings; 1 where that shows only later."""
+    # A tensordict counts all its batch dimensions, as its rows are stored one by one.
     if isinstance(data, list):
         return len(data)
     if hasattr(data, "batch_size"):

@@ -16,31 +16,15 @@ from rl_tensordict import NestedKey, find
 
 
 def is_sample(data: TensorDictBase) -> bool:
-    """Whether data came out of a buffer's `sample`.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> is_sample(TensorDict({"a": torch.ones(2)}, [2]))
-        False
-    """
+    """Whether data came out of a buffer's `sample`."""
     return find(data, keys.ROW) is not None
 
 
 def without_own_marks(
     batch: Batch, schema: RowSchema, known: MarkerKeys
 ) -> tuple[Batch, MarkerKeys]:
-    """Rows of a sample without the flags that sampling added to it, which cut all the same.
-
-    Padding is left out where the storage has no mask to mark it by.
-
-    Args:
-        batch: The rows.
-        schema: What the storage holds.
-        known: The markers among its columns.
-
-    Returns:
-        The rows that can be stored, and the markers to link them by: those flags among them.
-    """
+    """Rows of a sample without the flags that sampling added to it, which cut all the same."""
+    # Padding is left out where the storage has no mask to mark it by.
     cells = batch.cells
 
     def added(key: NestedKey) -> bool:

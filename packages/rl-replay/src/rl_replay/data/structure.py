@@ -33,19 +33,10 @@ SAMPLE_KEYS: tuple[NestedKey, ...] = (
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the batch dimensions of data map onto the rows of a storage.
+    """How the batch dimensions of data map onto the rows of a storage."""
 
-    Attributes:
-        ndim: Dimensions of the storage.
-        dim_extend: The dimension of the data along which a storage grows.
-
-    Example:
-        >>> Arrangement(2, 1).flat(torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.Size([2, 3]))
-        tensor([0, 3, 1, 4, 2, 5])
-    """
-
-    ndim: int = 1
-    dim_extend: int = 0
+    ndim: int = 1  # Dimensions of the storage
+    dim_extend: int = 0  # The dimension of the data along which a storage grows
 
     def flat(self, leaf: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """Lay a leaf `[*shape, ...]` out as rows `[n, ...]`."""
@@ -65,38 +56,17 @@ class Arrangement:
 
 
 class Batch(NamedTuple):
-    """Data taken apart.
+    """Data taken apart."""
 
-    Attributes:
-        cells: The rows `[n]`.
-        shape: The batch dimensions that the data had, as many as the storage has.
-        extent: How the rows lie.
-    """
-
-    cells: TensorDictBase
-    shape: torch.Size
-    extent: Extent
+    cells: TensorDictBase  # The rows [n]
+    shape: torch.Size  # The batch dimensions that the data had, as many as the storage has
+    extent: Extent  # How the rows lie
 
 
 class Structure:
-    """What one row is to its owner: a tensordict, a tensorclass, a tensor or a tree of them.
+    """What one row is to its owner: a tensordict, a tensorclass, a tensor or a tree of them."""
 
-    Immutable; made from the first data that are stored.
-
-    Args:
-        form: Which of the four.
-        element: Batch dimensions inside one row, as of whole trajectories added one by one.
-        groups: Nested tensordicts with batch dimensions or a class of their own, by path.
-        tree: The form of a tree, or the class of tensorclasses.
-
-    Example:
-        >>> structure = Structure.of({"a": torch.zeros(3, 2)})
-        >>> batch = structure.take_apart({"a": torch.zeros(3, 2)}, Arrangement())
-        >>> batch.cells["a"].shape
-        torch.Size([3, 2])
-        >>> structure.put_together(batch.cells)["a"].shape
-        torch.Size([3, 2])
-    """
+    # Immutable; made from the first data that are stored.
 
     def __init__(
         self,
@@ -113,19 +83,7 @@ class Structure:
 
     @classmethod
     def of(cls, data: Any, *, element: torch.Size | None = None) -> Self:
-        """The structure of rows like these.
-
-        Args:
-            data: What is stored first.
-            element: The batch dimensions of tensordicts that belong to each row; none unless given.
-
-        Raises:
-            TypeError: Something that is no tensor.
-
-        Example:
-            >>> Structure.of(torch.zeros(3, 2)).form
-            'tensor'
-        """
+        """The structure of rows like these."""
         if not is_tensor_collection(data):
             tree = None if isinstance(data, torch.Tensor) else take_apart(data)[0]
             return cls("tensor") if tree is None else cls("tree", tree=tree)
@@ -145,20 +103,7 @@ class Structure:
         return self.form in ("tensordict", "tensorclass")
 
     def take_apart(self, data: Any, arrangement: Arrangement) -> Batch:
-        """Lay data out as rows. Nothing is copied where they lie so already.
-
-        Args:
-            data: Several rows, with the batch dimensions of the storage or, for tensordicts, more.
-            arrangement: How these map onto rows.
-
-        Raises:
-            ValueError: No row at all, too few dimensions, or leaves of different lengths.
-            TypeError: Data of another structure.
-
-        Example:
-            >>> Structure.of(torch.zeros(3, 2)).take_apart(torch.ones(4, 2), Arrangement()).extent
-            Extent(count=4, stride=1, length=4)
-        """
+        """Lay data out as rows. Nothing is copied where they lie so already."""
         if self.is_tensordict:
             return self._take_tensordict(data, arrangement)
         leaves = self._leaves(data)
@@ -169,14 +114,7 @@ class Structure:
         return Batch(cells, shape, Extent.of(tuple(shape), arrangement.dim_extend))
 
     def put_together(self, cells: TensorDict) -> Any:
-        """The data that rows are.
-
-        Args:
-            cells: Rows `[*B]`.
-
-        Returns:
-            Data with the batch dimensions `[*B]`.
-        """
+        """The data that rows are."""
         if self._plain:
             return cells
         if self.form == "tensor":
@@ -190,12 +128,7 @@ class Structure:
         return cells if self.form == "tensordict" else _with_class(cells, str(self.tree))
 
     def to_plain(self) -> dict[str, Any]:
-        """The structure as lists, strings and integers, for JSON.
-
-        Example:
-            >>> Structure.of(torch.zeros(3)).to_plain()
-            {'form': 'tensor', 'element': [], 'groups': [], 'tree': None}
-        """
+        """The structure as lists, strings and integers, for JSON."""
         return {
             "form": self.form,
             "element": list(self.element),
@@ -207,12 +140,7 @@ class Structure:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The structure that `to_plain` wrote.
-
-        Example:
-            >>> Structure.from_plain(Structure.of((torch.zeros(3),)).to_plain()).form
-            'tree'
-        """
+        """The structure that `to_plain` wrote."""
         tree, form = plain["tree"], plain["form"]
         needed = {"tree": list, "tensorclass": str}.get(form, type(None))
         if form not in get_args(Form) or not isinstance(tree, needed):
@@ -232,11 +160,7 @@ class Structure:
         return names if self.tree is None else names | {self.tree}
 
     def require_classes(self) -> Self:
-        """This structure, if its rows can be put together here.
-
-        Raises:
-            ValueError: They are of a class that this process does not know.
-        """
+        """This structure, if its rows can be put together here."""
         for name in sorted(self.class_names()):
             container(name)
         return self

@@ -43,49 +43,23 @@ NOTHING_COMPARED = Contradictions()
 
 
 class Found(NamedTuple):
-    """The links of rows about to be written.
+    """The links of rows about to be written."""
 
-    Attributes:
-        back: For each row the distance in numbers to the one that it continues, 0 without one,
-            -1 for padding; int32 `[n]`.
-        opened: Ids, step and number of the rows that none of them continues yet.
-        taken: Ids and step of older rows that are continued now.
-        lasts: The last row of each run, or all rows side by side, where rows are not numbered by
-            ids and steps.
-        contradictions: Neighbours whose observations were compared.
-    """
-
+    # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
+    # padding; int32 [n]
     back: NDArray[np.int32]
-    opened: dict[Step, int]
-    taken: Sequence[Step]
+    opened: dict[Step, int]  # Ids, step and number of the rows that none of them continues yet
+    taken: Sequence[Step]  # Ids and step of older rows that are continued now
+    # The last row of each run, or all rows side by side, where rows are not numbered by ids and
+    # steps
     lasts: Sequence[Last] | Side = ()
-    contradictions: Contradictions = NOTHING_COMPARED
+    contradictions: Contradictions = NOTHING_COMPARED  # Neighbours whose observations were compared
 
 
 class Links:
-    """The distances of all rows, and the rows that wait to be continued.
+    """The distances of all rows, and the rows that wait to be continued."""
 
-    Finding changes nothing, so that a write can still be refused; `write` takes it over.
-
-    Args:
-        capacity: Rows of the ring.
-        keys: Which columns mark.
-        back: Where the distances live, int32 `[capacity]`; private memory unless given.
-
-    Attributes:
-        back: For each position the distance in numbers to the row that its row continues, 0
-            without one, -1 for padding; int32 `[capacity]`.
-        pending: The number of each row that nobody continues yet, by its ids and step; only where
-            rows have both.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> from rl_slabs import RowSchema
-        >>> batch = trajectories([3, 2])
-        >>> links = Links(10, MarkerKeys.of(RowSchema.from_tensordict(batch)))
-        >>> links.find(batch, Extent.of((5,), 0), range(5)).back.tolist()
-        [0, 1, 1, 0, 1]
-    """
+    # Finding changes nothing, so that a write can still be refused; write takes it over.
 
     def __init__(
         self, capacity: int, keys: MarkerKeys, *, back: NDArray[np.int32] | None = None
@@ -104,25 +78,7 @@ class Links:
         extent: Extent,
         numbers: range,
     ) -> Found:
-        """The rows that those about to be written continue.
-
-        Args:
-            cells: The rows `[n]`.
-            extent: How they lie.
-            numbers: Their row numbers.
-
-        Example:
-            >>> from rl_layout.testing import trajectories
-            >>> keys = MarkerKeys(ids=(("collector", "traj_ids"),), step=("collector", "traj_step"))
-            >>> links, batch = Links(10, keys), trajectories([4])
-            >>> def put(rows, numbers):
-            ...     found = links.find(rows, Extent.of((len(rows),), 0), numbers)
-            ...     links.write(Span(slice(numbers.start, numbers.stop), numbers), found)
-            >>> put(batch[:2], range(2)), put(batch[2:], range(2, 4))
-            (None, None)
-            >>> links.back.tolist()
-            [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
-        """
+        """The rows that those about to be written continue."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
         marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
@@ -153,14 +109,7 @@ class Links:
         return found._replace(contradictions=seen)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
-        """`find` for one row whose leaves are got by key.
-
-        Example:
-            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
-            >>> row = {"episode": np.array(4), "step": np.array(0)}
-            >>> links.find_one(row.__getitem__, 0).opened
-            {(4, 0): 0}
-        """
+        """`find` for one row whose leaves are got by key."""
         keys = self.keys
         if keys.mask is not None and not _any(get(keys.mask)):
             return Found(_PADDING, {}, ())
@@ -184,12 +133,7 @@ class Links:
         return Found(_NEXT if goes_on else _NONE, {}, (), [last])
 
     def write(self, span: Span, found: Found) -> None:
-        """Take over the links of rows that were written.
-
-        Args:
-            span: Where they lie, and their numbers.
-            found: What `find` found for them.
-        """
+        """Take over the links of rows that were written."""
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
         self._lasts = found.lasts
@@ -206,21 +150,7 @@ class Links:
         self._lasts = ()
 
     def take_in(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> None:
-        """Know rows that somebody else wrote behind those that are known.
-
-        Args:
-            marks: Their markers.
-            back: Their distances, `[n]`.
-            numbers: Their numbers.
-
-        Example:
-            >>> keys = MarkerKeys(ids=("episode",), step="step")
-            >>> links = Links(10, keys)
-            >>> rows = {"episode": np.array([4, 4]), "step": np.array([0, 1])}
-            >>> links.take_in(Marks.read(rows.get, keys, 2), np.array([0, 1]), range(2))
-            >>> links.pending
-            {(4, 1): 1}
-        """
+        """Know rows that somebody else wrote behind those that are known."""
         self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
             return
@@ -242,50 +172,21 @@ class Links:
                     self.pending[*ids, step] = numbers[row]
 
     def take_last(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
-        """Know the newest rows, where they are not numbered by ids and steps.
-
-        Args:
-            cells: The last row of each run, `[stride]`, with markers and observations.
-            back: Their distances, `[stride]`.
-
-        Example:
-            >>> import torch
-            >>> from tensordict import TensorDict
-            >>> keys = MarkerKeys(observations=(("a", ("next", "a")),))
-            >>> links, rows = Links(10, keys), torch.ones(1)
-            >>> newest = TensorDict(a=rows, next=dict(a=2 * rows), batch_size=[1])
-            >>> links.take_last(newest, np.array([0]))
-            >>> after = TensorDict(a=2 * rows, next=dict(a=rows), batch_size=[1])
-            >>> links.find(after, Extent(1, 1, 1), range(1, 2)).back
-            array([1], dtype=int32)
-        """
+        """Know the newest rows, where they are not numbered by ids and steps."""
         self._lasts = ()
         leaves = leaves_of(cells)
         marks = Marks.read(_columns(leaves, self.keys).get, self.keys, len(back))
         self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
-        """Let nothing older than a row be continued.
-
-        Example:
-            >>> links = Links(10, MarkerKeys(ids=("episode",), step="step"))
-            >>> links.pending[4, 1] = 3
-            >>> links.drop_before(5), links.pending
-            (None, {})
-        """
+        """Let nothing older than a row be continued."""
         self._lasts = ()
         self._prune(number)
 
     def revise(self, marks: Marks, first: int) -> None:
-        """Find the links of all live rows again, after their markers changed or were loaded.
-
-        Links that the markers still allow stay. Rows with ids and steps find their predecessor
-        wherever it lies.
-
-        Args:
-            marks: The markers of all live rows, the oldest first.
-            first: The number of the oldest one.
-        """
+        """Find the links of all live rows again, after their markers changed or were loaded."""
+        # Links that the markers still allow stay. Rows with ids and steps find their predecessor
+        # wherever it lies.
         numbers = np.arange(first, first + marks.count)
         positions = numbers % self.capacity
         distance = self.back[positions].astype(np.int64)
@@ -351,10 +252,8 @@ class Links:
         ends: tuple[NDArray[np.int64], NDArray[np.int64]],
         numbers: range,
     ) -> Found:
-        """Match the open ends of many chains by one sort.
-
-        Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
-        """
+        """Match the open ends of many chains by one sort."""
+        # Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
         heads, tails = ends
         row = np.concatenate([heads, tails])
         is_tail = np.arange(len(row)) >= len(heads)

@@ -28,45 +28,22 @@ DONE_LIKE = frozenset({*keys.DONE_KEYS, keys.REWARD})
 
 @dataclass(frozen=True)
 class MarkerKeys:
-    """The markers among the columns of a storage. A marker that it lacks says nothing.
+    """The markers among the columns of a storage. A marker that it lacks says nothing."""
 
-    Attributes:
-        ids: Columns that must be equal in two rows for one to continue the other.
-        step: The position in the trajectory.
-        init: The flag of first steps.
-        ends: Flags of last steps; any one of them ends a trajectory.
-        far: How far away the next observation of n-step rows is.
-        mask: Which rows are real.
-        observations: Pairs of a root key and its next key: where ids or steps are missing, equal
-            bits of all of them prove that one row continues another.
-
-    Example:
-        >>> import torch
-        >>> flag = (torch.bool, (1,))
-        >>> schema = RowSchema({("next", "done"): flag, "episode": (torch.int64, ())})
-        >>> found = MarkerKeys.of(schema)
-        >>> found.ids, found.ends, found.step
-        (('episode',), (('next', 'done'),), None)
-    """
-
+    # Columns that must be equal in two rows for one to continue the other
     ids: tuple[NestedKey, ...] = ()
-    step: NestedKey | None = None
-    init: NestedKey | None = None
-    ends: tuple[NestedKey, ...] = ()
-    far: NestedKey | None = None
-    mask: NestedKey | None = None
+    step: NestedKey | None = None  # The position in the trajectory
+    init: NestedKey | None = None  # The flag of first steps
+    ends: tuple[NestedKey, ...] = ()  # Flags of last steps; any one of them ends a trajectory
+    far: NestedKey | None = None  # How far away the next observation of n-step rows is
+    mask: NestedKey | None = None  # Which rows are real
+    # Pairs of a root key and its next key: where ids or steps are missing, equal bits of all of
+    # them prove that one row continues another
     observations: tuple[tuple[NestedKey, NestedKey], ...] = ()
 
     @classmethod
     def of(cls, schema: RowSchema) -> Self:
-        """The markers that the contract names, as far as a schema has them.
-
-        Example:
-            >>> import torch
-            >>> leaf = (torch.float32, (3,))
-            >>> MarkerKeys.of(RowSchema({"a": leaf, ("next", "a"): leaf})).observations
-            (('a', ('next', 'a')),)
-        """
+        """The markers that the contract names, as far as a schema has them."""
 
         def here(key: NestedKey) -> NestedKey | None:
             return key if key in schema else None
@@ -113,12 +90,7 @@ class MarkerKeys:
         return bool(self.observations) and not self.numbered
 
     def with_explicit(self, ids: Iterable[NestedKey], ends: Iterable[NestedKey]) -> Self:
-        """The same markers and some that a user names, which cut as well.
-
-        Example:
-            >>> MarkerKeys(ids=("episode",)).with_explicit(["game"], [("next", "life_lost")]).ends
-            (('next', 'life_lost'),)
-        """
+        """The same markers and some that a user names, which cut as well."""
         return replace(
             self,
             ids=tuple(dict.fromkeys((*self.ids, *map(_short, ids)))),

@@ -21,51 +21,24 @@ Get = Callable[[NestedKey], NDArray[Any] | None]
 
 @dataclass(slots=True)  # not frozen, which takes four times as long to make
 class Marks:
-    """The markers of n rows; None where the rows lack one. Nothing changes them.
+    """The markers of n rows; None where the rows lack one. Nothing changes them."""
 
-    Attributes:
-        count: How many rows.
-        ids: Columns of ids, each `[n]`.
-        step: int64 `[n]`.
-        init: bool `[n]`, first steps.
-        ends: Flags of last steps, bool `[n]` each; on n-step rows only one step away from the end.
-        real: bool `[n]`.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> from rl_slabs import RowSchema
-        >>> batch = trajectories([2, 1])
-        >>> marks = Marks.of(batch, MarkerKeys.of(RowSchema.from_tensordict(batch)))
-        >>> marks.joined(slice(0, 2), slice(1, 3))
-        array([ True, False])
-    """
-
-    count: int
-    ids: tuple[NDArray[Any], ...]
-    step: NDArray[Any] | None
-    init: NDArray[np.bool_] | None
+    count: int  # How many rows
+    ids: tuple[NDArray[Any], ...]  # Columns of ids, each [n]
+    step: NDArray[Any] | None  # int64 [n]
+    init: NDArray[np.bool_] | None  # bool [n], first steps
+    # Flags of last steps, bool [n] each; on n-step rows only one step away from the end
     ends: tuple[NDArray[np.bool_], ...]
-    real: NDArray[np.bool_] | None
+    real: NDArray[np.bool_] | None  # bool [n]
 
     @classmethod
     def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
-        """The markers of rows `[n]`; one that is not among their leaves is passed over.
-
-        Example:
-            >>> from rl_layout.testing import trajectories
-            >>> Marks.of(trajectories([2, 1]), MarkerKeys(step=("collector", "traj_step"))).step
-            array([0, 1, 0])
-        """
+        """The markers of rows `[n]`; one that is not among their leaves is passed over."""
         return cls.read(lambda key: as_numpy(cells.get(key, None)), keys, len(cells))
 
     @classmethod
     def read(cls, get: Get, keys: MarkerKeys, count: int) -> Self:
-        """The markers of `count` rows whose columns `[count, ...]` are got by key.
-
-        Example:
-            >>> Marks.read({"episode": np.array([4, 4])}.get, MarkerKeys(ids=("episode",)), 2).ids
-            (array([4, 4]),)
-        """
+        """The markers of `count` rows whose columns `[count, ...]` are got by key."""
         ids = [column for key in keys.ids if (column := get(key)) is not None]
         step = None if keys.step is None else get(keys.step)
         return cls(
@@ -78,20 +51,7 @@ class Marks:
         )
 
     def joined(self, earlier: Rows, later: Rows) -> NDArray[np.bool_]:
-        """For pairs of rows whether no marker cuts between them.
-
-        Args:
-            earlier: The rows that come first, int64 `[P]` or a slice of P rows.
-            later: The rows one step later, as many.
-
-        Returns:
-            bool `[P]`.
-
-        Example:
-            >>> Marks.read({"episode": np.array([4, 4, 5])}.get, MarkerKeys(ids=("episode",)), 3
-            ...     ).joined(slice(0, 2), slice(1, 3))
-            array([ True, False])
-        """
+        """For pairs of rows whether no marker cuts between them."""
         cuts = [column[earlier] != column[later] for column in self.ids]
         if not cuts:
             cuts = [np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)]
@@ -110,12 +70,7 @@ class Marks:
         return joined
 
     def name(self, row: int) -> tuple[tuple[int, ...], int | None]:
-        """Every id of a row, and its step; None without one.
-
-        Example:
-            >>> Marks(2, (np.array([4, 5]),), np.array([0, 3]), None, (), None).name(1)
-            ((5,), 3)
-        """
+        """Every id of a row, and its step; None without one."""
         step = None if self.step is None else int(self.step[row])
         return tuple([int(column[row]) for column in self.ids]), step
 
@@ -131,24 +86,14 @@ class Marks:
         )
 
     def before_others(self) -> NDArray[np.bool_]:
-        """Rows that another one may continue: real and no last step, bool `[n]`.
-
-        Example:
-            >>> Marks(2, (), None, None, (np.array([True, False]),), None).before_others()
-            array([False,  True])
-        """
+        """Rows that another one may continue: real and no last step, bool `[n]`."""
         found = np.ones(self.count, dtype=np.bool_)
         for flag in self.ends:
             found &= ~flag
         return found if self.real is None else found & self.real
 
     def after_others(self) -> NDArray[np.bool_]:
-        """Rows that may continue another one: real and no first step, bool `[n]`.
-
-        Example:
-            >>> Marks(2, (), None, np.array([True, False]), (), None).after_others()
-            array([False,  True])
-        """
+        """Rows that may continue another one: real and no first step, bool `[n]`."""
         found = np.ones(self.count, dtype=np.bool_)
         if self.init is not None:
             found &= ~self.init
@@ -156,12 +101,7 @@ class Marks:
 
 
 def as_numpy(leaf: Any) -> NDArray[Any] | None:
-    """A leaf as numpy sees it, wherever it lies; None for what is no tensor.
-
-    Example:
-        >>> as_numpy(torch.ones(2)), as_numpy(None)
-        (array([1., 1.], dtype=float32), None)
-    """
+    """A leaf as numpy sees it, wherever it lies; None for what is no tensor."""
     if not isinstance(leaf, torch.Tensor):
         return None
     array: NDArray[Any] = leaf.detach().cpu().numpy()

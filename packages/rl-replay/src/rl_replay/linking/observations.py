@@ -32,27 +32,15 @@ _MISSING: Path = keys.NEXT_MISSING
 
 
 class Contradictions(NamedTuple):
-    """How many neighbours of one call were compared, and how many are none.
+    """How many neighbours of one call were compared, and how many are none."""
 
-    Attributes:
-        compared: Pairs that no marker cuts.
-        cut: Those whose observations contradict that one continues the other.
-        leaves: The observations.
-    """
-
-    compared: int = 0
-    cut: int = 0
-    leaves: tuple[NestedKey, ...] = ()
+    compared: int = 0  # Pairs that no marker cuts
+    cut: int = 0  # Those whose observations contradict that one continues the other
+    leaves: tuple[NestedKey, ...] = ()  # The observations
 
 
 class Comparisons:
-    """What the comparisons of all calls of this process found; says once where they contradict.
-
-    Attributes:
-        compared: Pairs of neighbours that no marker cuts.
-        cut: Those whose observations contradict that one continues the other.
-        leaves: The observations that do.
-    """
+    """What the comparisons of all calls of this process found; says once where they contradict."""
 
     def __init__(self) -> None:
         self.compared = self.cut = 0
@@ -77,19 +65,12 @@ class Comparisons:
 
 
 class Last(NamedTuple):
-    """The last row of a run, where rows are not numbered by ids and steps.
+    """The last row of a run, where rows are not numbered by ids and steps."""
 
-    Attributes:
-        ids: Its ids.
-        step: Its step; None without one.
-        waits: Whether a row may continue it.
-        following: Its next observations, bit for bit.
-    """
-
-    ids: tuple[int, ...]
-    step: int | None
-    waits: bool
-    following: list[bytes]
+    ids: tuple[int, ...]  # Its ids
+    step: int | None  # Its step; None without one
+    waits: bool  # Whether a row may continue it
+    following: list[bytes]  # Its next observations, bit for bit
 
     def precedes(self, ids: tuple[int, ...], step: int | None) -> bool:
         """Whether ids and step let a row be the next one."""
@@ -98,32 +79,18 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """All rows of one call, side by side: of each the row at its place in the next call may go on.
+    """Rows of one call, one per column: the next call's row of a column may continue it."""
 
-    Attributes:
-        marks: Their markers, copied.
-        waits: Which of them nobody continues, bool `[n]`.
-        following: Their next observations, bit for bit, `[n, words]` each.
-        capacity: Rows of the ring.
-    """
-
-    marks: Marks
-    waits: NDArray[np.bool_]
-    following: Sequence[NDArray[Any]]
-    capacity: int
+    marks: Marks  # Their markers, copied
+    waits: NDArray[np.bool_]  # Which of them nobody continues, bool [n]
+    following: Sequence[NDArray[Any]]  # Their next observations, bit for bit, [n, words] each
+    capacity: int  # Rows of the ring
 
     @classmethod
     def of(
         cls, marks: Marks, back: NDArray[np.int32], rows: Iterable[NDArray[Any]], capacity: int
     ) -> Self:
-        """The rows of a call.
-
-        Args:
-            marks: Their markers.
-            back: Their distances to the rows that they continue.
-            rows: Their next observations, one array for each leaf.
-            capacity: Rows of the ring.
-        """
+        """The rows of a call."""
         waits = marks.before_others()
         waits[:-1] &= back[1:] != 1
         return cls(marks.copy(), waits, [words(row).copy() for row in rows], capacity)
@@ -134,12 +101,7 @@ class Side:
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
     def goes_on(self, marks: Marks, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
-        """Which rows of the next call go on from the row at their place, bool `[n]`.
-
-        Args:
-            marks: Their markers.
-            rows: Their observations, one array for each leaf.
-        """
+        """Which rows of the next call go on from the row at their place, bool `[n]`."""
         found = self.waits & marks.after_others()
         # rows that the next call overwrites are continued by none
         found[: max(0, 2 * len(found) - self.capacity)] = False
@@ -215,17 +177,7 @@ def rows_of(
 def contradictions(
     leaves: Leaves | ValidatedLeaves, known: MarkerKeys, extent: Extent, joined: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_] | None, Contradictions]:
-    """Which neighbours that no marker cuts are contradicted by their observations.
-
-    Args:
-        leaves: The rows `[n]`.
-        known: The markers and the observations among them.
-        extent: How the rows lie.
-        joined: For each pair of rows i and i + stride whether no marker cuts, bool `[n - stride]`.
-
-    Returns:
-        For each such pair whether it is contradicted, None where none is; and the counts.
-    """
+    """Which neighbours that no marker cuts are contradicted by their observations."""
     pairs = [
         (both, paths)
         for both, paths in zip(known.observations, known.observed, strict=True)

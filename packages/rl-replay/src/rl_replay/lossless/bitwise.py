@@ -18,19 +18,7 @@ _FEW_WORDS = 16
 
 
 def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
-    """For each row, whether all its bytes are equal.
-
-    Args:
-        left: `[rows, *shape]`, any dtype that numpy knows.
-        right: The same shape and dtype.
-
-    Returns:
-        `[rows]` bool.
-
-    Example:
-        >>> same_bits(np.array([0.0, np.nan, 3.0]), np.array([-0.0, np.nan, 3.0]))
-        array([False,  True,  True])
-    """
+    """For each row, whether all its bytes are equal."""
     one, two = _words(left, right)
     if one.shape[1] > _FEW_WORDS:
         equal: NDArray[np.bool_] = (one == two).all(axis=1)
@@ -43,21 +31,7 @@ def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
 
 
 def same_rows(left: Array, rows: Array, right: Array, others: Array) -> NDArray[np.bool_]:
-    """`same_bits` of some rows of one array and some of another, gathered piece by piece.
-
-    Args:
-        left: `[m, *shape]`.
-        rows: Rows of `left`, `[k]` int64.
-        right: `[n, *shape]`, the same dtype.
-        others: Rows of `right`, `[k]` int64.
-
-    Returns:
-        `[k]` bool.
-
-    Example:
-        >>> same_rows(np.array([5, 7, 9]), np.array([0, 2]), np.array([9, 6]), np.array([1, 0]))
-        array([False,  True])
-    """
+    """`same_bits` of some rows of one array and some of another, gathered piece by piece."""
     step = max(1, _CHUNK_BYTES // max(1, left.itemsize * prod(left.shape[1:])))
     equal = np.empty(len(rows), dtype=np.bool_)
     for start in range(0, len(rows), step):
@@ -67,19 +41,7 @@ def same_rows(left: Array, rows: Array, right: Array, others: Array) -> NDArray[
 
 
 def same_bits_on_device(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`same_bits` for tensors on any device, without a copy to the host.
-
-    Args:
-        left: `[rows, *shape]`, any dense dtype.
-        right: The same shape, dtype and device.
-
-    Returns:
-        `[rows]` bool, on that device.
-
-    Example:
-        >>> same_bits_on_device(torch.tensor([0.0, torch.nan]), torch.tensor([-0.0, torch.nan]))
-        tensor([False,  True])
-    """
+    """`same_bits` for tensors on any device, without a copy to the host."""
     one, two = (
         side.detach().reshape(len(side), prod(side.shape[1:])).contiguous().view(torch.uint8)
         for side in (left, right)

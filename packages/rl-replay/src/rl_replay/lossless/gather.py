@@ -22,78 +22,42 @@ _INT32 = np.dtype(np.int32)
 
 
 class Found(NamedTuple):
-    """Rows and their next observations.
+    """Rows and their next observations."""
 
-    Attributes:
-        packed: The rows `[n, words]`: by numpy, and behind them those of the next observations, or
-            both side by side in one tensor.
-        arrays: The large leaves, `[n, *shape]` each.
-        named: What each row names, `[n]`.
-    """
-
+    # The rows [n, words]: by numpy, and behind them those of the next observations, or both side by
+    # side in one tensor
     packed: tuple[NDArray[np.int64], ...] | torch.Tensor
-    arrays: list[torch.Tensor]
-    named: torch.Tensor | NDArray[np.integer[Any]]
+    arrays: list[torch.Tensor]  # The large leaves, [n, *shape] each
+    named: torch.Tensor | NDArray[np.integer[Any]]  # What each row names, [n]
 
 
 class Run(NamedTuple):
-    """Bytes of observations that lie together in a stored row and in a side slot.
+    """Bytes of observations that lie together in a stored row and in a side slot."""
 
-    Attributes:
-        size: Bytes of the widest integers that they can be moved as.
-        row: Where they lie in a row, counted in such integers.
-        slot: Where they lie in a slot.
-    """
-
-    size: int
-    row: slice
-    slot: slice
+    size: int  # Bytes of the widest integers that they can be moved as
+    row: slice  # Where they lie in a row, counted in such integers
+    slot: slice  # Where they lie in a slot
 
 
 class Piece(NamedTuple):
-    """A run as numpy moves it.
+    """A run as numpy moves it."""
 
-    Attributes:
-        dtype: The integers.
-        columns: Where they lie in a row of them.
-        slots: Those of the side table, `[slots, integers]`, live.
-        void: Those of no observation, `[integers]`.
-    """
-
-    dtype: np.dtype[np.signedinteger[Any]]
-    columns: slice
-    slots: Array
-    void: Array
+    dtype: np.dtype[np.signedinteger[Any]]  # The integers
+    columns: slice  # Where they lie in a row of them
+    slots: Array  # Those of the side table, [slots, integers], live
+    void: Array  # Those of no observation, [integers]
 
 
 class Large(NamedTuple):
-    """A wanted leaf with an array of its own.
+    """A wanted leaf with an array of its own."""
 
-    Attributes:
-        path: The path of the array among the stored rows.
-        name: Its name in the side table where the next observation is wanted, else None.
-        dtype: Its dtype.
-    """
-
-    path: Path
-    name: str | None
-    dtype: torch.dtype
+    path: Path  # The path of the array among the stored rows
+    name: str | None  # Its name in the side table where the next observation is wanted, else None
+    dtype: torch.dtype  # Its dtype
 
 
 class Plan:
-    """What reading some leaves needs to know, worked out once.
-
-    Attributes:
-        wide: Whether a packed leaf of the next observation is wanted.
-        large: The wanted leaves with own arrays.
-        marks: Whether a mark for missing next observations is wanted.
-        plain: The stored leaves wanted, where nothing else is, else None.
-        unpack: From gathered rows to a TensorDict.
-
-    Args:
-        layout: How the rows are stored.
-        keys: The leaves wanted; all unless given.
-    """
+    """What reading some leaves needs to know, worked out once."""
 
     def __init__(self, layout: CompactLayout, keys: Sequence[Key] | None) -> None:
         fields = layout.schema.fields if keys is None else layout.schema.select(keys)
@@ -137,17 +101,11 @@ class Plan:
 
 
 class Gather:
-    """Copies rows and their next observations out of their places.
+    """Copies rows and their next observations out of their places."""
 
-    Where rows and slots lie in one memory, what a row names is where its next observation is read.
-    Else successors are read like rows, and the few next observations that no row holds are mended.
-
-    Args:
-        layout: How the rows are stored.
-        rows: The stored rows.
-        side: The side table.
-        links: What each row names.
-    """
+    # Where rows and slots lie in one memory, what a row names is where its next observation is
+    # read. Else successors are read like rows, and the few next observations that no row holds are
+    # mended.
 
     def __init__(
         self, layout: CompactLayout, rows: Rows, side: SideTable, links: torch.Tensor
@@ -179,16 +137,7 @@ class Gather:
         index: torch.Tensor,
         given: NDArray[np.int64] | None = None,
     ) -> Found:
-        """The packed rows, the large leaves, and where each next observation was found.
-
-        Args:
-            plan: The leaves wanted.
-            index: Positions `[n]`, int64, none below 0.
-            given: Where to look for the next observations, `[n]`; as the rows say unless given.
-
-        Raises:
-            IndexError: A position beyond the last row.
-        """
+        """The packed rows, the large leaves, and where each next observation was found."""
         places = index.numpy()
         words = take_known_rows(self._words, places)
         named = self._named(words, places).astype(np.int64) if given is None else given
@@ -207,11 +156,7 @@ class Gather:
     def joined(
         self, places: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-        """The packed rows, the rows or slots that hold their next observations, and what they name.
-
-        Args:
-            places: Positions `[n]`. One that is not there may give any row.
-        """
+        """Packed rows, the rows or overflow slots of their next observations, and their addresses."""
         space = self._space
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
@@ -232,13 +177,7 @@ class Gather:
     def on_device(
         self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
     ) -> Found:
-        """What `on_cpu` does, by tensor operations alone: for rows on any device.
-
-        Args:
-            plan: The leaves wanted.
-            index: Positions `[n]`, int64, on the device of the rows.
-            given: Where to look for the next observations, `[n]`; as the rows say unless given.
-        """
+        """What `on_cpu` does, by tensor operations alone: for rows on any device."""
         own = self._packed.index_select(0, index)
         named = given
         if named is None and self._links is not None:

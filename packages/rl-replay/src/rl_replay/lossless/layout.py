@@ -22,54 +22,15 @@ At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in sid
 
 
 class Pair(NamedTuple):
-    """An observation and where it stands in the step before.
+    """An observation and where it stands in the step before."""
 
-    Attributes:
-        root: The path of the observation.
-        next: The path of the next observation.
-        name: Its name in the side table, where a nested leaf is one like any other.
-    """
-
-    root: Path
-    next: Path
-    name: str
+    root: Path  # The path of the observation
+    next: Path  # The path of the next observation
+    name: str  # Its name in the side table, where a nested leaf is one like any other
 
 
 class CompactLayout:
-    """What users see of a row, what is stored of it, and what the side table holds.
-
-    Attributes:
-        given: The leaves of the rows as they come.
-        schema: All leaves that users read: those that come, the next observations, and
-            `("collector", "next_missing")` where next observations were missing from the start.
-        stored: The leaves of a stored row: those of `schema` without the next observations, and
-            `SUCCESSOR` unless it lies apart.
-        apart: Whether `SUCCESSOR` has an array of its own, because it would make rows longer by
-            more than its own bytes.
-        side: The leaves of a side slot: one next observation.
-        pairs: The observations that are stored once.
-        has_steps: Whether rows say how far away their next observation is.
-        has_mark: Whether rows come with a mark for a missing next observation.
-        may_miss: Whether next observations were missing from the start.
-
-    Args:
-        schema: The leaves of the rows as they come.
-        keys: The observations to store once; unless given every leaf that stands at the root and
-            under "next" with equal dtype and shape, rewards and done flags left out.
-
-    Raises:
-        ValueError: No leaf to store once; or one that differs under "next".
-        KeyError: An unknown key, or a leaf that this layout needs for itself.
-
-    Example:
-        >>> observation = (torch.float32, (3,))
-        >>> schema = RowSchema({"observation": observation, ("next", "observation"): observation})
-        >>> layout = CompactLayout(schema)
-        >>> list(layout.stored), list(layout.side)
-        (['observation', '_successor'], ['0.observation'])
-        >>> layout.apart
-        False
-    """
+    """What users see of a row, what is stored of it, and what the side table holds."""
 
     def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
         self.given = schema
@@ -107,29 +68,11 @@ class CompactLayout:
 
     @property
     def joins(self) -> bool:
-        """Whether rows and slots lie in one address space, where a slot takes as much as a row.
-
-        Example:
-            >>> observation = (torch.float32, (3,))
-            >>> CompactLayout(RowSchema({"observation": observation}), ["observation"]).joins
-            True
-        """
+        """Whether rows and slots lie in one address space, where a slot takes as much as a row."""
         return not self.stored.large
 
     def require_addresses(self, rows: int) -> None:
-        """Nothing where so many rows and as many slots have addresses that `SUCCESSOR` can hold.
-
-        Args:
-            rows: How many.
-
-        Raises:
-            ValueError: They are too many.
-
-        Example:
-            >>> observation = (torch.float32, (3,))
-            >>> layout = CompactLayout(RowSchema({"observation": observation}), ["observation"])
-            >>> layout.require_addresses(1_000_000_000)
-        """
+        """Nothing where so many rows and as many slots have addresses that `SUCCESSOR` can hold."""
         most = torch.iinfo(torch.int32).max // 2
         if rows > most:
             raise ValueError(
@@ -138,21 +81,7 @@ class CompactLayout:
             )
 
     def coming(self, present: Iterable[Path]) -> tuple[tuple[Field, ...], bool]:
-        """The leaves that a batch must have, and whether next observations are among them.
-
-        Args:
-            present: The paths of the batch's leaves.
-
-        Raises:
-            KeyError: Some next observations are there and some are not.
-
-        Example:
-            >>> observation = (torch.float32, (3,))
-            >>> layout = CompactLayout(RowSchema({"observation": observation}), ["observation"])
-            >>> fields, with_next = layout.coming([("observation",)])
-            >>> len(fields), with_next
-            (1, False)
-        """
+        """The leaves that a batch must have, and whether next observations are among them."""
         given = set(present)
         missing = [pair.next for pair in self.pairs if pair.next not in given]
         if missing and len(missing) < len(self.pairs):

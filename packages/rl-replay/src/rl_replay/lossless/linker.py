@@ -44,22 +44,7 @@ class _Batch(NamedTuple):
 
 
 class CompactWriter:
-    """The writing half of `CompactRows`, which documents what is promised.
-
-    Attributes:
-        named: What each row names, int32 `[rows]`, see `compact_layout.SUCCESSOR`. Live; on another
-            device than the CPU a copy on the host, which can be looked at without waiting.
-        misses: Whether rows without a next observation were written.
-        reach: The most steps that lay between a row and its next observation so far.
-        touches: How many writes took observations from old rows.
-
-    Args:
-        layout: How rows are stored.
-        rows: Rows of `layout.stored`.
-        side: The side table.
-        links: What each row names, on the device of the rows.
-        back: For each position how many rows before it lies the one that it continues.
-    """
+    """The writing half of `CompactRows`, which documents what is promised."""
 
     def __init__(
         self,
@@ -314,14 +299,7 @@ class CompactWriter:
         return lanes + (numbers & LANE_MASK) % self._lane_rows
 
     def _link(self, positions: Places, numbers: Places, step: int, *, missing: bool) -> None:
-        """Let older rows name rows whose observation equals their next one.
-
-        Args:
-            positions: The rows to be named, `[k]`.
-            numbers: The older rows, `[k]`; those that are overwritten own no slot.
-            step: How many steps lie between the two.
-            missing: Whether rows without a next observation take what comes; they must stand.
-        """
+        """Let older rows name rows whose observation equals their next one."""
         places = self._places(numbers)
         named = self.named[places].astype(np.int64)
         fits = named >= self._first_slot

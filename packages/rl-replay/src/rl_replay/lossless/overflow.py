@@ -28,41 +28,12 @@ _GROWTH = 16
 
 
 class SideTable:
-    """Slots for rows of one schema, taken and given back by number.
+    """Slots for rows of one schema, taken and given back by number."""
 
-    A slot that was given back is the next to be taken, so that memory is touched only up to the
-    most slots that were ever in use at once. Each slot knows its owner, the number of a row, which
-    a reader looks at again after it has copied the slot: one that was given back, or is somebody
-    else's by now, was not stable.
-
-    Each lane has slots of its own and one writer, whose words lie beside the slots: whoever
-    writes the lane next goes on with them. A writer that is killed may leave slots that nobody
-    uses and nobody can take; `rebuild` finds them.
-
-    Attributes:
-        schema: What a slot holds.
-        owners: The number of the row that owns each slot, else -1; `[slots]` int64, live.
-        links: Room for an int32 of each row, of which there are as many as slots; live, and to be
-            used after `secure_links`.
-        rows: The slots themselves.
-        space: Where slots are spare rows of a slab, its `space`; else None.
-
-    Args:
-        schema: What a slot holds.
-        slots: How many for each lane.
-        lanes: How many lanes.
-        device: Where the slots live; those of another device than the CPU are private.
-        memory: What `SideTable.memory_for` made.
-        slab: Rows of the schema, whose spare ones, as many as all slots, are to be the slots.
-
-    Example:
-        >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-        >>> slots = table.take(0, 2)
-        >>> table.owners[slots] = 70, 71
-        >>> table.release(0, slots[:1])
-        >>> table.in_use(), table.take(0, 1)
-        (1, array([0]))
-    """
+    # A slot that was given back is the next to be taken, so that memory is touched only up to the
+    # most slots that were ever in use at once. Each slot knows its owner, the number of a row,
+    # which a reader looks at again after it has copied the slot: one that was given back, or is
+    # somebody else's by now, was not stable.
 
     def __init__(
         self,
@@ -108,21 +79,7 @@ class SideTable:
         path: str | os.PathLike[str] | None = None,
         device: torch.device | str | None = None,
     ) -> SparseMemory:
-        """The memory of a table, to be made once and handed to every process that uses it.
-
-        Args:
-            schema: What a slot holds; None where slots lie in a slab.
-            slots: How many for each lane.
-            lanes: How many lanes.
-            kind: "private", "shared" or "mapped".
-            path: The file of a mapped table.
-            device: Where the slots live.
-
-        Example:
-            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
-            >>> SideTable(schema, 5, memory=SideTable.memory_for(schema, 5, kind="shared")).in_use()
-            0
-        """
+        """The memory of a table, to be made once and handed to every process that uses it."""
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = _size(schema if on_cpu else None, slots * lanes, lanes)
         memory = SparseMemory(size, kind, path)
@@ -133,42 +90,14 @@ class SideTable:
     def memory_in(
         schema: RowSchema | None, slots: int, file: LazyFile, *, lanes: int = 1
     ) -> SparseMemory:
-        """The memory of a table in a file that several processes have open.
-
-        Args:
-            schema: What a slot holds; None where slots lie in a slab.
-            slots: How many for each lane.
-            file: Empty, or the memory of such a table already.
-            lanes: How many lanes.
-
-        Example:
-            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
-            >>> memory = SideTable.memory_in(schema, 5, LazyFile.shared("an example"))
-            >>> SideTable(schema, 5, memory=memory).in_use()
-            0
-        """
+        """The memory of a table in a file that several processes have open."""
         memory = SparseMemory.in_file(_size(schema, slots * lanes, lanes), file)
         memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
         return memory
 
     @classmethod
     def beside(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
-        """The table of the rows of a slab that several processes have: a slot for each row.
-
-        Args:
-            slab: Rows; their spare ones are the slots, where there are any.
-            schema: What a slot holds elsewhere.
-            file: What else there is: empty, or the memory of such a table already.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
-            >>> slab = Slab.shared(schema, 5, spare=5)
-            >>> SideTable.beside(slab, schema, LazyFile.shared("an example")).space is slab.space
-            True
-        """
+        """The table of the rows of a slab that several processes have: a slot for each row."""
         each, lanes = slab.capacity // slab.lanes, slab.lanes
         inside = slab if slab.spare else None
         memory = cls.memory_in(None if inside else schema, each, file, lanes=lanes)
@@ -176,17 +105,7 @@ class SideTable:
         return cls(held, each, lanes=lanes, memory=memory, slab=inside)
 
     def secure_links(self) -> None:
-        """Nothing where `links` may be used from now on, here and in other processes.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-            >>> table.secure_links()
-            >>> table.links
-            array([0, 0, 0, 0, 0], dtype=int32)
-        """
+        """Nothing where `links` may be used from now on, here and in other processes."""
         if not self._words[0, _LINKED]:
             total = self._slots * self.lanes
             start = _starts(total, self.lanes)[2]
@@ -202,28 +121,11 @@ class SideTable:
         return held * self.schema.nbytes + secured * 12
 
     def in_use(self) -> int:
-        """Slots that have an owner.
-
-        Example:
-            >>> SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5).in_use()
-            0
-        """
+        """Slots that have an owner."""
         return int((self._words[:, _TOP] - self._words[:, _SPARE]).sum())
 
     def secure(self, lane: int, count: int) -> bool:
-        """Make sure of the memory for `count` more slots.
-
-        Returns:
-            False where the lane has no so many slots left.
-
-        Raises:
-            OSError: Too little memory or disk. Nothing has changed.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-            >>> table.secure(0, 5), table.secure(0, 6)
-            (True, False)
-        """
+        """Make sure of the memory for `count` more slots."""
         words = self._words[lane]
         top = int(words[_TOP]) + max(0, count - int(words[_SPARE]))
         if top > self._slots:
@@ -233,19 +135,7 @@ class SideTable:
         return True
 
     def take(self, lane: int, count: int) -> Slots:
-        """Slots for a writer, those first that were given back last.
-
-        Returns:
-            `[count]` int64.
-
-        Raises:
-            ValueError: The lane has not so many.
-            OSError: Too little memory or disk. Nothing has changed.
-
-        Example:
-            >>> SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5).take(0, 2)
-            array([0, 1])
-        """
+        """Slots for a writer, those first that were given back last."""
         if not self.secure(lane, count):
             raise ValueError(
                 f"a side table of {self._slots} slots a lane cannot give {count} more: "
@@ -261,18 +151,7 @@ class SideTable:
         return np.concatenate([old, np.arange(base + top, base + top + count - again)])
 
     def release(self, lane: int, slots: Slots) -> None:
-        """Give slots back, to which nothing points any more.
-
-        Args:
-            lane: The lane that took them.
-            slots: `[k]` int64, each once.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-            >>> table.release(0, table.take(0, 3))
-            >>> table.in_use()
-            0
-        """
+        """Give slots back, to which nothing points any more."""
         words, base = self._words[lane], lane * self._slots
         spare = int(words[_SPARE])
         self.owners[slots] = FREE
@@ -282,39 +161,13 @@ class SideTable:
     def put(
         self, slots: Slots, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
     ) -> None:
-        """Fill slots and say whose they are.
-
-        Args:
-            slots: `[k]`, taken before.
-            numbers: The number of the row that owns each, `[k]`.
-            leaves: The leaves of the schema, `[k, *shape]`.
-
-        Example:
-            >>> from tensordict import TensorDict
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-            >>> leaves = TensorDict(observation=torch.ones(2, 3))
-            >>> table.put(table.take(0, 2), np.array([8, 9]), leaves)
-            >>> table.owners[:2]
-            array([8, 9])
-        """
+        """Fill slots and say whose they are."""
         self.rows.write(torch.from_numpy(slots).to(self._device), leaves)
         # last, so that no reader takes a half written slot for whole
         self.owners[slots] = numbers
 
     def rebuild(self, lane: int, slots: Slots) -> None:
-        """Take every slot of a lane for free except some.
-
-        Args:
-            lane: The lane.
-            slots: Those that rows point to, `[k]`, each once.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5)
-            >>> lost, kept = table.take(0, 2)
-            >>> table.rebuild(0, np.array([kept]))
-            >>> table.in_use(), table.take(0, 1)
-            (1, array([0]))
-        """
+        """Take every slot of a lane for free except some."""
         base, words = lane * self._slots, self._words[lane]
         top = int(slots.max()) - base + 1 if len(slots) else 0
         used = np.zeros(top, dtype=np.bool_)
@@ -325,42 +178,13 @@ class SideTable:
         words[_TOP], words[_SPARE] = top, len(free)
 
     def prepare(self, count: int) -> None:
-        """Take so many slots of an empty table, the first ones of all, for `regroup`.
-
-        Args:
-            count: How many.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
-            >>> table.prepare(7), table.in_use()
-            (None, 7)
-        """
+        """Take so many slots of an empty table, the first ones of all, for `regroup`."""
         for lane in range(self.lanes):
             self.take(lane, min(self._slots, max(0, count - lane * self._slots)))
 
     def regroup(self, owners: NDArray[np.int64]) -> Slots:
-        """Give the first slots, which were filled as they came, each a place in its owner's lane.
-
-        A lane's slots are given back to the lane, so that others must not have any of them.
-
-        Args:
-            owners: The numbers of the rows that own slots 0 to n - 1, `[n]`; no others are in use.
-
-        Returns:
-            Where each of the slots lies from now on, `[n]`.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> table = SideTable(RowSchema({"observation": (torch.float32, (3,))}), 5, lanes=2)
-            >>> table.prepare(3)
-            >>> table.regroup(np.array([70, 1 << LANE_SHIFT, 71]))
-            array([0, 5, 1])
-        """
+        """Move the first slots, filled in order of arrival, to the lanes of their owners."""
+        # A lane's slots are given back to the lane, so that others must not have any of them.
         count, lanes = len(owners), owners >> LANE_SHIFT
         order, counts = np.argsort(lanes, kind="stable"), np.bincount(lanes, minlength=self.lanes)
         inside = np.arange(count) - np.repeat(counts.cumsum() - counts, counts)

@@ -31,48 +31,12 @@ STEADY = torch.ones((), dtype=torch.bool)
 
 
 class CompactRows:
-    """Rows that keep each observation once: a row names the row that holds its next one.
+    """Rows that keep each observation once: a row names the row that holds its next one."""
 
-    A row's next observation is the observation of the row that continues it, wherever and whenever
-    that one is written, if the two have equal bits; else it lies in a side table. On n-step rows
-    it is the row so many steps further on. Both come back bit for bit, whatever the dtype.
-
-    Rows must be overwritten in the order in which they were written: then a row that another one
-    names is always still there. A writer uses it so:
-
-        span = ring.reserve(n);  write(span.rows, span.numbers, cells, back)
-        ring.publish(n);  settle(span.numbers)
-
-    Links to older rows are made after publication, because a span whose writer ended before it
-    is written again with other rows.
-
-    A batch without next observations is taken as well. Each of its rows gets the observation of
-    the row that continues it as soon as there is one; until then its next observation reads as
-    NaN (zero where there is none) and `("collector", "next_missing")` is True.
-
-    Attributes:
-        layout: What is stored, and what is read.
-        schema: All leaves that are read.
-        side: The side table.
-        joined: Whether rows and slots lie in one memory.
-        links: What each row names, int32 `[rows]`, see `compact_layout.SUCCESSOR`; live.
-
-    Args:
-        layout: How rows are stored.
-        rows: Rows of `layout.stored`, zeroed.
-        side: A side table of `layout.side` with as many slots; or one of `layout.stored` whose
-            slots are spare rows of the slab that `rows` are of.
-        back: For each position how many rows before it in its lane lies the one that it
-            continues, `[rows]`, live; only n-step rows need it.
-
-    Example:
-        >>> time = torch.arange(4.0)
-        >>> step = TensorDict(observation=time[:3], next=dict(observation=time[1:]), batch_size=[3])
-        >>> rows = CompactRows.zeros(RowSchema.from_tensordict(step), 5)
-        >>> rows.write(slice(0, 3), range(3), step, np.array([0, 1, 1]))
-        >>> rows.read(torch.tensor([2, 0]))["next", "observation"], rows.side.in_use()
-        (tensor([3., 1.]), 1)
-    """
+    # A row's next observation is the observation of the row that continues it, wherever and
+    # whenever that one is written, if the two have equal bits; else it lies in a side table. On
+    # n-step rows it is the row so many steps further on. Both come back bit for bit, whatever the
+    # dtype.
 
     def __init__(
         self,
@@ -106,24 +70,7 @@ class CompactRows:
         back: NDArray[np.integer[Any]] | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Compact rows in the memory of this process.
-
-        Args:
-            schema: The leaves of the rows as they come.
-            capacity: How many rows.
-            keys: The observations to store once; unless given all that stand under "next" too.
-            back: See the class.
-            device: Where; the CPU unless given.
-
-        Raises:
-            ValueError: A capacity below 1 or beyond what a row can name, or nothing to store once.
-            OSError: Too little memory.
-
-        Example:
-            >>> schema = RowSchema({"observation": (torch.float32, (3,))})
-            >>> len(CompactRows.zeros(schema, 5, keys=["observation"]))
-            5
-        """
+        """Compact rows in the memory of this process."""
         layout, capacity = CompactLayout(schema, keys), positive(capacity, "capacity")
         layout.require_addresses(capacity)
         if torch.device(device or "cpu").type == "cpu" and layout.joins:
@@ -152,22 +99,7 @@ class CompactRows:
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: NDArray[np.integer[Any]],
     ) -> None:
-        """Copy a batch into the rows of a span. All is checked before anything is written.
-
-        Args:
-            rows: Where the span lies, `[n]` or a slice; what was there is dropped.
-            numbers: The row numbers of the span.
-            cells: Leaves `[n, *shape]`; the next observations may be missing, not from
-                `ValidatedLeaves`.
-            back: For each row how many rows before it lies the one that it continues, 0 where it
-                continues none, `[n]`.
-
-        Raises:
-            KeyError: A leaf that is missing or not known.
-            TypeError: A leaf of another dtype.
-            ValueError: A leaf of another shape.
-            OSError: Too little memory or disk for what must go to the side table.
-        """
+        """Copy a batch into the rows of a span. All is checked before anything is written."""
         chosen = select(rows, self._count)[0]
         if isinstance(chosen, slice):
             self._writer.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
@@ -176,22 +108,7 @@ class CompactRows:
         self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
 
     def settle(self, numbers: range) -> None:
-        """Link older rows to those that were written last, which are published by now.
-
-        Args:
-            numbers: The row numbers of the span.
-
-        Example:
-            >>> same = torch.zeros(1, 3)
-            >>> step = TensorDict(observation=same, next=dict(observation=same), batch_size=[1])
-            >>> rows = CompactRows.zeros(RowSchema.from_tensordict(step), 5)
-            >>> for number in range(2):
-            ...     span = range(number, number + 1)
-            ...     rows.write(slice(number, number + 1), span, step, np.array([number]))
-            ...     rows.settle(span)
-            >>> rows.side.in_use()
-            1
-        """
+        """Link older rows to those that were written last, which are published by now."""
         self._writer.settle(numbers.start >> LANE_SHIFT)
 
     @property
@@ -200,12 +117,7 @@ class CompactRows:
         return self.rows.touches + self._writer.touches
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """Go on after a write of these rows that was interrupted.
-
-        Args:
-            numbers: Their row numbers.
-            published: Whether they can be read.
-        """
+        """Go on after a write of these rows that was interrupted."""
         self._writer.repair(numbers.start >> LANE_SHIFT, published=published)
 
     def read(
@@ -216,19 +128,7 @@ class CompactRows:
         contiguous: bool = False,
         device: torch.device | str | None = None,
     ) -> TensorDict:
-        """A copy of some rows with their next observations; see `rl_slabs.Rows.read`.
-
-        Args:
-            rows: One row, a slice, or int64 rows of any shape.
-            keys: The leaves or groups wanted; all of them unless given.
-            contiguous: Copy each leaf to memory of its own.
-            device: Where the result goes.
-
-        Raises:
-            ValueError: A row out of range.
-            TypeError: `rows` is no index.
-            KeyError: An unknown key.
-        """
+        """A copy of some rows with their next observations; see `rl_slabs.Rows.read`."""
         plan = self._whole if keys is None else self._plan(keys)
         if plan.plain is not None:
             return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
@@ -237,11 +137,7 @@ class CompactRows:
         return self._finish(plan, found, shape, contiguous, device)
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
-        """What `read` returns, of rows that are known to be there.
-
-        Args:
-            rows: int64 `[n]`. One out of range may give any row.
-        """
+        """What `read` returns, of rows that are known to be there."""
         if not self._on_cpu or self._writer.misses:
             return self.read(rows)
         if self.joined:
@@ -258,31 +154,9 @@ class CompactRows:
         keys: Sequence[Key] | None = None,
         unmoved: Callable[[], bool] | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
-        """A copy of some rows, and which of them nobody changed in the meantime.
-
-        Where the ring accepts a row's number afterwards and this says that it was steady, the row
-        and its next observation are what was written. What an accepted row names is
-
-        - another row: that one is younger, so it stands as long as this one does;
-        - or a slot, which is filled only in `write`, behind a reservation, or in `update`, and only
-          when no row names it any more. So a slot that is being filled by somebody who reserved
-          before the first look was named by no row then, or by rows in that reservation alone,
-          which are not accepted.
-
-        Therefore, where nobody reserved or was at an `update` while rows were copied, there is
-        nothing more to look at. Older rows may be linked in `settle` meanwhile: slot and row hold
-        the same bits. Else what each row names is looked at again, and whether each slot is still
-        its row's: it may have been given back and filled for another one.
-
-        Args:
-            positions: `[n]` int64.
-            numbers: The row numbers that were meant, `[n]` int64.
-            keys: The leaves or groups wanted; all of them unless given.
-            unmoved: Whether since before this call nobody reserved or wrote in place; else unknown.
-
-        Returns:
-            The rows `[n]`; and on the CPU a bool for each, or `STEADY` for all.
-        """
+        """A copy of some rows, and which of them nobody changed in the meantime."""
+        # Where the ring accepts a row's number afterwards and this says that it was steady, the row
+        # and its next observation are what was written. What an accepted row names is
         plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()
         if plan.plain is not None:
             return self.rows.read(positions, keys=plan.plain), STEADY
@@ -318,41 +192,16 @@ class CompactRows:
         cells: TensorDictBase,
         back: NDArray[np.integer[Any]],
     ) -> None:
-        """Write some leaves of rows in place; next observations of all other rows stay.
-
-        Args:
-            rows: Where they lie, `[n]`.
-            numbers: Their row numbers, `[n]` int64.
-            cells: Some of the leaves, `[n, *shape]`.
-            back: For each row how many rows before it lies the one that it continues, `[n]`.
-
-        Raises:
-            KeyError: An unknown leaf.
-            TypeError: A leaf of another dtype.
-            ValueError: A leaf of another shape, or a mark for a missing next observation that
-                is not so.
-            OSError: Too little memory or disk for what must go to the side table.
-        """
+        """Write some leaves of rows in place; next observations of all other rows stay."""
         index, _ = self._index(rows)
         self._writer.update(index, numbers.cpu().numpy(), cells, back)
 
     def clear(self) -> None:
-        """Drop what every row names, so that the whole side table is free.
-
-        Example:
-            >>> CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"]).clear()
-        """
+        """Drop what every row names, so that the whole side table is free."""
         self._writer.clear()
 
     def prepare(self, slots: int) -> None:
-        """Take so many slots of a cleared side table, the first ones, to be filled by a dump.
-
-        Args:
-            slots: How many.
-
-        Raises:
-            OSError: Too little memory or disk.
-        """
+        """Take so many slots of a cleared side table, the first ones, to be filled by a dump."""
         self.side.prepare(slots)
 
     def resume(
@@ -364,30 +213,12 @@ class CompactRows:
         misses: bool,
         reach: int,
     ) -> None:
-        """Go on with rows and slots that were filled from a dump.
-
-        Args:
-            places: Where the rows lie.
-            slots: The slot in the dumped table that each slot from the first one on was, sorted.
-            owners: The row numbers that own them.
-            misses: Whether rows without a next observation may be among them.
-            reach: The most steps between a row and its next observation.
-        """
+        """Go on with rows and slots that were filled from a dump."""
         self._writer.resume(places, slots, self.side.regroup(owners))
         self.expect(misses=misses, reach=reach)
 
     def expect(self, *, misses: bool, reach: int) -> None:
-        """Be ready for rows that others wrote.
-
-        Args:
-            misses: Whether rows without a next observation may be among them.
-            reach: The most steps between a row and its next observation.
-
-        Example:
-            >>> rows = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
-            >>> rows.expect(misses=True, reach=3), rows.misses, rows.reach
-            (None, True, 3)
-        """
+        """Be ready for rows that others wrote."""
         self._writer.misses |= misses
         self._writer.reach = max(self._writer.reach, reach)
 
@@ -397,20 +228,7 @@ class CompactRows:
         return self.successor_of(slice(None))
 
     def successor_of(self, place: slice) -> NDArray[np.int32]:
-        """Where the next observations of some rows lie, wherever those lie.
-
-        Args:
-            place: Which rows, `[n]`.
-
-        Returns:
-            int32 `[n]`: above 0 so many rows further round the ring, below 0 in side slot
-            `-1 - value`, at 0 nowhere.
-
-        Example:
-            >>> rows = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
-            >>> rows.successor_of(slice(0, 3))
-            array([0, 0, 0], dtype=int32)
-        """
+        """Where the next observations of some rows lie, wherever those lie."""
         return self._writer.successor(place)
 
     @property
@@ -429,22 +247,7 @@ class CompactRows:
         return self._device
 
     def explain(self, live: int) -> dict[str, float]:
-        """What the rows cost.
-
-        Args:
-            live: How many rows can be read.
-
-        Returns:
-            `row_bytes` of one stored row and `plain_row_bytes` without compaction; `side_slots`
-            in use and `side_bytes` secured for the side table; `linked_share` of the live rows
-            whose next observation is another row's.
-
-        Example:
-            >>> schema = RowSchema({"observation": (torch.float64, (3,))})
-            >>> rows = CompactRows.zeros(schema, 5, keys=["observation"])
-            >>> rows.explain(0)["row_bytes"], rows.explain(0)["side_slots"]
-            (28, 0)
-        """
+        """What the rows cost."""
         slots = self.side.in_use()
         empty = int((self._writer.named == 0).sum()) if self.misses else 0
         missing = max(0, empty - (self._count - live))

@@ -17,33 +17,11 @@ Kind = Literal["private", "shared", "mapped"]
 
 
 class SparseMemory:
-    """Bytes of which only those that were secured and touched exist.
+    """Bytes of which only those that were secured and touched exist."""
 
-    A plain sparse file costs nothing until a page of it is touched, and a full disk then ends the
-    process. Here whoever is about to touch bytes for the first time secures them first, and hears
-    of a full disk or memory by an error.
-
-    A shared or mapped memory is handed to another process by passing it, as an argument of a
-    process in any start method or through a queue while the sender keeps it.
-
-    Attributes:
-        kind: "private", "shared" or "mapped".
-        array: All of it, `[nbytes]` uint8, zero where nothing was written.
-
-    Args:
-        nbytes: How many bytes at most.
-        kind: Where they live.
-        path: The file of a mapped memory, which must not be there yet.
-
-    Raises:
-        OSError: No such room to promise, or a file that is there already.
-
-    Example:
-        >>> memory = SparseMemory(1 << 40)
-        >>> memory.secure(0, 4096, "an example")
-        >>> memory.array[:4096].any()
-        np.False_
-    """
+    # A plain sparse file costs nothing until a page of it is touched, and a full disk then ends the
+    # process. Here whoever is about to touch bytes for the first time secures them first, and hears
+    # of a full disk or memory by an error.
 
     def __init__(
         self, nbytes: int, kind: Kind = "private", path: str | os.PathLike[str] | None = None
@@ -68,21 +46,7 @@ class SparseMemory:
 
     @classmethod
     def in_file(cls, nbytes: int, file: LazyFile) -> Self:
-        """Memory in a file that several processes have open, whoever of them comes first.
-
-        Args:
-            nbytes: How many bytes at most, the same for all.
-            file: Empty, or such a memory already.
-
-        Raises:
-            OSError: No such room to promise.
-
-        Example:
-            >>> file = LazyFile.shared("an example")
-            >>> SparseMemory.in_file(8192, file).array[5] = 7
-            >>> SparseMemory.in_file(8192, file).array[5]
-            np.uint8(7)
-        """
+        """Memory in a file that several processes have open, whoever of them comes first."""
         descriptor = file.duplicate()
         try:
             os.ftruncate(descriptor, nbytes)
@@ -92,35 +56,11 @@ class SparseMemory:
         return cls._over(descriptor, file.kind, nbytes)
 
     def secure(self, start: int, stop: int, wanted: str) -> None:
-        """Nothing where bytes `[start, stop)` may be touched from now on.
-
-        Args:
-            start: The first byte.
-            stop: One past the last byte.
-            wanted: What they are for, for the message.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> SparseMemory(8192, "shared").secure(4096, 8192, "an example")
-        """
+        """Nothing where bytes `[start, stop)` may be touched from now on."""
         take_piece(self._descriptor, start, stop, wanted, on_disk=self.kind == "mapped")
 
     def touch(self, start: int, stop: int, wanted: str) -> None:
-        """`secure`, and take the pages of private memory now, on large pages where there are any.
-
-        Args:
-            start: The first byte.
-            stop: One past the last byte.
-            wanted: What they are for, for the message.
-
-        Raises:
-            OSError: Too little memory or disk.
-
-        Example:
-            >>> SparseMemory(1 << 30).touch(5, 4096, "an example")
-        """
+        """`secure`, and touch the pages of private memory now, on large pages if available."""
         self.secure(start, stop, wanted)
         use_large_pages(self._memory, start, stop)
         self.array[start:stop].fill(0)

@@ -14,24 +14,8 @@ Places = NDArray[np.int64]
 
 
 def successors(back: NDArray[np.integer[Any]], steps: Places | None = None) -> Places:
-    """For each row of a batch the row in it that its next observation should equal.
-
-    That is the row that continues it, and on n-step rows the one so many steps further on.
-
-    Args:
-        back: How many rows before each row lies the one that it continues, 0 where it continues
-            none, `[n]`.
-        steps: How many steps away each row's next observation is, `[n]`; 1 unless given.
-
-    Returns:
-        `[n]` int64, -1 where there is none in the batch.
-
-    Example:
-        >>> successors(np.array([0, 1, 1, 0, 1]))
-        array([ 1,  2, -1,  4, -1])
-        >>> successors(np.array([0, 1, 1, 0, 1]), np.array([2, 2, 1, 1, 1]))
-        array([ 2, -1, -1,  4, -1])
-    """
+    """For each row of a batch the row in it that its next observation should equal."""
+    # That is the row that continues it, and on n-step rows the one so many steps further on.
     count = len(back)
     following = np.full(count, -1, dtype=np.int64)
     if count < 2:
@@ -56,21 +40,7 @@ def successors(back: NDArray[np.integer[Any]], steps: Places | None = None) -> P
 def equal_within(
     roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: Places
 ) -> NDArray[np.bool_]:
-    """Which rows of a batch have as next observation, bit for bit, the observation of another.
-
-    Args:
-        roots: The observations, `[n, *shape]` each.
-        nexts: The next observations, the same shapes and dtypes.
-        target: For each row the other one, -1 for none, `[n]`.
-
-    Returns:
-        `[n]` bool.
-
-    Example:
-        >>> observations, following = [np.array([3, 4, 5])], [np.array([4, 9, 6])]
-        >>> equal_within(observations, following, np.array([1, 2, -1]))
-        array([ True, False, False])
-    """
+    """Which rows of a batch have as next observation, bit for bit, the observation of another."""
     rows = np.flatnonzero(target >= 0)
     equal = np.zeros(len(target), dtype=np.bool_)
     if not rows.size:
@@ -91,18 +61,7 @@ def equal_within(
 def equal_within_on_device(
     roots: list[torch.Tensor], nexts: list[torch.Tensor], target: Places
 ) -> NDArray[np.bool_]:
-    """`equal_within` for tensors on any device; one copy of `[k]` flags to the host.
-
-    Args:
-        roots: The observations, `[n, *shape]` each.
-        nexts: The next observations, the same shapes, dtypes and device.
-        target: For each row the other one, -1 for none, `[n]`.
-
-    Example:
-        >>> observations, following = [torch.tensor([3, 4, 5])], [torch.tensor([4, 9, 6])]
-        >>> equal_within_on_device(observations, following, np.array([1, 2, -1]))
-        array([ True, False, False])
-    """
+    """`equal_within` for tensors on any device; one copy of `[k]` flags to the host."""
     rows = np.flatnonzero(target >= 0)
     equal = np.zeros(len(target), dtype=np.bool_)
     device = roots[0].device

@@ -15,25 +15,9 @@ if TYPE_CHECKING:
 
 
 class GivenTrajectories:
-    """Ends or ids, one for each row of a storage that is written no more.
+    """Ends or ids, one for each row of a storage that is written no more."""
 
-    The index is made at the first sample, and again should the rows of the storage be others.
-
-    Args:
-        ends: bool `[max_size, *columns]` or as long as the storage, the last row of each.
-        trajectories: Integers, the same shape; a run of equal ones is a trajectory.
-
-    Raises:
-        TypeError: Both are given, or neither, or no tensor.
-
-    Example:
-        >>> from rl_replay import LazyTensorStorage
-        >>> storage = LazyTensorStorage(5)
-        >>> _ = storage.extend(torch.arange(5))
-        >>> given = GivenTrajectories(trajectories=torch.tensor([7, 7, 8, 8, 8]))
-        >>> given.index(storage).lengths()
-        array([2, 3])
-    """
+    # The index is made at the first sample, and again should the rows of the storage be others.
 
     def __init__(
         self, *, ends: torch.Tensor | None = None, trajectories: torch.Tensor | None = None
@@ -52,11 +36,7 @@ class GivenTrajectories:
         self._window: Window | None = None
 
     def index(self, storage: Storage) -> TrajectoryIndex:
-        """The trajectories of the rows that can be read now.
-
-        Raises:
-            ValueError: There are more or fewer rows than were given, or several lanes.
-        """
+        """The trajectories of the rows that can be read now."""
         window = storage.ring.window()
         if self._index is None or window != self._window:
             self._window, self._index = window, self._make(storage, window)

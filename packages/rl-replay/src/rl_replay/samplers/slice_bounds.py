@@ -17,20 +17,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a sample, end to end; a padded one ends in copies of its last row.
+    """The slices of a sample, end to end; a padded one ends in copies of its last row."""
 
-    Attributes:
-        lengths: int64 `[S]`, real rows of each.
-        padded_to: Rows of each with its padding; None where there is none.
-
-    Example:
-        >>> slices = Slices(np.array([2, 3]), padded_to=4)
-        >>> slices.starts, slices.lasts, slices.ids
-        (array([0, 4]), array([1, 6]), array([0, 0, 0, 0, 1, 1, 1, 1]))
-    """
-
-    lengths: Ints
-    padded_to: int | None = None
+    lengths: Ints  # int64 [S], real rows of each
+    padded_to: int | None = None  # Rows of each with its padding; None where there is none
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -80,37 +70,14 @@ class Slices:
         return mask
 
     def pad(self, values: Ints, length: int) -> tuple[Ints, Slices]:
-        """Lay every slice out to the same length, repeating its last value.
-
-        Args:
-            values: int64 `[rows]`.
-            length: At least as long as the longest one.
-
-        Returns:
-            The values, int64 `[S * length]`, and where the slices lie then.
-
-        Example:
-            >>> Slices(np.array([1, 2])).pad(np.array([5, 7, 8]), 3)[0]
-            array([5, 5, 5, 7, 8, 8])
-        """
+        """Lay every slice out to the same length, repeating its last value."""
         places = np.minimum(np.arange(length), self.lengths[:, None] - 1) + self.starts[:, None]
         return values.take(places.reshape(-1)), Slices(self.lengths, length)
 
     def proved(self, numbers: Ints, back: NDArray[np.integer]) -> Flags:
-        """Which slices are runs of rows that each continue the one before, bool `[S]`.
-
-        What a reader in another process was told may have changed while it read. It asks this
-        after the rows are gathered, and whether their numbers still stand.
-
-        Args:
-            numbers: int64 `[rows]`, of the rows that were read.
-            back: Integers `[rows]`, how many numbers before each the one lies that it continues.
-
-        Example:
-            >>> slices = Slices(np.array([2, 2]))
-            >>> slices.proved(np.array([3, 5, 8, 9]), np.array([0, 2, 1, 2]))
-            array([ True, False])
-        """
+        """Which slices are runs of rows that each continue the one before, bool `[S]`."""
+        # What a reader in another process was told may have changed while it read. It asks this
+        # after the rows are gathered, and whether their numbers still stand.
         joined = np.ones(len(numbers), dtype=np.bool_)
         distances = np.diff(numbers)
         # a torn table may name one row again and again, and that row may continue none
@@ -120,37 +87,16 @@ class Slices:
         return np.logical_and.reduceat(joined, self.starts)
 
     def rows_of(self, chosen: Flags) -> Flags:
-        """The rows of some slices, bool `[rows]`.
-
-        Args:
-            chosen: bool `[S]`.
-
-        Example:
-            >>> Slices(np.array([1, 2])).rows_of(np.array([False, True]))
-            array([False,  True,  True])
-        """
+        """The rows of some slices, bool `[rows]`."""
         rows: Flags = chosen[self.ids]
         return rows
 
     def only(self, chosen: Flags) -> Self:
-        """Some of the slices, laid end to end.
-
-        Args:
-            chosen: bool `[S]`.
-
-        Example:
-            >>> Slices(np.array([1, 2])).only(np.array([False, True])).starts
-            array([0])
-        """
+        """Some of the slices, laid end to end."""
         return type(self)(self.lengths[chosen], self.padded_to)
 
     def and_then(self, other: Self) -> Self:
-        """These slices and those of another sample behind them.
-
-        Example:
-            >>> Slices(np.array([1, 2])).and_then(Slices(np.array([4]))).starts
-            array([0, 1, 3])
-        """
+        """These slices and those of another sample behind them."""
         return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
 
 

@@ -19,17 +19,11 @@ _LARGE = 1 << 62
 
 
 class Places(NamedTuple):
-    """Slices of trajectories.
+    """Slices of trajectories."""
 
-    Attributes:
-        slots: int64 `[n]`, the trajectories.
-        offsets: int64 `[n]`, where in each the slice begins, from its oldest row on.
-        lengths: int64 `[n]`, rows of each slice.
-    """
-
-    slots: Ints
-    offsets: Ints
-    lengths: Ints
+    slots: Ints  # int64 [n], the trajectories
+    offsets: Ints  # int64 [n], where in each the slice begins, from its oldest row on
+    lengths: Ints  # int64 [n], rows of each slice
 
 
 def by_trajectory(
@@ -41,25 +35,7 @@ def by_trajectory(
     reach: Reach | None = None,
     generator: torch.Generator | None = None,
 ) -> Places:
-    """Draw trajectories uniformly, then a place in each.
-
-    Args:
-        index: The trajectories.
-        count: How many slices.
-        length: Rows of each; a shorter trajectory is taken whole.
-        minimum: Only trajectories of at least so many rows.
-        reach: How far slices may reach out of their trajectories.
-        generator: Where the randomness comes from; torch's own unless given.
-
-    Raises:
-        ValueError: No trajectory has so many rows.
-
-    Example:
-        >>> index = TrajectoryIndex(5)
-        >>> index.append(0, np.array([0, 1, 1, 0, 0]))
-        >>> by_trajectory(index, 2, 3, minimum=3)
-        Places(slots=array([0, 0]), offsets=array([0, 0]), lengths=array([3, 3]))
-    """
+    """Draw trajectories uniformly, then a place in each."""
     random = random_numbers((2, count), generator)
     slots = index.draw_by(random[0], minimum, generator)
     return Places(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
@@ -74,30 +50,11 @@ def by_step(
     reach: Reach | None = None,
     generator: torch.Generator | None = None,
 ) -> Places:
-    """Draw places uniformly, among all that a slice of the wanted length can have.
-
-    A trajectory of `n` rows has one at each step from which the slice goes on, of which there are
-    `n - length + 1`; a shorter one has one, its first. With `reach` there are `left` more before
-    these and up to `right` behind, of which the last is the last row. So where `left` and `right`
-    are `length - 1` every row lies in `length` places: all are drawn equally often.
-
-    Args:
-        index: The trajectories.
-        count: How many slices.
-        length: Rows of each; a shorter trajectory is taken whole.
-        minimum: Only trajectories of at least so many rows.
-        reach: How far slices may reach out of their trajectories.
-        generator: Where the randomness comes from; torch's own unless given.
-
-    Raises:
-        ValueError: No trajectory has so many rows.
-
-    Example:
-        >>> index = TrajectoryIndex(5)
-        >>> index.append(0, np.array([0, 1, 1, 0, 0]))
-        >>> by_step(index, 2, 3, minimum=3).offsets
-        array([0, 0])
-    """
+    """Draw places uniformly, among all that a slice of the wanted length can have."""
+    # A trajectory of n rows has one at each step from which the slice goes on, of which there are n
+    # - length + 1; a shorter one has one, its first. With reach there are left more before these
+    # and up to right behind, of which the last is the last row. So where left and right are length
+    # - 1 every row lies in length places: all are drawn equally often.
     reach = reach or Reach()
     parts: list[tuple[Ints, Ints, Ints]] = []
     missing, tries = count, 2 * count  # once is enough, mostly
@@ -118,16 +75,7 @@ def by_step(
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
-    """Numbers so large that their remainders by any number of rows are as good as uniform.
-
-    Args:
-        shape: How many.
-        generator: Where the randomness comes from; torch's own unless given.
-
-    Example:
-        >>> random_numbers((2, 3), None).shape
-        (2, 3)
-    """
+    """Numbers so large that their remainders by any number of rows are as good as uniform."""
     numbers: Ints = torch.randint(_LARGE, shape, generator=generator).numpy()
     return numbers
 
@@ -135,23 +83,8 @@ def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) ->
 def place_in(
     totals: Ints, length: int, random: Ints, reach: Reach | None = None
 ) -> tuple[Ints, Ints]:
-    """Choose where a slice begins in each of some trajectories, every place equally likely.
-
-    Where a slice reaches out of its trajectory, only what lies in it is left, at least one row.
-
-    Args:
-        totals: int64 `[n]`, rows of each trajectory, at least 1.
-        length: Rows of a slice; a shorter trajectory is taken whole.
-        random: int64 `[n]`, large random numbers.
-        reach: How far slices may reach out.
-
-    Returns:
-        Offsets and lengths, int64 `[n]` each.
-
-    Example:
-        >>> place_in(np.array([5, 2]), 3, np.array([7, 7]))
-        (array([1, 0]), array([3, 2]))
-    """
+    """Choose where a slice begins in each of some trajectories, every place equally likely."""
+    # Where a slice reaches out of its trajectory, only what lies in it is left, at least one row.
     room = np.maximum(totals - length, 0)
     if reach is None or not (reach.left or reach.right):
         return random % (room + 1), np.minimum(totals, length)
@@ -160,22 +93,7 @@ def place_in(
 
 
 def candidates(index: TrajectoryIndex, window: Window, reach: Reach) -> int:
-    """How many numbers `begins_among` knows: one for each row, and for places before trajectories.
-
-    Args:
-        index: The trajectories.
-        window: Their rows.
-        reach: How far slices may reach out.
-
-    Raises:
-        ValueError: There is no row.
-
-    Example:
-        >>> index = TrajectoryIndex(5)
-        >>> index.append(0, np.array([0, 1, 0]))
-        >>> candidates(index, index.window(), Reach(left=4))
-        11
-    """
+    """Size of the range of `begins_among`: one per row and per position before a trajectory."""
     if not len(window):
         raise ValueError("there is no trajectory yet: write rows before drawing.")
     return len(window) + reach.left * len(index)
@@ -184,25 +102,7 @@ def candidates(index: TrajectoryIndex, window: Window, reach: Reach) -> int:
 def begins_among(
     index: TrajectoryIndex, window: Window, numbers: Ints, length: int, minimum: int, reach: Reach
 ) -> tuple[Ints, Ints, Ints]:
-    """Where slices begin, each place by a number of its own; other numbers are passed over.
-
-    Args:
-        index: The trajectories.
-        window: Their rows.
-        numbers: int64 `[n]`, below `candidates`.
-        length: Rows of a slice.
-        minimum: A shorter trajectory has no place.
-        reach: How far slices may reach out.
-
-    Returns:
-        Slots, begins and rows of these trajectories, int64 `[k]` each.
-
-    Example:
-        >>> index = TrajectoryIndex(5)
-        >>> index.append(0, np.array([0, 1, 0]))
-        >>> begins_among(index, index.window(), np.arange(5), 2, 1, Reach(left=1))[:2]
-        (array([0, 1, 0, 1]), array([ 0,  0, -1, -1]))
-    """
+    """Where slices begin, each place by a number of its own; other numbers are passed over."""
     rows = len(window)
     places = torch.from_numpy(np.minimum(numbers, rows - 1) if reach.left else numbers)
     slots, begins = index.locate(window.numbers(places).numpy())
@@ -220,26 +120,7 @@ def begins_among(
 def begins_of_all(
     index: TrajectoryIndex, length: int, minimum: int, reach: Reach
 ) -> tuple[Ints, Ints, Ints]:
-    """Every trajectory and how many places it has, by looking at all of them.
-
-    Args:
-        index: The trajectories.
-        length: Rows of a slice.
-        minimum: A shorter trajectory has no place.
-        reach: How far slices may reach out.
-
-    Returns:
-        Slots, rows of each, and the places of it and those before it, int64 `[len(index)]` each.
-
-    Raises:
-        ValueError: No trajectory has so many rows.
-
-    Example:
-        >>> index = TrajectoryIndex(5)
-        >>> index.append(0, np.array([0, 1, 1, 0]))
-        >>> begins_of_all(index, 2, 1, Reach())
-        (array([0, 1]), array([3, 1]), array([2, 3]))
-    """
+    """Every trajectory and how many places it has, by looking at all of them."""
     slots = index.slots()
     totals = index.lengths_of(slots)
     places = _last_begin(totals, length, reach) + reach.left + 1
@@ -253,36 +134,13 @@ def begins_of_all(
 
 
 def begin_at(ends: Ints, numbers: Ints, reach: Reach) -> tuple[Ints, Ints]:
-    """Which trajectory some places are of, and where in it they begin.
-
-    Args:
-        ends: int64 `[trajectories]`, see `begins_of_all`.
-        numbers: int64 `[n]`, below the last of `ends`.
-        reach: How far slices may reach out.
-
-    Example:
-        >>> begin_at(np.array([2, 3]), np.array([0, 1, 2]), Reach())
-        (array([0, 0, 1]), array([0, 1, 0]))
-    """
+    """Which trajectory some places are of, and where in it they begin."""
     which = ends.searchsorted(numbers, "right")
     return which, numbers - np.append(0, ends)[which] - reach.left
 
 
 def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
-    """Slices without what lies outside their trajectories.
-
-    Args:
-        begins: int64 `[n]`, where each begins; below 0 before its trajectory.
-        totals: int64 `[n]`, rows of the trajectories.
-        length: Rows of a slice.
-
-    Returns:
-        Offsets and lengths, int64 `[n]` each.
-
-    Example:
-        >>> inside(np.array([-1, 4]), np.array([5, 5]), 3)
-        (array([0, 4]), array([2, 1]))
-    """
+    """Slices without what lies outside their trajectories."""
     ends = np.minimum(begins + length, totals)
     begins = np.maximum(begins, 0)
     return begins, ends - begins

@@ -11,23 +11,10 @@ Overhang = bool | int | tuple[bool | int, bool | int]
 
 @dataclass(frozen=True)
 class SliceShape:
-    """How a batch is cut into slices; at least one of the two is given.
+    """How a batch is cut into slices; at least one of the two is given."""
 
-    Attributes:
-        num_slices: Slices of a batch.
-        slice_len: Rows of a slice.
-
-    Raises:
-        TypeError: Neither is given, or one is no integer.
-        ValueError: One is below 1.
-
-    Example:
-        >>> SliceShape(num_slices=4).of(128), SliceShape(slice_len=16).of(128)
-        ((4, 32), (8, 16))
-    """
-
-    num_slices: int | None = None
-    slice_len: int | None = None
+    num_slices: int | None = None  # Slices of a batch
+    slice_len: int | None = None  # Rows of a slice
 
     def __post_init__(self) -> None:
         both = {"num_slices": self.num_slices, "slice_len": self.slice_len}
@@ -39,18 +26,7 @@ class SliceShape:
                 raise ValueError(f"{name} must be at least 1: got {value}.")
 
     def of(self, batch_size: int) -> tuple[int, int]:
-        """The slices of a batch, and the rows of each.
-
-        Args:
-            batch_size: Rows of the batch.
-
-        Raises:
-            ValueError: They do not divide the batch.
-
-        Example:
-            >>> SliceShape(num_slices=4, slice_len=32).of(128)
-            (4, 32)
-        """
+        """The slices of a batch, and the rows of each."""
         count, length = self.num_slices, self.slice_len
         if count is not None and length is not None:
             if count * length != batch_size:
@@ -72,37 +48,14 @@ class SliceShape:
 
 @dataclass(frozen=True)
 class Reach:
-    """How many rows of a slice may lie outside its trajectory, where they are left out.
+    """How many rows of a slice may lie outside its trajectory, where they are left out."""
 
-    Attributes:
-        left: Before the first row.
-        right: Behind the last row.
-
-    Example:
-        >>> Reach.of((True, 3), slice_len=8)
-        Reach(left=7, right=3)
-    """
-
-    left: int = 0
-    right: int = 0
+    left: int = 0  # Before the first row
+    right: int = 0  # Behind the last row
 
     @classmethod
     def of(cls, span: Overhang, slice_len: int) -> Self:
-        """What the argument `span` of a slice sampler means.
-
-        Args:
-            span: For both sides, or a pair for left and right: True lets all rows but one lie
-                outside, a number so many.
-            slice_len: Rows of a slice.
-
-        Raises:
-            TypeError: It is neither a bool nor an integer, nor a pair of such.
-            ValueError: It is negative, or would let a slice lie outside with all its rows.
-
-        Example:
-            >>> Reach.of(False, 8)
-            Reach(left=0, right=0)
-        """
+        """What the argument `span` of a slice sampler means."""
         if not span and not isinstance(span, tuple):
             return cls()
         pair = span if isinstance(span, tuple) else (span, span)

@@ -141,16 +141,7 @@ class TrajectorySampler(Sampler):
 def end_keys_of(
     end_key: NestedKey | None, end_keys: Sequence[NestedKey] | None
 ) -> Sequence[NestedKey]:
-    """The columns that two arguments name, of which one may be given.
-
-    Raises:
-        ValueError: Both are given.
-        TypeError: `end_keys` is no list: a tuple of strings may be one key or several.
-
-    Example:
-        >>> end_keys_of(("next", "done"), None)
-        [('next', 'done')]
-    """
+    """The columns that two arguments name, of which one may be given."""
     if end_key is not None and end_keys is not None:
         raise ValueError("give end_key or end_keys, not both: end_keys=[...] holds any number.")
     if isinstance(end_keys, str | tuple):

@@ -17,39 +17,20 @@ _WORDS = 8
 
 @dataclass(frozen=True)
 class SharedFiles:
-    """Three files, empty until somebody writes the first row.
+    """Three files, empty until somebody writes the first row."""
 
-    The rows are made first, and say what everything else looks like; so whoever is killed while
-    the files are filled leaves nothing that the next one cannot complete.
+    # The rows are made first, and say what everything else looks like; so whoever is killed while
+    # the files are filled leaves nothing that the next one cannot complete.
 
-    Files on a disk can be opened again by name, by processes that nobody handed them to.
-
-    Attributes:
-        rows: The rows and the words of their lanes; and the slots of lossless rows, where all of
-            their leaves are packed.
-        tables: Links, trajectories and the board.
-        side: The side table of lossless rows, but for slots that lie with the rows.
-
-    Example:
-        >>> SharedFiles.in_memory(2).rows.get() is None
-        True
-    """
-
+    # The rows and the words of their lanes; and the slots of lossless rows, where all of their
+    # leaves are packed
     rows: LazySlab
-    tables: LazyFile
-    side: LazyFile
+    tables: LazyFile  # Links, trajectories and the board
+    side: LazyFile  # The side table of lossless rows, but for slots that lie with the rows
 
     @classmethod
     def in_memory(cls, lanes: int) -> SharedFiles:
-        """Memory that has no name and is gone with the last process that has it.
-
-        Args:
-            lanes: How many writers there may be at a time.
-
-        Example:
-            >>> SharedFiles.in_memory(2).rows.lanes
-            2
-        """
+        """Memory that has no name and is gone with the last process that has it."""
         rows = LazySlab.shared(lanes=lanes)
         return cls(rows, LazyFile.shared("rl-replay tables"), LazyFile.shared("rl-replay side"))
 
@@ -61,17 +42,7 @@ class SharedFiles:
         tables: os.PathLike[str] | None,
         lanes: int,
     ) -> SharedFiles:
-        """Rows in a new file, and the tables too where they are given one.
-
-        Args:
-            rows: The file of the rows.
-            side: The file of the side table; memory without one.
-            tables: The file of links, trajectories and board; memory without one.
-            lanes: How many writers there may be at a time.
-
-        Raises:
-            OSError: A file is there already, or cannot be made.
-        """
+        """Rows in a new file, and the tables too where they are given one."""
         made = LazySlab.mapped(rows, lanes=lanes)
         beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
         others = LazyFile.shared("rl-replay tables") if tables is None else LazyFile.mapped(tables)
@@ -85,29 +56,12 @@ class SharedFiles:
         tables: os.PathLike[str],
         lanes: int,
     ) -> SharedFiles:
-        """The files that another process made with `on_disk`, by their names.
-
-        Raises:
-            OSError: One is not there, or may not be read and written.
-            ValueError: One is no regular file.
-        """
+        """The files that another process made with `on_disk`, by their names."""
         beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
         return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), beside)
 
     def arrays(self, capacity: int, lanes: int) -> Arrays:
-        """Links, trajectories and board, made now by whoever comes first.
-
-        Args:
-            capacity: Rows of each lane.
-            lanes: How many lanes.
-
-        Raises:
-            OSError: Too little memory.
-
-        Example:
-            >>> SharedFiles.in_memory(2).arrays(5, 2)["back"].shape
-            (10,)
-        """
+        """Links, trajectories and board, made now by whoever comes first."""
         layout = {
             "board": ("int64", (_WORDS,)),
             "back": ("int32", (capacity * lanes,)),

@@ -14,18 +14,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 class LaneWriter:
-    """The rows of a lane that wait to be continued, in the process that writes it.
-
-    Args:
-        lane: Which lane.
-        links: Over the links of all lanes; as long as one lane.
-        index: The trajectories of all lanes.
-
-    Attributes:
-        lane: Which lane.
-        links: Which rows wait.
-        epoch: How often all rows had been dropped or loaded when it learned what it knows.
-    """
+    """The rows of a lane that wait to be continued, in the process that writes it."""
 
     epoch = 0
 
@@ -41,25 +30,13 @@ class LaneWriter:
         self._end = self._floor = -1
 
     def knows(self, published: int, floor: int) -> bool:
-        """Whether nobody else wrote to the lane or dropped rows of it.
-
-        Args:
-            published: Rows published in the life of the lane.
-            floor: The first of them that was not dropped.
-        """
+        """Whether nobody else wrote to the lane or dropped rows of it."""
         base = self.lane << LANE_SHIFT
         return base + published == self._end and base + floor == self._floor
 
     def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
-        """Learn what stands in the lane since this writer looked last; its thread holds it.
-
-        Costs what the new rows cost: nothing where nobody else had the lane.
-
-        Args:
-            ring: The ring.
-            store: The rows, whose markers are read.
-            stride: How many rows lie between neighbours in time, of one call and the next.
-        """
+        """Learn what stands in the lane since this writer looked last; its thread holds it."""
+        # Costs what the new rows cost: nothing where nobody else had the lane.
         low, end, floor = ring.bounds(self.lane)
         back = self.links.back
         self._index.catch_up_lane(self.lane, back, low, end)
@@ -84,11 +61,6 @@ class LaneWriter:
         self._end, self._floor = end, floor
 
     def took_in(self, first: int, back: np.ndarray) -> None:
-        """Index rows that this writer has published.
-
-        Args:
-            first: The number of the first.
-            back: Their distances, int32 `[n]`.
-        """
+        """Index rows that this writer has published."""
         self._index.append(first, back)
         self._end = first + len(back)  # last: what was interrupted is learned anew

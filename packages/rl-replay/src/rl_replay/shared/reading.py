@@ -22,37 +22,19 @@ _TRUSTING_ROUNDS = 8
 
 
 class Standing(NamedTuple):
-    """Rows that were whole when they were copied.
+    """Rows that were whole when they were copied."""
 
-    Attributes:
-        cells: Their leaves `[N]`.
-        numbers: Their numbers, int64 `[N]`.
-        positions: Where they lay, int64 `[N]`.
-        info: What the sampler knows about them.
-        redrawn: How many others had to be drawn in place of some.
-    """
-
-    cells: TensorDict
-    numbers: torch.Tensor
-    positions: torch.Tensor
-    info: dict[str, Any]
-    redrawn: int
+    cells: TensorDict  # Their leaves [N]
+    numbers: torch.Tensor  # Their numbers, int64 [N]
+    positions: torch.Tensor  # Where they lay, int64 [N]
+    info: dict[str, Any]  # What the sampler knows about them
+    redrawn: int  # How many others had to be drawn in place of some
 
 
 def choose(
     storage: SharableStorage, sampler: Sampler, size: int
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Let a sampler choose, from the links where the shared index says that there is nothing.
-
-    Args:
-        storage: Where the rows are.
-        sampler: Chooses.
-        size: How many rows.
-
-    Raises:
-        ValueError: What the sampler refuses.
-        RuntimeError: Another process emptied the storage and stores other keys elsewhere.
-    """
+    """Let a sampler choose, from the links where the shared index says that there is nothing."""
     try:
         return sampler.sample(storage, size)
     except ValueError as error:
@@ -71,18 +53,7 @@ def gather(
     size: int,
     chosen: tuple[torch.Tensor, dict[str, Any]],
 ) -> Standing:
-    """Copy chosen rows out, with others in place of those that were overwritten meanwhile.
-
-    Args:
-        storage: Where the rows are.
-        sampler: Chose, and chooses again.
-        size: How many rows were asked for.
-        chosen: What it chose.
-
-    Raises:
-        ValueError: There is nothing left to choose.
-        RuntimeError: Rows are overwritten faster than they can be read.
-    """
+    """Copy chosen rows out, with others in place of those that were overwritten meanwhile."""
     numbers, info = chosen
     slices = info.get("slices")
     if slices is not None and isinstance(sampler, TrajectorySampler) and sampler.reads_markers:
@@ -182,20 +153,7 @@ def _proved(
 def read_rows(
     storage: SharableStorage, positions: torch.Tensor | int, *, some: bool
 ) -> tuple[torch.Tensor | int, Any]:
-    """Copy the rows at some positions, each whole.
-
-    Args:
-        storage: Where they are.
-        positions: int64, any shape, which becomes the batch shape; an int for one row.
-        some: Of `[n]` positions leave those out that were overwritten meanwhile, rather than to
-            read what came in their place.
-
-    Returns:
-        The positions, and the rows as their owner has them.
-
-    Raises:
-        RuntimeError: Rows that are being written for long.
-    """
+    """Copy the rows at some positions, each whole."""
     wanted = torch.as_tensor(positions)
     flat = wanted.reshape(-1)
     for _ in range(_ROUNDS):

@@ -13,16 +13,7 @@ from rl_slabs.internals import LANE_MASK, fence
 
 @contextmanager
 def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[None]:
-    """Nobody sees rows, links and index until they are there; the former rows are dropped first.
-
-    Args:
-        sharing: What all processes have in common; no lane of it is held.
-        store: The rows, which are to be filled inside.
-        contents: What they are.
-
-    Raises:
-        RuntimeError: A writer has claimed a lane in the meantime.
-    """
+    """Nobody sees rows, links and index until they are there; the former rows are dropped first."""
     _drop(sharing, store)
     try:
         sharing.back[:] = 0

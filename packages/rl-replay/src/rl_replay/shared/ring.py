@@ -36,27 +36,10 @@ class _Own(threading.local):
 
 
 class SharedRing:
-    """Answers what `Ring` asks, over the lanes of a slab that may not be made yet.
+    """Answers what `Ring` asks, over the lanes of a slab that may not be made yet."""
 
-    Writing is for the thread that has claimed a lane; with one lane the claim ends with the write,
-    so that writers take turns.
-
-    Args:
-        rows: The slab, made or not.
-        capacity: Rows of all lanes together.
-        timeout_s: How long a writer waits for its turn where there is only one lane.
-
-    Attributes:
-        capacity: Rows of all lanes together.
-        lanes: How many lanes.
-        takes_turns: Whether each write claims the lane and lets go of it.
-        gate: What holds back whoever reserves while rows are changed in place.
-
-    Example:
-        >>> ring = SharedRing(LazySlab.shared(lanes=2), 6)
-        >>> len(ring.window()), ring.span_limit
-        (0, 3)
-    """
+    # Writing is for the thread that has claimed a lane; with one lane the claim ends with the
+    # write, so that writers take turns.
 
     def __init__(self, rows: LazySlab, capacity: int, timeout_s: float = 30.0) -> None:
         self.capacity = capacity
@@ -91,24 +74,12 @@ class SharedRing:
         return [] if found is None else found.states()
 
     def stand_on(self, slab: Slab) -> None:
-        """Know the rows that somebody made.
-
-        Args:
-            slab: The rows.
-        """
+        """Know the rows that somebody made."""
         self.capacity = slab.capacity
         self._found = self._found or Lanes(slab)  # which knows the claims of this process
 
     def claim(self, count: int | None = None) -> Lane:
-        """The lane of the calling thread, claimed now where it has none.
-
-        Args:
-            count: Rows about to be written: another lane is claimed where this one has gone round.
-
-        Raises:
-            RuntimeError: Every lane is held.
-            TimeoutError: The only lane is held and not let go of.
-        """
+        """The lane of the calling thread, claimed now where it has none."""
         lanes = self._made()
         if not self.takes_turns:
             self._own.lane = lanes.claim(count)
@@ -139,12 +110,7 @@ class SharedRing:
             held.release()
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, in the lane of the calling thread.
-
-        Raises:
-            RuntimeError: Rows with other keys are stored elsewhere since.
-            TimeoutError: A process that changes rows in place was stopped.
-        """
+        """Rows to write next, in the lane of the calling thread."""
         lane = self._claimed()
         span = lane.reserve(count)
         self._own.attempt = span.numbers
@@ -169,11 +135,7 @@ class SharedRing:
         return last < int(found.slab.words[lane][PUBLISHED])
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read.
-
-        Raises:
-            RuntimeError: Rows with other keys are stored elsewhere since they were reserved.
-        """
+        """Let the rows of the span be read."""
         self._claimed().publish(count)
         if self.gate is not None:
             self.gate.look_back()
@@ -223,15 +185,10 @@ class SharedRing:
         return b"" if found is None else found.moment()
 
     def unmoved(self, moment: bytes) -> bool:
-        """Whether since a moment nobody reserved or published rows or wrote any in place.
-
-        Where writers take turns, rows are written in place by whoever has the turn; then nobody
-        must have had it, since one who had it already may have gone on without another beat.
-        Elsewhere links, and what they lead to, are never written in place.
-
-        Args:
-            moment: What `moment` returned.
-        """
+        """Whether since a moment nobody reserved or published rows or wrote any in place."""
+        # Where writers take turns, rows are written in place by whoever has the turn; then nobody
+        # must have had it, since one who had it already may have gone on without another beat.
+        # Elsewhere links, and what they lead to, are never written in place.
         found = self._look()
         if found is None or (self.takes_turns and moment[:8] != _NOBODY):
             return False
@@ -262,17 +219,7 @@ class SharedRing:
         floor: Sequence[int],
         order: Sequence[int] | None = None,
     ) -> None:
-        """Stand as lanes did whose rows were loaded.
-
-        Args:
-            published: For each lane the number of its next row, counted in the lane.
-            floor: For each the first row that was not dropped.
-            order: The lanes by age; by number unless given.
-
-        Raises:
-            RuntimeError: Another thread or process holds a lane, or rows with other keys are
-                stored elsewhere since.
-        """
+        """Stand as lanes did whose rows were loaded."""
         self.let_go()
         lanes = self._made()
         lanes.restore(published, floor, order=order)
@@ -282,11 +229,7 @@ class SharedRing:
             self.gate.wait()
 
     def begin_behind(self, former: SharedRing) -> None:
-        """Count on from another ring, so that no number is used again; nobody has this one yet.
-
-        Args:
-            former: The other one, of as many lanes.
-        """
+        """Count on from another ring, so that no number is used again; nobody has this one yet."""
         lanes, each = self._made(), self.span_limit
         words = former._made().slab.words
         begin = -(-words[:, RESERVED] // each) * each  # the first row lies where its lane begins
@@ -294,11 +237,7 @@ class SharedRing:
         lanes.slab.words[:, SIDE] = begin - words[:, PUBLISHED] + words[:, SIDE]
 
     def require_free(self) -> None:
-        """Nothing where no other thread or process holds a lane.
-
-        Raises:
-            RuntimeError: One does.
-        """
+        """Nothing where no other thread or process holds a lane."""
         held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
         if held:
             raise RuntimeError(

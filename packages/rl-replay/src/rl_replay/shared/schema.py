@@ -19,34 +19,19 @@ from rl_tensordict import NestedKey, as_key, as_tuple
 
 
 class SharedRows(NamedTuple):
-    """What rows are to their owner, and how they are kept; the maker writes it beside them.
+    """What rows are to their owner, and how they are kept; the maker writes it beside them."""
 
-    Attributes:
-        structure: What one row is.
-        schema: The leaves of rows as they came.
-        columns: The dimensions of the storage behind the one along which it grows.
-        ids: Columns that cut beside those of the contract.
-        ends: Flags of last steps beside those of the contract.
-        layout: How observations are kept once; None where they are not.
-        dim_extend: The dimension of data along which the storage grows.
-    """
-
-    structure: Structure
-    schema: RowSchema
-    columns: torch.Size
-    ids: list[NestedKey]
-    ends: list[NestedKey]
-    layout: CompactLayout | None
-    dim_extend: int = 0
+    structure: Structure  # What one row is
+    schema: RowSchema  # The leaves of rows as they came
+    columns: torch.Size  # The dimensions of the storage behind the one along which it grows
+    ids: list[NestedKey]  # Columns that cut beside those of the contract
+    ends: list[NestedKey]  # Flags of last steps beside those of the contract
+    layout: CompactLayout | None  # How observations are kept once; None where they are not
+    dim_extend: int = 0  # The dimension of data along which the storage grows
 
     @classmethod
     def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], CompactLayout] | None) -> Self:
-        """What somebody made.
-
-        Args:
-            sharing: What stands over the files; the rows are made.
-            layout_of: How observations are kept once; None where they are not.
-        """
+        """What somebody made."""
         slab = sharing.slab
         assert slab is not None  # it was opened
         about = json.loads(slab.about)
@@ -57,16 +42,7 @@ class SharedRows(NamedTuple):
         return cls(structure, schema, columns, ids, ends, layout, about["dim_extend"])
 
     def make(self, sharing: Sharing, capacity: int) -> RowStore:
-        """Make the rows, and take all of their memory.
-
-        Args:
-            sharing: What stands over the files.
-            capacity: How many rows.
-
-        Raises:
-            ValueError: Another process made other rows.
-            OSError: Too little memory or disk.
-        """
+        """Make the rows, and take all of their memory."""
         layout = self.layout
         about = {
             "structure": self.structure.to_plain(),
@@ -83,14 +59,7 @@ class SharedRows(NamedTuple):
         return self.over(sharing)
 
     def over(self, sharing: Sharing) -> RowStore:
-        """Stand over rows that are made.
-
-        Args:
-            sharing: What stands over the files.
-
-        Raises:
-            OSError: Too little memory or disk for the observations kept once.
-        """
+        """Stand over rows that are made."""
         slab = sharing.slab
         assert slab is not None  # it was opened
         if self.layout is None:

@@ -23,30 +23,12 @@ from rl_tensordict import as_key, as_tuple
 
 
 class Sharing:
-    """The files of a shared storage, its ring and its index, and what this process writes.
+    """The files of a shared storage, its ring and its index, and what this process writes."""
 
-    Args:
-        files: What travels with a handle.
-        capacity: Rows of all lanes together.
-
-    Attributes:
-        files: What travels with a handle.
-        ring: The ring over the lanes.
-        board: A few words for all processes.
-        back: The links of all rows.
-        index: The trajectories, in tables that others write too.
-        gate: What holds writers back while rows are changed in place.
-
-    Example:
-        >>> sharing = Sharing(SharedFiles.in_memory(2), 6)
-        >>> sharing.opened()
-        False
-    """
-
-    board: NDArray[np.int64]
-    back: NDArray[np.int32]
-    index: TrajectoryIndex
-    gate: UpdateGate
+    board: NDArray[np.int64]  # A few words for all processes
+    back: NDArray[np.int32]  # The links of all rows
+    index: TrajectoryIndex  # The trajectories, in tables that others write too
+    gate: UpdateGate  # What holds writers back while rows are changed in place
 
     def __init__(self, files: SharedFiles, capacity: int) -> None:
         self.files = files
@@ -57,15 +39,7 @@ class Sharing:
         self._own: TrajectoryIndex | None = None
 
     def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
-        """Refuse rows with other keys, unless the buffer was emptied.
-
-        Args:
-            came: The leaves of the rows that may be stored; None where these are to go.
-            given: Those of the rows that are to be.
-
-        Raises:
-            ValueError: Other processes stored rows with the first ones since.
-        """
+        """Refuse rows with other keys, unless the buffer was emptied."""
         if came is not None and (rows := len(self.ring.window())):
             first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
             raise ValueError(
@@ -74,12 +48,7 @@ class Sharing:
             )
 
     def begin_behind(self, former: Sharing) -> None:
-        """Go on where other files end; call it in their `gate.left()`.
-
-        Args:
-            former: What stands over the others. Its numbers are not used again, and its epoch is
-                over.
-        """
+        """Go on where other files end; call it in their `gate.left()`."""
         self.ring.begin_behind(former.ring)
         self.epoch = former.epoch + 1
 
@@ -88,18 +57,7 @@ class Sharing:
         self._threads, self._writer, self._own = threading.local(), None, None
 
     def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
-        """Make the rows, unless another process was first with the same.
-
-        Args:
-            schema: What is stored of each row.
-            capacity: How many rows.
-            about: What else the other processes need to know of them.
-            spare: How many spare rows lie behind them.
-
-        Raises:
-            ValueError: Another process made other rows.
-            OSError: Too little memory or disk.
-        """
+        """Make the rows, unless another process was first with the same."""
         self.files.rows.make(schema, capacity, about=about, spare=spare)
         self.opened()
 
@@ -131,27 +89,12 @@ class Sharing:
         self.board[EMPTIED] = value
 
     def require_current(self) -> None:
-        """Nothing where the files are those that the others use.
-
-        Raises:
-            RuntimeError: Another process emptied the buffer and stores other keys elsewhere.
-        """
+        """Nothing where the files are those that the others use."""
         if self.slab is not None:
             self.gate.require_current()
 
     def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
-        """Hold a lane and know what stands in it.
-
-        Args:
-            store: The rows.
-            links: Those of the storage, which say what marks.
-            stride: How many rows lie between neighbours in time, of one call and the next.
-            count: Rows about to be written.
-
-        Raises:
-            RuntimeError: Every lane is held.
-            TimeoutError: The only lane is held and not let go of.
-        """
+        """Hold a lane and know what stands in it."""
         lane = self.ring.claim(count)
         if self.ring.takes_turns:
             writer = self._writer

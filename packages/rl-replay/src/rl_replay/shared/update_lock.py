@@ -17,27 +17,7 @@ _PERHAPS, _FOR_GOOD = 1, 2
 
 
 class UpdateGate:
-    """Lets one process at a time change rows in place, and holds back whoever reserves meanwhile.
-
-    A writer reserves, then looks at one word; a process that changes rows sets the word, then looks
-    at what is reserved. One of the two sees the other: either the row is refused, because it is
-    about to be overwritten, or the writer waits until it is changed. So nobody writes into a row
-    that is another one by then. The lock behind it is the kernel's, which frees it when its
-    holder is killed; a writer takes it only where the word is set. Files that are left for others
-    keep it set, so that whoever reserves in them is refused.
-
-    Args:
-        board: The words of all processes.
-        file: What the lock is on.
-        timeout_s: How long to wait for a process that changes rows.
-
-    Example:
-        >>> gate = UpdateGate(np.zeros(8, np.int64), LazyFile.shared("an example"))
-        >>> with gate.closed():
-        ...     int(gate.board[UPDATING])
-        1
-        >>> gate.wait()
-    """
+    """Lets one process at a time change rows in place; writers wait meanwhile."""
 
     def __init__(self, board: NDArray[np.int64], file: LazyFile, timeout_s: float = 5.0) -> None:
         self.board = board
@@ -47,11 +27,7 @@ class UpdateGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """No row that stood inside is given out before the end.
-
-        Raises:
-            TimeoutError: A process that was stopped in here blocks the others.
-        """
+        """No row that stood inside is given out before the end."""
         with claim_lock(self._file.fileno(), self._timeout_s):
             self._words[UPDATING] = 1
             fence()
@@ -62,26 +38,15 @@ class UpdateGate:
                 self._words[UPDATING] = self._words[LEFT] == _FOR_GOOD
 
     def wait(self) -> None:
-        """For a writer that has reserved: return when nobody changes rows that it may overwrite.
-
-        Raises:
-            TimeoutError: As in `closed`.
-            RuntimeError: The files were left for others.
-        """
+        """For a writer that has reserved: return when nobody changes rows that it may overwrite."""
         if self._words[UPDATING]:
             with claim_lock(self._file.fileno(), self._timeout_s):
                 self._settle()
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the files to nobody, unless what is done inside refuses.
-
-        Whoever publishes rows meanwhile is either seen from inside, or refused by `look_back`.
-
-        Raises:
-            TimeoutError: As in `closed`.
-            RuntimeError: They were left before.
-        """
+        """Leave the files to nobody, unless what is done inside refuses."""
+        # Whoever publishes rows meanwhile is either seen from inside, or refused by look_back.
         with self.closed():
             self.require_current()
             self._words[LEFT] = _PERHAPS
@@ -94,23 +59,14 @@ class UpdateGate:
             self._words[LEFT] = _FOR_GOOD
 
     def look_back(self) -> None:
-        """For a writer that has published: return if its rows are in the files that are used.
-
-        Raises:
-            RuntimeError: The files were left while it wrote.
-            TimeoutError: As in `closed`.
-        """
+        """For a writer that has published: return if its rows are in the files that are used."""
         fence()  # the rows are seen before the word is looked at
         if self._words[LEFT]:
             with claim_lock(self._file.fileno(), self._timeout_s):
                 self._settle()
 
     def require_current(self) -> None:
-        """Nothing where the files are those that the others use.
-
-        Raises:
-            RuntimeError: They were left.
-        """
+        """Nothing where the files are those that the others use."""
         if self._words[LEFT] == _FOR_GOOD:
             raise RuntimeError(
                 "another process emptied this buffer and stores rows with other keys since: hand "

@@ -11,17 +11,8 @@ _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 
 
 def with_exact_casts(leaves: Leaves, schema: RowSchema) -> Leaves:
-    """Leaves of rows, those of another whole dtype than the stored one cast to it.
-
-    Policies that call `one_hot` or `argmax` return int64, whatever the specification says.
-
-    Args:
-        leaves: The rows.
-        schema: What the storage holds.
-
-    Raises:
-        TypeError: A value that the stored dtype does not have.
-    """
+    """Leaves of rows, those of another whole dtype than the stored one cast to it."""
+    # Policies that call one_hot or argmax return int64, whatever the specification says.
     cast = {
         field.path: _cast(leaves[field.path], field)
         for field in schema.fields

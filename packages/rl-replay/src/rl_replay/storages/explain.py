@@ -12,20 +12,7 @@ _FEW_LINKS = 0.5
 
 
 def storage_lines(storage: MarkedStorage) -> list[str]:
-    """What a storage of tensors holds, where its boundaries come from, and what it costs.
-
-    Args:
-        storage: The storage.
-
-    Returns:
-        A line for each.
-
-    Example:
-        >>> import torch
-        >>> from rl_replay import LazyTensorStorage
-        >>> storage_lines(LazyTensorStorage(9))
-        ['LazyTensorStorage: 0 of 9 rows, nothing stored yet']
-    """
+    """What a storage of tensors holds, where its boundaries come from, and what it costs."""
     head = f"{type(storage).__name__}: {len(storage)} of {storage.max_size} rows"
     if storage.store is None or storage.links is None:
         return [f"{head}, nothing stored yet"]
@@ -61,18 +48,7 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
 
 
 def warn_of_few_links(store: CompactRows, live: int) -> None:
-    """Warn where lossless rows cost about what plain ones do.
-
-    Args:
-        store: The rows.
-        live: How many can be read.
-
-    Example:
-        >>> import torch
-        >>> from rl_slabs import RowSchema
-        >>> store = CompactRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
-        >>> warn_of_few_links(store, 0)
-    """
+    """Warn where lossless rows cost about what plain ones do."""
     share = store.explain(live)["linked_share"]
     if share < _FEW_LINKS:
         warnings.warn(

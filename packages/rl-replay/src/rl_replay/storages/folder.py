@@ -25,33 +25,18 @@ _SETTINGS_LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class FolderStorage:
-    """How the storage was made whose files lie in a folder.
+    """How the storage was made whose files lie in a folder."""
 
-    Attributes:
-        files: The files, open.
-        capacity: How many rows.
-        lanes: In how many lanes.
-        ndim: Its dimensions.
-        dim_extend: Along which it grows.
-        lossless: The observations that are kept once.
-    """
-
-    files: SharedFiles
-    capacity: int
-    lanes: int
-    ndim: int
-    dim_extend: int
-    lossless: bool | list[NestedKey]
+    files: SharedFiles  # The files, open
+    capacity: int  # How many rows
+    lanes: int  # In how many lanes
+    ndim: int  # Its dimensions
+    dim_extend: int  # Along which it grows
+    lossless: bool | list[NestedKey]  # The observations that are kept once
 
     @classmethod
     def of(cls, folder: Path) -> FolderStorage:
-        """Open the files of a folder.
-
-        Raises:
-            FileNotFoundError: There are no such files.
-            ValueError: The files are damaged, or their rows are of a class that this process does
-                not know.
-        """
+        """Open the files of a folder."""
         for name in (ROWS_FILE, TABLES_FILE):
             if not (folder / name).exists():
                 raise FileNotFoundError(
@@ -86,12 +71,7 @@ class FolderStorage:
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Say how a storage was made that has no rows yet, for those who open it by its path.
-
-    Args:
-        folder: Where its files lie.
-        settings: `capacity`, `lanes`, `ndim`, `dim_extend`, and `lossless`: a bool or keys.
-    """
+    """Say how a storage was made that has no rows yet, for those who open it by its path."""
     lossless = settings["lossless"]
     keys = lossless if isinstance(lossless, bool) else [list(as_tuple(key)) for key in lossless]
     made = folder / f"{SETTINGS_FILE}.{os.getpid()}"

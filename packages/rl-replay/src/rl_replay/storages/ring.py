@@ -12,11 +12,10 @@ from rl_slabs import Span, Window
 
 
 class Ring(Protocol):
-    """What a storage asks about its rows; `PrivateRing` answers it for one process.
+    """What a storage asks about its rows; `PrivateRing` answers it for one process."""
 
-    A row's number is its count in the life of its lane and never used again; its position is
-    where it lies, used again and again.
-    """
+    # A row's number is its count in the life of its lane and never used again; its position is
+    # where it lies, used again and again.
 
     capacity: int
 
@@ -76,25 +75,7 @@ class Ring(Protocol):
 
 
 class PrivateRing:
-    """A ring that the threads of one process share under their buffer's lock.
-
-    Args:
-        capacity: Rows that it holds.
-        after: A number that was used already; the first row gets a later one, at position 0.
-
-    Attributes:
-        capacity: Rows that it holds.
-        published: The number of the next row.
-        floor: The first row that `empty` did not drop.
-
-    Example:
-        >>> ring = PrivateRing(5)
-        >>> ring.reserve(3).rows
-        slice(0, 3, None)
-        >>> ring.publish(3)
-        >>> ring.window()
-        Window(first=(0,), counts=(3,))
-    """
+    """A ring that the threads of one process share under their buffer's lock."""
 
     def __init__(self, capacity: int, *, after: int = -1) -> None:
         self.capacity = capacity
@@ -130,22 +111,7 @@ class PrivateRing:
         return max(self.published - self.first, 0)
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, which nobody reads from now on.
-
-        Args:
-            count: How many, at most the capacity.
-
-        Returns:
-            Their positions, a slice or, where the ring closes in between, int64 `[count]`; and
-            their numbers.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.reserve(4), ring.publish(4)
-            (Span(rows=slice(0, 4, None), numbers=range(0, 4)), None)
-            >>> ring.reserve(2)
-            Span(rows=tensor([4, 0]), numbers=range(4, 6))
-        """
+        """Rows to write next, which nobody reads from now on."""
         first, self._before = self.published, self._reserved
         # never back: rows that an interrupted write half overwrote would look whole again
         self._reserved, self._window = max(self._reserved, first + count), None
@@ -156,34 +122,16 @@ class PrivateRing:
         return Span(torch.arange(start, start + count) % self.capacity, numbers)
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.reserve(2), ring.publish(2), len(ring)
-            (Span(rows=slice(0, 2, None), numbers=range(0, 2)), None, 2)
-        """
+        """Let the rows of the span be read."""
         # one line, so that no interrupt leaves one without the other
         self.published, self._window = self.published + count, None
 
     def cancel(self) -> None:
-        """Give the span back untouched: none of its rows was written.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(5, 0)
-            >>> ring.reserve(2), ring.cancel(), len(ring)
-            (Span(rows=slice(0, 2, None), numbers=range(5, 7)), None, 5)
-        """
+        """Give the span back untouched: none of its rows was written."""
         self._reserved, self._window = self._before, None
 
     def window(self) -> Window:
-        """The numbers that can be read now.
-
-        Example:
-            >>> len(PrivateRing(5).window())
-            0
-        """
+        """The numbers that can be read now."""
         window = self._window
         if window is None:
             first = self.first
@@ -191,17 +139,7 @@ class PrivateRing:
         return window
 
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Where the rows of some numbers lie, or lay.
-
-        Args:
-            numbers: Of rows that were published, int64, any shape.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(published=8, floor=0)
-            >>> ring.positions(torch.tensor([3, 7]))
-            tensor([3, 2])
-        """
+        """Where the rows of some numbers lie, or lay."""
         if self.published <= self.capacity:
             return numbers
         if numbers.is_cpu:
@@ -209,17 +147,7 @@ class PrivateRing:
         return numbers % self.capacity
 
     def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The number of the row at each position, -1 where none can be read.
-
-        Args:
-            positions: int64 in `[0, capacity)`, any shape.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(published=7, floor=3)
-            >>> ring.numbers_at(torch.arange(5))
-            tensor([ 5,  6, -1,  3,  4])
-        """
+        """The number of the row at each position, -1 where none can be read."""
 
         def newest(found: NDArray[np.int64]) -> NDArray[np.int64]:
             last = self.published - 1
@@ -229,44 +157,16 @@ class PrivateRing:
         return _through_numpy(positions, newest)
 
     def accept(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which numbers still stand.
-
-        Args:
-            numbers: int64, any shape.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(published=7, floor=3)
-            >>> ring.accept(torch.tensor([2, 3, 6, 7]))
-            tensor([False,  True,  True, False])
-        """
+        """Which numbers still stand."""
         first, end = self.first, self.published
         return _through_numpy(numbers, lambda found: (found >= first) & (found < end))
 
     def empty(self) -> None:
-        """Drop every row that is published; the next one is at position 0, with a new number.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(published=7, floor=0)
-            >>> ring.empty(), len(ring), ring.reserve(2)
-            (None, 0, Span(rows=slice(0, 2, None), numbers=range(10, 12)))
-        """
+        """Drop every row that is published; the next one is at position 0, with a new number."""
         self._begin_after(self.published - 1)
 
     def restore(self, published: int, floor: int) -> None:
-        """Stand as a ring did whose rows were loaded.
-
-        Args:
-            published: Rows ever published.
-            floor: The first row that was not dropped.
-
-        Example:
-            >>> ring = PrivateRing(5)
-            >>> ring.restore(published=8, floor=0)
-            >>> ring.window()
-            Window(first=(3,), counts=(5,))
-        """
+        """Stand as a ring did whose rows were loaded."""
         self._reserved, self._before = published, published
         self.floor, self.published, self._skipped, self._window = floor, published, 0, None
 

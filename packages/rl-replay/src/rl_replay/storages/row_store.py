@@ -16,10 +16,9 @@ Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 
 
 class RowStore(Protocol):
-    """The rows of a storage: each leaf as it came, or observations once.
+    """The rows of a storage: each leaf as it came, or observations once."""
 
-    A writer calls `write`, publishes the span, and calls `settle` with its numbers.
-    """
+    # A writer calls write, publishes the span, and calls settle with its numbers.
 
     schema: RowSchema
 
@@ -73,20 +72,7 @@ class RowStore(Protocol):
 
 
 class PlainRows:
-    """Rows that hold every leaf as it came.
-
-    Args:
-        rows: The memory.
-
-    Example:
-        >>> import numpy as np
-        >>> schema = RowSchema({"reward": (torch.float32, (1,))})
-        >>> store = PlainRows(Rows.zeros(schema, 5))
-        >>> row = TensorDict({"reward": torch.ones(1, 1)})
-        >>> store.write(slice(0, 1), range(1), row, np.zeros(1))
-        >>> store.read(torch.tensor([1, 0]))["reward"].flatten()
-        tensor([0., 1.])
-    """
+    """Rows that hold every leaf as it came."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -98,19 +84,7 @@ class PlainRows:
         return len(self.rows)
 
     def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
-        """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`.
-
-        Args:
-            rows: Where the span lies.
-            numbers: Its row numbers; not needed here.
-            cells: Exactly the leaves of the schema, `[n, *shape]`.
-            back: What each row continues; not needed here.
-
-        Raises:
-            KeyError: A leaf that is missing or not known.
-            TypeError: A leaf of another dtype.
-            ValueError: A leaf of another shape.
-        """
+        """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`."""
         del numbers, back
         self.rows.write(rows, cells)
 
@@ -128,19 +102,7 @@ class PlainRows:
     def update(
         self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
     ) -> None:
-        """Write some leaves of rows in place.
-
-        Args:
-            rows: Where they lie.
-            numbers: Their row numbers; not needed here.
-            cells: Some of the leaves, `[n, *shape]`.
-            back: What each row continues; not needed here.
-
-        Raises:
-            KeyError: A leaf that is not known.
-            TypeError: A leaf of another dtype.
-            ValueError: A leaf of another shape.
-        """
+        """Write some leaves of rows in place."""
         del numbers, back
         self.rows.write(rows, cells, keys=list(leaves_of(cells)))
 
@@ -148,11 +110,6 @@ class PlainRows:
         """Nothing: rows are overwritten where they lie."""
 
     def explain(self, live: int) -> dict[str, float]:
-        """What the rows cost.
-
-        Example:
-            >>> PlainRows(Rows.zeros(RowSchema({"done": (torch.bool, (1,))}), 5)).explain(0)
-            {'row_bytes': 8}
-        """
+        """What the rows cost."""
         del live
         return {"row_bytes": self.schema.nbytes}

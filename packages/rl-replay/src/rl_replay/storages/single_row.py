@@ -12,26 +12,10 @@ from rl_slabs.internals import TensordictReader, ValidatedLeaves
 
 
 class OneRow:
-    """Takes single tensordicts into a row apart, and writes it.
+    """Takes single tensordicts into a row apart, and writes it."""
 
-    Asking numpy for an array of each leaf takes twice as long as one call of torch that copies all
-    of them.
-
-    Args:
-        rows: On the CPU.
-        plain: Made for their schema.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> from rl_slabs import RowSchema
-        >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
-        >>> one_row = OneRow(rows, TensordictReader(rows.schema))
-        >>> one_row.take(TensorDict({"reward": torch.ones(1)}))
-        {'reward': array([1.], dtype=float32)}
-        >>> one_row.write(2)
-        >>> rows.read(2)["reward"]
-        tensor([1.])
-    """
+    # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
+    # all of them.
 
     def __init__(self, rows: Rows, plain: TensordictReader) -> None:
         self._plain = plain
@@ -52,15 +36,7 @@ class OneRow:
         self._word = None if apart.packed is None else apart.packed.numpy()[0]
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Take a row apart.
-
-        Args:
-            data: The row, of whatever type.
-
-        Returns:
-            Its leaves, until the next row is taken. None where they are not plainly those of the
-            rows; see `TensordictReader.tensors`.
-        """
+        """Take a row apart."""
         leaves = self._plain.tensors(data, 0)
         if leaves is None:
             return None
@@ -74,11 +50,7 @@ class OneRow:
         return self._row
 
     def write(self, position: int) -> None:
-        """Write the row that was taken.
-
-        Args:
-            position: Where.
-        """
+        """Write the row that was taken."""
         if self._words is not None:
             self._words[position] = self._word
         for _, key, column in self._large:

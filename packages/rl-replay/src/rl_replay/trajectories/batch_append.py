@@ -39,53 +39,25 @@ Flags = NDArray[np.bool_]
 
 
 class Runs(NamedTuple):
-    """The runs of a batch.
+    """The runs of a batch."""
 
-    Attributes:
-        heads: int64 `[runs]`, the first row of each, rising.
-        counts: int64 `[runs]`, rows of each.
-        strides: int64 `[runs]`, their distance; 0 for a run of one row.
-        run_of: int64 `[rows]`, the run of each row; -1 for one that is not real.
-        rank: int64 `[rows]`, the place of each row in its run.
-    """
-
-    heads: Ints
-    counts: Ints
-    strides: Ints
-    run_of: Ints
-    rank: Ints
+    heads: Ints  # int64 [runs], the first row of each, rising
+    counts: Ints  # int64 [runs], rows of each
+    strides: Ints  # int64 [runs], their distance; 0 for a run of one row
+    run_of: Ints  # int64 [rows], the run of each row; -1 for one that is not real
+    rank: Ints  # int64 [rows], the place of each row in its run
 
 
 class Before(NamedTuple):
-    """The row that each row of a batch continues.
+    """The row that each row of a batch continues."""
 
-    Attributes:
-        row: int64 `[rows]`, its place in the batch; the row itself where it is not in the batch.
-        inside: bool `[rows]`, it is in the batch.
-        piece: int64 `[rows]`, its piece where it is stored already; -1 elsewhere.
-    """
-
-    row: Ints
-    inside: Flags
-    piece: Ints
+    row: Ints  # int64 [rows], its place in the batch; the row itself where it is not in the batch
+    inside: Flags  # bool [rows], it is in the batch
+    piece: Ints  # int64 [rows], its piece where it is stored already; -1 elsewhere
 
 
 def append(writer: LaneTables, first: int, back: Ints) -> None:
-    """Take in new rows, those that they overwrite being dropped.
-
-    Args:
-        writer: The tables and counters of a lane.
-        first: The number of the first row.
-        back: int64 `[rows]`.
-
-    Example:
-        >>> from rl_replay.trajectories.tables import TrajectoryTables
-        >>> from rl_replay.trajectories.writer import TrajectoryWriter
-        >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
-        >>> append(writer, 0, np.array([0, 0, 2, 2]))
-        >>> writer.tables.pieces[:2, [ORIGIN, STRIDE]].tolist()
-        [[0, 2], [1, 2]]
-    """
+    """Take in new rows, those that they overwrite being dropped."""
     words = writer.words
     before = _rows_before(writer, first, back)
     runs = _runs(writer, back, before)
@@ -106,17 +78,7 @@ def append(writer: LaneTables, first: int, back: Ints) -> None:
 
 
 def drop(writer: LaneTables, first: int, end: int) -> None:
-    """Drop the oldest rows, numbers `first` to `end`.
-
-    Example:
-        >>> from rl_replay.trajectories.tables import TrajectoryTables
-        >>> from rl_replay.trajectories.writer import TrajectoryWriter
-        >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
-        >>> append(writer, 0, np.array([0, 0, 2, 2]))
-        >>> drop(writer, 0, 3)
-        >>> writer.tables.trajectories[:2, [BEGIN, STOP]].tolist()
-        [[2, 2], [1, 2]]
-    """
+    """Drop the oldest rows, numbers `first` to `end`."""
     tables, words = writer.tables, writer.words
     numbers = np.arange(first, end)
     slots = _read_piece_of(writer, first, end - first)
@@ -155,12 +117,10 @@ def _rows_before(writer: LaneTables, first: int, back: Ints) -> Before:
 
 
 def _heads(writer: LaneTables, back: Ints, before: Before) -> Flags:
-    """Which rows begin a piece.
-
-    The first row of a piece sets no distance, so the second one always fits: behind the first row
-    of a piece none begins, and behind any other one begins where the distance changes. Where it
-    changes at several rows in a row, each of them does what the one before it does not.
-    """
+    """Which rows begin a piece."""
+    # The first row of a piece sets no distance, so the second one always fits: behind the first row
+    # of a piece none begins, and behind any other one begins where the distance changes. Where it
+    # changes at several rows in a row, each of them does what the one before it does not.
     begins = ~before.inside
     no_one_before = begins & (before.piece < 0)
     stored = np.flatnonzero(before.piece >= 0)
@@ -208,10 +168,8 @@ def _runs(writer: LaneTables, back: Ints, before: Before) -> Runs:
 def _extend_pieces(
     writer: LaneTables, numbers: Ints, before: Before, runs: Runs
 ) -> tuple[Ints, Ints, Ints]:
-    """Let the runs that go on a stored piece do so; piece, first step and trajectory of each run.
-
-    The others have no piece yet, and what they continue tells them the rest.
-    """
+    """Append runs that continue a stored piece; piece, first step and trajectory of each run."""
+    # The others have no piece yet, and what they continue tells them the rest.
     table, words = writer.tables.pieces, writer.words
     stored = before.piece[runs.heads]
     behind = np.flatnonzero(stored >= 0)

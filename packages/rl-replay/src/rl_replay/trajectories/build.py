@@ -30,14 +30,7 @@ def pending(index: TrajectoryIndex | None, window: Window) -> int:
 def fill_index(
     index: TrajectoryIndex, back: NDArray[np.integer], window: Window, *, piece: int = _PIECE
 ) -> None:
-    """Take in every row of a window, with a bar where that takes seconds and tqdm is installed.
-
-    Args:
-        index: The index.
-        back: The links of all rows, by position.
-        window: The rows that can be read.
-        piece: How many rows are taken in at once.
-    """
+    """Take in every row of a window, with a bar where that takes seconds and tqdm is installed."""
     for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
         starts = range(max(low, index.indexed(lane)), low + count, piece)
         for start in _shown(starts, pending(index, window)):

@@ -7,20 +7,7 @@ from numpy.typing import NDArray
 
 
 class Slots:
-    """The free slots of one lane's part of a table, kept in arrays that may be shared.
-
-    Args:
-        freed: int32 `[capacity]`, room for the slots that are given back.
-        words: The counters of the lane.
-        column: Which word counts the slots that were given back; the next one counts those that
-            were ever used.
-        base: The first slot of the lane.
-
-    Example:
-        >>> slots = Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, base=10)
-        >>> slots.take(2), slots.give(10), slots.take(2)
-        (array([10, 11]), None, array([10, 12]))
-    """
+    """The free slots of one lane's part of a table, kept in arrays that may be shared."""
 
     def __init__(self, freed: NDArray[np.int32], words: memoryview, column: int, base: int) -> None:
         self._array = freed
@@ -30,12 +17,7 @@ class Slots:
         self._base = base
 
     def take_one(self) -> int:
-        """A slot that nobody has.
-
-        Example:
-            >>> Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0).take_one()
-            0
-        """
+        """A slot that nobody has."""
         words, column = self._words, self._column
         free: int = words[column]
         if free:
@@ -47,12 +29,7 @@ class Slots:
         return self._base + fresh
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """So many slots that nobody has, int64 `[count]`.
-
-        Example:
-            >>> Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0).take(3)
-            array([0, 1, 2])
-        """
+        """So many slots that nobody has, int64 `[count]`."""
         words, column = self._words, self._column
         free: int = words[column]
         again = min(free, count)
@@ -66,12 +43,7 @@ class Slots:
         return np.concatenate((recycled, np.arange(first, first + count - again)))
 
     def give(self, slots: int | NDArray[np.int64]) -> None:
-        """Give back one slot, or an array of different ones.
-
-        Example:
-            >>> slots = Slots(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), 6, 0)
-            >>> slots.give(slots.take(3))
-        """
+        """Give back one slot, or an array of different ones."""
         words, column = self._words, self._column
         free: int = words[column]
         if isinstance(slots, int):

@@ -22,19 +22,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
-    """Nothing where an index says what the rows say.
-
-    Args:
-        index: The index.
-        back: Integers `[lanes * capacity]`; see `TrajectoryIndex.append`.
-
-    Raises:
-        AssertionError: Something differs.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> require_sound(TrajectoryIndex(3), np.zeros(3, dtype=np.int32))
-    """
+    """Nothing where an index says what the rows say."""
     for lane in range(index.lanes):
         wanted = chains(index, lane, back)
         base = lane * index.capacity
@@ -68,15 +56,7 @@ def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
 
 
 def chains(index: TrajectoryReader, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
-    """The numbers of every trajectory of a lane, read row by row.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> index = TrajectoryIndex(3)
-        >>> index.append(0, np.array([0, 1, 0]))
-        >>> chains(index, 0, np.array([0, 1, 0]))
-        [[0, 1], [2]]
-    """
+    """The numbers of every trajectory of a lane, read row by row."""
     found: dict[int, list[int]] = {}  # by the last row
     first = lane << LANE_SHIFT
     words = index.tables.words[lane]

@@ -23,23 +23,7 @@ _MANY = 256
 
 
 def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
-    """The pieces that hold some steps, each searched from a newer piece of its trajectory.
-
-    Args:
-        pieces: The table, int64 `[slots, 9]`.
-        newest: int64 `[n]`, slots of pieces at the step or behind it.
-        steps: int64 `[n]`, steps that are there.
-
-    Returns:
-        A copy of the rows of the table, `[n, 9]`.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> index = TrajectoryIndex(9)
-        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))  # 0 1 2 4 5 are one trajectory, 3 another
-        >>> pieces_with(index.tables.pieces, np.array([2, 2]), np.array([2, 3]))[:, START]
-        array([0, 3])
-    """
+    """The pieces that hold some steps, each searched from a newer piece of its trajectory."""
     slots, found = newest, pieces.take(newest, axis=0, mode="clip")
     for _ in range(_MOST_JUMPS):
         early = found[:, START] > steps
@@ -53,24 +37,7 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
 
 
 def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
-    """The numbers of rows that follow one another in their trajectories.
-
-    Args:
-        pieces: The table, int64 `[slots, 9]`.
-        newest: int64 `[n]`, slots of the newest pieces of n trajectories.
-        first: int64 `[n]`, a step of each.
-        counts: int64 `[n]`, how many rows from that step on, at least 1 each.
-
-    Returns:
-        int64 `[sum(counts)]`, one after the other.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> index = TrajectoryIndex(9)
-        >>> index.append(0, np.array([0, 1, 1, 0, 2, 1]))
-        >>> numbers_of(index.tables.pieces, np.array([2]), np.array([1]), np.array([4]))
-        array([1, 2, 4, 5])
-    """
+    """The numbers of rows that follow one another in their trajectories."""
     found: Ints = pieces.take(newest, axis=0, mode="clip")
     whole = not np.count_nonzero(found[:, START] > first)
     if not whole:
@@ -97,15 +64,7 @@ def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
 
 
 def even_length(counts: Ints) -> int | None:
-    """The one number that all counts are; None where they differ, or there are many or none.
-
-    Args:
-        counts: int64 `[n]`.
-
-    Example:
-        >>> even_length(np.array([3, 3])), even_length(np.array([3, 4]))
-        (3, None)
-    """
+    """The one number that all counts are; None where they differ, or there are many or none."""
     if not 0 < len(counts) <= _MANY:
         return None
     plain = counts.tolist()  # quicker than numpy on the few slices of a sample

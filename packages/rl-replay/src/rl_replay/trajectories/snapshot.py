@@ -32,22 +32,7 @@ _USED = {
 
 
 def state_of(tables: TrajectoryTables) -> dict[str, NDArray[np.generic]]:
-    """The parts of the tables that are in use, a copy.
-
-    Args:
-        tables: The tables of an index.
-
-    Returns:
-        Name to array; as much as there are rows, pieces and trajectories.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> index = TrajectoryIndex(100)
-        >>> index.append(0, np.array([0, 1, 0]))
-        >>> state = state_of(index.tables)
-        >>> [len(state[name]) for name in ("piece_of", "pieces", "live", "free_pieces")]
-        [3, 2, 2, 0]
-    """
+    """The parts of the tables that are in use, a copy."""
     words = tables.words.copy()
     parts = {
         name: [getattr(tables, name)[part] for part in _parts(words, len(tables.live), column)]
@@ -59,23 +44,7 @@ def state_of(tables: TrajectoryTables) -> dict[str, NDArray[np.generic]]:
 
 
 def restore(tables: TrajectoryTables, state: Mapping[str, NDArray[np.generic]]) -> None:
-    """Fill tables with what others held; the words last.
-
-    Args:
-        tables: Tables for the same capacity and number of lanes.
-        state: What `state_of` returned.
-
-    Raises:
-        ValueError: An array has another shape than the others tell.
-
-    Example:
-        >>> from rl_replay.trajectories.index import TrajectoryIndex
-        >>> index, other = TrajectoryIndex(100), TrajectoryIndex(100)
-        >>> index.append(0, np.array([0, 1, 0]))
-        >>> restore(other.tables, state_of(index.tables))
-        >>> other.lengths()
-        array([2, 1])
-    """
+    """Fill tables with what others held; the words last."""
     words = np.asarray(state["words"], dtype=np.int64)
     room = len(tables.live)
     if words.shape != tables.words.shape:

@@ -38,48 +38,23 @@ NO_PIECE = -1
 
 @dataclass(frozen=True)
 class TrajectoryTables:
-    """The arrays of a trajectory index.
+    """The arrays of a trajectory index."""
 
-    Only as much of them is touched as there are rows, pieces and trajectories at the same time, so
-    memory that was never written costs nothing where the system gives it out page by page.
+    # Only as much of them is touched as there are rows, pieces and trajectories at the same time,
+    # so memory that was never written costs nothing where the system gives it out page by page.
 
-    Attributes:
-        piece_of: int32 `[lanes * capacity]`, the piece of the row at each position.
-        pieces: int64 `[lanes * capacity, 9]`.
-        trajectories: int64 `[lanes * capacity, 5]`.
-        live: int64 `[lanes * capacity]`, for each lane the slots of its trajectories, end to end.
-        free_pieces: int32 `[lanes * capacity]`, slots to be used again.
-        free_trajectories: int32 `[lanes * capacity]`, the same.
-        words: int64 `[lanes, 16]`, counters.
-
-    Example:
-        >>> TrajectoryTables.zeros(5, lanes=2).pieces.shape
-        (10, 9)
-    """
-
-    piece_of: NDArray[np.int32]
-    pieces: NDArray[np.int64]
-    trajectories: NDArray[np.int64]
+    piece_of: NDArray[np.int32]  # int32 [lanes * capacity], the piece of the row at each position
+    pieces: NDArray[np.int64]  # int64 [lanes * capacity, 9]
+    trajectories: NDArray[np.int64]  # int64 [lanes * capacity, 5]
+    # int64 [lanes * capacity], for each lane the slots of its trajectories, end to end
     live: NDArray[np.int64]
-    free_pieces: NDArray[np.int32]
-    free_trajectories: NDArray[np.int32]
-    words: NDArray[np.int64]
+    free_pieces: NDArray[np.int32]  # int32 [lanes * capacity], slots to be used again
+    free_trajectories: NDArray[np.int32]  # int32 [lanes * capacity], the same
+    words: NDArray[np.int64]  # int64 [lanes, 16], counters
 
     @classmethod
     def shapes(cls, capacity: int, lanes: int = 1) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and shape of each array, as `rl_slabs.Arrays` takes them.
-
-        Args:
-            capacity: Rows of each lane.
-            lanes: How many lanes.
-
-        Raises:
-            ValueError: More rows than int32 can count.
-
-        Example:
-            >>> TrajectoryTables.shapes(5)["live"]
-            ('int64', (5,))
-        """
+        """The dtype and shape of each array, as `rl_slabs.Arrays` takes them."""
         rows = capacity * lanes
         if rows >= 1 << 31:
             raise ValueError(
@@ -98,33 +73,13 @@ class TrajectoryTables:
 
     @classmethod
     def zeros(cls, capacity: int, lanes: int = 1) -> Self:
-        """Tables of this process, with nothing in them.
-
-        Example:
-            >>> TrajectoryTables.zeros(5).words.any()
-            np.False_
-        """
+        """Tables of this process, with nothing in them."""
         shapes = cls.shapes(capacity, lanes)
         return cls(**{name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()})
 
     @classmethod
     def over(cls, arrays: Mapping[str, NDArray[np.generic]], capacity: int, lanes: int = 1) -> Self:
-        """Tables in memory that was made elsewhere, with whatever is in them.
-
-        Args:
-            arrays: Name to array, as `shapes` describes them.
-            capacity: Rows of each lane.
-            lanes: How many lanes.
-
-        Raises:
-            ValueError: An array of another dtype or shape, or one is missing.
-
-        Example:
-            >>> shapes = TrajectoryTables.shapes(5)
-            >>> made = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
-            >>> TrajectoryTables.over(made, 5).live.shape
-            (5,)
-        """
+        """Tables in memory that was made elsewhere, with whatever is in them."""
         wanted = cls.shapes(capacity, lanes)
         found = {name: (str(a.dtype), a.shape) for name, a in arrays.items()}
         if found != wanted:
@@ -133,20 +88,7 @@ class TrajectoryTables:
 
 
 def positions_of(numbers: NDArray[np.int64], capacity: int, lanes: int) -> NDArray[np.int64]:
-    """Where the rows of some numbers lie.
-
-    Args:
-        numbers: int64, any shape.
-        capacity: Rows of each lane.
-        lanes: How many lanes.
-
-    Returns:
-        Positions in `[0, lanes * capacity)`, also for a number of no row.
-
-    Example:
-        >>> positions_of(np.array([3, 7, (1 << 48) + 4]), capacity=5, lanes=2)
-        array([3, 2, 9])
-    """
+    """Where the rows of some numbers lie."""
     if lanes == 1:
         return numbers % capacity
     return (numbers & LANE_MASK) % capacity + (numbers >> LANE_SHIFT) % lanes * capacity

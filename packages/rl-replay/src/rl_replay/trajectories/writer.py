@@ -43,31 +43,7 @@ from rl_replay.trajectories.tables import (
 
 
 class TrajectoryWriter(LaneTables):
-    """Writes the part of the tables that belongs to one lane; one at a time may.
-
-    Args:
-        tables: The tables of all lanes.
-        capacity: Rows of each lane.
-        lane: Which lane.
-
-    Attributes:
-        tables: The tables of all lanes.
-        capacity: Rows of each lane.
-        base: The first slot, place and position of the lane.
-        first_number: The number of the first row that the lane ever had.
-        words: The lane's counters.
-        free_pieces: Slots of pieces.
-        free_trajectories: Slots of trajectories.
-        few_runs: Up to so many runs, and one more for every 16 rows, are taken in or dropped one by
-            one: that costs 3 us each, array operations over a batch 80 us and 0.2 us a row.
-
-    Example:
-        >>> tables = TrajectoryTables.zeros(5)
-        >>> writer = TrajectoryWriter(tables, 5)
-        >>> writer.append(0, np.array([0, 1, 0]))
-        >>> tables.trajectories[:2, [BEGIN, STOP]].tolist()
-        [[0, 2], [0, 1]]
-    """
+    """Writes the part of the tables that belongs to one lane; one at a time may."""
 
     few_runs = 24
 
@@ -79,13 +55,7 @@ class TrajectoryWriter(LaneTables):
         self._live = tables.live.data
 
     def clear(self, number: int) -> None:
-        """Begin anew, with no row; the next one has this number.
-
-        Example:
-            >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
-            >>> writer.clear(7), writer.indexed
-            (None, 7)
-        """
+        """Begin anew, with no row; the next one has this number."""
         words = self.words
         words[BROKEN] = 1
         for column in (STEPS, LIVE, PIECES, LONE, FREE_PIECES, FRESH_PIECE):
@@ -95,18 +65,7 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 0
 
     def append(self, first_number: int, back: NDArray[np.integer]) -> None:
-        """Take in new rows; those that they overwrite are dropped before.
-
-        Args:
-            first_number: The number of the first, which must be `indexed`.
-            back: Integers `[rows]`, at most `capacity` of them; see `TrajectoryIndex.append`.
-
-        Raises:
-            ValueError: Rows are missing in between, or there are more than the lane has.
-
-        Example:
-            >>> TrajectoryWriter(TrajectoryTables.zeros(5), 5).append(0, np.array([0, 1]))
-        """
+        """Take in new rows; those that they overwrite are dropped before."""
         count = len(back)
         if first_number != self.indexed or count > self.capacity:
             raise ValueError(
@@ -125,13 +84,7 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 0
 
     def drop_before(self, number: int) -> None:
-        """Drop the rows before a number; one that is not taken in yet drops all and is the next.
-
-        Example:
-            >>> writer = TrajectoryWriter(TrajectoryTables.zeros(5), 5)
-            >>> writer.append(0, np.array([0, 1])), writer.drop_before(1), writer.low
-            (None, None, 1)
-        """
+        """Drop the rows before a number; one that is not taken in yet drops all and is the next."""
         low = self.low
         if number <= low:
             return
