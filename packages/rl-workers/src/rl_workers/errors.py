@@ -61,15 +61,7 @@ class WorkerTraceback(Exception):
 
 
 def ending(exit_code: int | None) -> str:
-    """How a process ended, in words.
-
-    Args:
-        exit_code: As `multiprocessing.Process.exitcode` has it; negative for a signal.
-
-    Example:
-        >>> ending(-9), ending(3), ending(None)
-        ('was killed by SIGKILL', 'ended with exit code 3', 'is gone')
-    """
+    """How a process ended, in words."""
     if exit_code is None:
         return "is gone"
     if exit_code >= 0:

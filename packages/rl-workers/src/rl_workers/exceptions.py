@@ -12,37 +12,21 @@ from rl_workers.errors import WorkerError, WorkerTraceback
 
 @dataclass(frozen=True)
 class Failure:
-    """What is left of an exception when it leaves its process: texts, and what it was made of.
+    """What is left of an exception when it leaves its process: texts, and what it was made of."""
 
-    It travels as what it can be made again from, tried out at once, beside its name and its
-    traceback: these arrive also where the exception cannot be pickled, or made again.
+    # It travels as what it can be made again from, tried out at once, beside its name and its
+    # traceback: these arrive also where the exception cannot be pickled, or made again.
 
-    Attributes:
-        module: Where its type lives.
-        name: The qualified name of its type.
-        text: Its message.
-        traceback: Its traceback with all causes, as Python prints it.
-        parts: What makes it again, with which arguments and attributes; pickled, or None.
-
-    Example:
-        >>> Failure.of(KeyError("action")).name
-        'KeyError'
-    """
-
-    module: str
-    name: str
-    text: str
-    traceback: str
+    module: str  # Where its type lives
+    name: str  # The qualified name of its type
+    text: str  # Its message
+    traceback: str  # Its traceback with all causes, as Python prints it
+    # What makes it again, with which arguments and attributes; pickled, or None
     parts: bytes | None
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What can be said and carried of an exception; this never raises.
-
-        Example:
-            >>> Failure.of(ValueError("3 is odd")).text
-            '3 is odd'
-        """
+        """What can be said and carried of an exception; this never raises."""
         kind = type(error)
         return cls(
             kind.__module__,
@@ -53,20 +37,7 @@ class Failure:
         )
 
     def revive(self, who: str) -> BaseException:
-        """The exception to raise here: of the same type where it can be made again.
-
-        Args:
-            who: Where it happened, as "worker 2 (process 71), in 'step'".
-
-        Returns:
-            An exception whose cause is a `WorkerTraceback`; a `WorkerError` that names the type
-            where that cannot be found or made.
-
-        Example:
-            >>> error = Failure.of(ValueError("3 is odd")).revive("worker 2, in 'step'")
-            >>> error, type(error.__cause__).__name__
-            (ValueError('3 is odd'), 'WorkerTraceback')
-        """
+        """The exception to raise here: of the same type where it can be made again."""
         error = self._again()
         if error is None:
             error = WorkerError(f"{who} raised {self.module}.{self.name}: {self.text}")

@@ -54,17 +54,9 @@ def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ())
 
 
 def forget_unset_modes() -> None:
-    """Take the word None out of tensordict's variables, so that new processes can read them.
-
-    tensordict 0.14 writes it where one of its operations ends that had set a mode for itself, and
-    refuses it in a process that is started then: "invalid truth value 'none'".
-
-    Example:
-        >>> os.environ["LIST_TO_STACK"] = "None"
-        >>> forget_unset_modes()
-        >>> "LIST_TO_STACK" in os.environ
-        False
-    """
+    """Take the word None out of tensordict's variables, so that new processes can read them."""
+    # tensordict 0.14 writes it where one of its operations ends that had set a mode for itself, and
+    # refuses it in a process that is started then: "invalid truth value 'none'".
     for name in MODES:
         if os.environ.get(name) == "None":
             del os.environ[name]

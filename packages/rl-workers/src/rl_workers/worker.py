@@ -24,29 +24,11 @@ _DYING_S = 5.0  # for the exit code of a process that is gone to become known
 
 
 class Worker:
-    """The process of one worker and this side's end of the channel to it.
+    """The process of one worker and this side's end of the channel to it."""
 
-    It owns three things: the process, the channel, and a descriptor of the process that tells its
-    death at once, whoever else has inherited the other end of the channel. One call is pending at
-    a time; a new worker has its start pending.
-
-    Args:
-        context: How to start it, from `multiprocessing.get_context`.
-        config: What it is told.
-        index: Its place among its like.
-        name: What to call it in messages.
-        timeout_s: Longest time to wait for it to take a part of a message.
-
-    Attributes:
-        index: Its place among its like.
-        pending: What it is doing, or None where it waits for a call.
-        pid: The number of its process.
-        exit_code: How it ended, once that is known; negative for a signal.
-
-    Example:
-        >>> worker = Worker(context, config, index=0, name="env")  # doctest: +SKIP
-        >>> worker.take_reply(timeout_s=60.0)  # doctest: +SKIP
-    """
+    # It owns three things: the process, the channel, and a descriptor of the process that tells its
+    # death at once, whoever else has inherited the other end of the channel. One call is pending at
+    # a time; a new worker has its start pending.
 
     def __init__(
         self,
@@ -113,20 +95,7 @@ class Worker:
         return f"{self._name} {self.index} (process {self.pid})"
 
     def send(self, request: bytes, what: str) -> None:
-        """Send a request; its reply is to be taken before the next one.
-
-        Args:
-            request: The bytes to send.
-            what: What to call it in messages.
-
-        Raises:
-            CallOutOfOrder: Another call is pending.
-            WorkerDied: The process is gone.
-            WorkerTimeout: It does not take the request.
-
-        Example:
-            >>> worker.send(worker_loop.request_signal(0), "step")  # doctest: +SKIP
-        """
+        """Send a request; its reply is to be taken before the next one."""
         if self._ending is not None:
             raise self._death()
         if self.pending is not None:
@@ -143,33 +112,11 @@ class Worker:
             raise WorkerTimeout(f"{self.who} does not take {what!r}: {error}") from None
 
     def has_event(self, timeout_s: float | None) -> bool:
-        """Wait until there is a reply or the process is gone; False where neither came in time.
-
-        Example:
-            >>> worker.has_event(timeout_s=1.0)  # doctest: +SKIP
-            True
-        """
+        """Wait until there is a reply or the process is gone; False where neither came in time."""
         return bool(self._events.poll(None if timeout_s is None else timeout_s * 1000))
 
     def take_reply(self, timeout_s: float | None = None) -> Any:
-        """Wait for the reply to the call that is pending.
-
-        Args:
-            timeout_s: Longest time to wait; None for ever.
-
-        Returns:
-            What the call returned; whole numbers as a tuple where it was a signal.
-
-        Raises:
-            CallOutOfOrder: No call is pending.
-            WorkerDied: The process is gone.
-            WorkerTimeout: No reply came in time; the call stays pending.
-            Exception: The call raised it in the worker; its cause shows the traceback there.
-
-        Example:
-            >>> worker.take_reply(timeout_s=60.0)  # doctest: +SKIP
-            ()
-        """
+        """Wait for the reply to the call that is pending."""
         if self._ending is not None:
             raise self._death()
         if self.pending is None:
@@ -182,17 +129,7 @@ class Worker:
         return self.read()
 
     def read(self) -> Any:
-        """Take a reply that is known to be there, as `take_reply` does.
-
-        Raises:
-            WorkerDied: It was not a reply that was there, but the end.
-            WorkerTimeout: The reply stopped half way.
-            Exception: The call raised it in the worker.
-
-        Example:
-            >>> worker.read()  # doctest: +SKIP
-            ()
-        """
+        """Take a reply that is known to be there, as `take_reply` does."""
         try:
             reply = self._channel.receive()
         except EOFError:
@@ -210,26 +147,14 @@ class Worker:
         raise failure.revive(f"{self.who}, in {doing!r}")
 
     def ask(self) -> None:
-        """Ask an idle worker for a sign of life; a death may not be known before.
-
-        Example:
-            >>> worker.ask()  # doctest: +SKIP
-        """
+        """Ask an idle worker for a sign of life; a death may not be known before."""
         if self.pending is None:
             with contextlib.suppress(WorkerDied, WorkerTimeout):
                 # any object has this method
                 self.send(worker_loop.request_call("__sizeof__", (), {}), "revive")
 
     def answers(self, deadline: float) -> bool:
-        """Take the reply that is pending, and say whether the worker is there for another call.
-
-        Args:
-            deadline: By `time.monotonic()`.
-
-        Example:
-            >>> worker.answers(time.monotonic() + 5)  # doctest: +SKIP
-            True
-        """
+        """Take the reply that is pending, and say whether the worker is there for another call."""
         try:
             self.take_reply(max(deadline - time.monotonic(), 0))
         except (WorkerDied, WorkerTimeout):
@@ -239,41 +164,20 @@ class Worker:
         return True
 
     def lateness(self, timeout_s: float | None) -> WorkerTimeout:
-        """The error for a reply that did not come in time.
-
-        Example:
-            >>> raise worker.lateness(60.0)  # doctest: +SKIP
-        """
+        """The error for a reply that did not come in time."""
         return WorkerTimeout(
             f"{self.who} did not answer {self.pending!r} within {timeout_s or 0:g} s. It may "
             "still: receive again, raise the timeout, or close."
         )
 
     def forget(self, timeout_s: float) -> None:
-        """Ask an unneeded worker to leave, whatever it is doing; a dead or full one is let be.
-
-        Args:
-            timeout_s: Longest time to wait for it to take the request.
-
-        Example:
-            >>> worker.forget(timeout_s=1.0)  # doctest: +SKIP
-        """
+        """Ask an unneeded worker to leave, whatever it is doing; a dead or full one is let be."""
         with contextlib.suppress(OSError, ValueError):
             self._channel.limit(timeout_s)
             self._channel.send(bytes([worker_loop.LEAVE]))
 
     def drain(self, deadline: float) -> BaseException | None:
-        """Read what a leaving worker still says, until its process ends or the deadline is over.
-
-        Args:
-            deadline: By `time.monotonic()`.
-
-        Returns:
-            The exception that its servant raised when it was closed, if any.
-
-        Example:
-            >>> worker.drain(time.monotonic() + 5)  # doctest: +SKIP
-        """
+        """Read what a leaving worker still says, until its process ends or the deadline is over."""
         last = None
         with contextlib.suppress(OSError, EOFError, ValueError):
             while self.has_event(max(deadline - time.monotonic(), 0)) and self._has_message():
@@ -285,14 +189,7 @@ class Worker:
         return failure.revive(f"{self.who}, in 'close'")
 
     def kill(self, deadline: float | None = None) -> None:
-        """End the process, by force unless it ends by the deadline, and let go of everything.
-
-        Args:
-            deadline: By `time.monotonic()`; at once where None.
-
-        Example:
-            >>> worker.kill()  # doctest: +SKIP
-        """
+        """End the process, by force unless it ends by the deadline, and let go of everything."""
         if self.pid and not self._is_over:
             self._is_over = True
             if deadline is None or not self._is_gone(max(deadline - time.monotonic(), 0)):

@@ -26,37 +26,17 @@ NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a new worker is told.
+    """What a new worker is told."""
 
-    Attributes:
-        make: Makes the servant.
-        signals: Names of the methods that take and return whole numbers only.
-        parent: Number of the process to live no longer than.
-        num_threads: How many threads torch may use; None to leave that alone.
-
-    Example:
-        >>> WorkerConfig(dict, ("step",), 71, 1).signals
-        ('step',)
-    """
-
-    make: Callable[[], Any]
-    signals: tuple[str, ...]
-    parent: int
-    num_threads: int | None
+    make: Callable[[], Any]  # Makes the servant
+    signals: tuple[str, ...]  # Names of the methods that take and return whole numbers only
+    parent: int  # Number of the process to live no longer than
+    num_threads: int | None  # How many threads torch may use; None to leave that alone
 
 
 def run(channel: Channel, config: WorkerConfig) -> None:
-    """The whole life of a worker; the target of its process.
-
-    It ends when it is told to leave, or when the channel ends because its parent is gone.
-
-    Args:
-        channel: The worker's end.
-        config: What to do.
-
-    Example:
-        >>> run(worker_end, config)  # doctest: +SKIP
-    """
+    """The whole life of a worker; the target of its process."""
+    # It ends when it is told to leave, or when the channel ends because its parent is gone.
     # a forked worker has inherited the ends of its parent: an end of file must come through
     for end in list(NEAR_ENDS):
         end.close()
@@ -73,28 +53,7 @@ def run(channel: Channel, config: WorkerConfig) -> None:
 
 
 def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
-    """Answer calls until told to leave, then close the servant.
-
-    Args:
-        channel: The worker's end.
-        servant: Any object; its methods are called, `close` at the end where it has that.
-        signals: Names of the methods that are called by their number.
-
-    Raises:
-        EOFError: The parent is gone; the servant is closed by then.
-
-    Example:
-        >>> near, far = Channel.pair()
-        >>> class Adder:
-        ...     def close(self): print("closed")
-        >>> near.send(bytes([LEAVE]))
-        >>> serve(far, Adder(), ())
-        closed
-        >>> near.receive() == bytes([DONE])
-        True
-        >>> near.close(), far.close()
-        (None, None)
-    """
+    """Answer calls until told to leave, then close the servant."""
     methods = [getattr(servant, name) for name in signals]
     close = getattr(servant, "close", None) or (lambda: None)
     try:
@@ -107,23 +66,7 @@ def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
 
 
 def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) -> bytes:
-    """Do what a request asks.
-
-    Args:
-        servant: Whose methods are called.
-        methods: Those that signals call, in their order.
-        request: As it came.
-
-    Returns:
-        The reply to send. An exception of the servant is a reply too; `SystemExit` is not.
-
-    Example:
-        >>> class Counter:
-        ...     def add(self, number): return number + 1
-        >>> counter = Counter()
-        >>> numbers_in(answer(counter, [counter.add], request_signal(0, (7,))))
-        (8,)
-    """
+    """Do what a request asks."""
     if request[0] == SIGNAL:
         return _attempt_signal(methods[request[1]], request)
     name, args, kwargs = pickle.loads(request[1:])
@@ -131,32 +74,17 @@ def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) 
 
 
 def request_signal(number: int, numbers: tuple[int, ...] = ()) -> bytes:
-    """The request to call a method by its number: no pickle, 8 bytes for each whole number.
-
-    Example:
-        >>> list(request_signal(2))
-        [0, 2]
-    """
+    """The request to call a method by its number: no pickle, 8 bytes for each whole number."""
     return struct.pack(f"<BB{len(numbers)}q", SIGNAL, number, *numbers)
 
 
 def request_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The request to call a method by its name, with anything that can be pickled.
-
-    Example:
-        >>> request_call("set_seed", (0,), {})[0] == CALL
-        True
-    """
+    """The request to call a method by its name, with anything that can be pickled."""
     return bytes([CALL]) + pickle.dumps((name, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def numbers_in(reply: bytes) -> tuple[int, ...]:
-    """The whole numbers of a reply to a signal.
-
-    Example:
-        >>> numbers_in(bytes([DONE]))
-        ()
-    """
+    """The whole numbers of a reply to a signal."""
     return struct.unpack_from(f"<{(len(reply) - 1) // 8}q", reply, 1)
 
 
