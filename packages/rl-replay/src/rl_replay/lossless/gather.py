@@ -156,7 +156,7 @@ class Gather:
     def joined(
         self, places: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-        """Packed rows, the rows or overflow slots of their next observations, and their addresses."""
+        """Packed rows, the rows or overflow slots of their next observations, their addresses."""
         space = self._space
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
