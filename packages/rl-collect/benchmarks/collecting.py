@@ -267,7 +267,7 @@ def batches_of(collector: Any) -> Iterator[int]:
 
 
 def two_workers(make: Callable[[], Any], frames: int) -> Iterator[int]:
-    """Two workers of ours that go on by themselves, with random actions."""
+    """Two workers of ours that continue by themselves, with random actions."""
     return batches_of(MultiAsyncCollector([make, make], frames_per_batch=frames))
 
 
@@ -327,7 +327,7 @@ def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None
 
 
 def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """The same, one after the other, because workers go on while nobody asks."""
+    """The same, one after the other, because workers continue while nobody asks."""
     rates = {}
     for name, make in contenders.items():
         batches, found = make(), []

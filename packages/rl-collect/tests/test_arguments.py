@@ -1,4 +1,4 @@
-"""What a caller gives is refused by name: what was expected, and what came."""
+"""Wrong arguments are refused: what was expected, and what came."""
 
 import numpy as np
 import pytest

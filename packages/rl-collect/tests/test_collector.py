@@ -1,4 +1,4 @@
-"""The collector in one process: what it plays, marks, hands out, stores, saves and refuses."""
+"""The collector in one process: what it plays, marks, returns, stores, saves and refuses."""
 
 import warnings
 
@@ -205,7 +205,7 @@ def test_what_is_unfinished_behind_the_last_frame_comes_last_as_truncations():
     assert [len(Segments.of(batch)) for batch in batches] == [2, 2, 1]
     assert rows["observation"][-12:].flatten().tolist() == list(range(12))
     assert rows["next", "truncated"].flatten().tolist() == [False] * 23 + [True]
-    following = collector.rollout()  # the environment goes on, under a new id
+    following = collector.rollout()  # the environment continues, under a new id
     assert following["observation"][1].flatten().tolist() == [12, 13, 14, 15]
     assert following["is_init"][1, 0]
     assert following["collector", "traj_step"][1].tolist() == [0, 1, 2, 3]
@@ -528,7 +528,7 @@ def test_things_of_the_wrong_kind_are_refused():
         Collector([], frames_per_batch=2)
     with pytest.raises(TypeError, match=r"frames_per_batch must be an integer: got 2\.5"):
         Collector(CountingEnv(), frames_per_batch=2.5)
-    with pytest.raises(TypeError, match="postproc must return the batch to hand out: got NoneType"):
+    with pytest.raises(TypeError, match="postproc must return the batch to return: got NoneType"):
         Collector(CountingEnv(), frames_per_batch=2, postproc=lambda batch: None).next()
     with pytest.raises(RuntimeError, match="replay_buffer"):
         Collector(CountingEnv(), frames_per_batch=2).start()
@@ -645,5 +645,5 @@ def test_the_returns_of_several_rewards_are_those_of_their_own_steps():
     assert collector.stats()["mean_return"] == 303
     episodes = collector._batches.episodes
     assert [one for one, _ in episodes._recent] == [303, 303]
-    assert episodes._return.tolist() == [101]  # of the step that a next batch goes on from
+    assert episodes._return.tolist() == [101]  # of the step that a next batch continues
     assert batch["next", "second", "reward"].flatten().tolist() == [100, 200, 100, 200, 100]

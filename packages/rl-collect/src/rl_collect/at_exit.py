@@ -21,7 +21,7 @@ _started: weakref.WeakKeyDictionary[Shutable, int] = weakref.WeakKeyDictionary()
 def shut_at_exit(collector: Shutable) -> None:
     """Shut a collector down before the interpreter ends, in this process only."""
     # A thread that is in torch when the interpreter goes away aborts the process.
-    if not _started:  # behind multiprocessing's own, so ahead of it at the end
+    if not _started:  # after multiprocessing's own, so ahead of it at the end
         atexit.unregister(_shut_all)
         atexit.register(_shut_all)
     _started[collector] = os.getpid()
@@ -38,7 +38,7 @@ def _shut_all() -> None:
         if process == os.getpid():
             try:
                 collector.shutdown()
-            except Exception as error:  # told behind the last one
+            except Exception as error:  # told after the last one
                 failure = error
     if failure is not None:
         raise failure

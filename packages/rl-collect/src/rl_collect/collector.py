@@ -26,10 +26,10 @@ from rl_layout import split_trajectories
 
 
 class Collector(Collecting):
-    """Plays an environment with a policy, and hands out batches `[*B, T]` with all markers.
+    """Plays an environment with a policy, and returns batches `[*B, T]` with all markers.
 
-    What lies between two batches is kept, so the data of a trajectory does not depend on where
-    batches end. Iterating goes on until `total_frames` are played; a second iterator goes on where
+    What is between two batches is kept, so the data of a trajectory does not depend on where
+    batches end. Iteration ends after `total_frames`; a second iterator continues where
     the first one stopped. With a `replay_buffer` the batches go there, and iterating yields None.
 
     Args:
@@ -52,17 +52,17 @@ class Collector(Collecting):
         max_frames_per_traj: truncate trajectories after so many steps.
         reset_at_each_iter: reset every environment before each batch.
         set_truncated: mark the last step of each batch as truncated; what follows begins new
-            trajectories, although the environment goes on.
-        split_trajs: hand out padded trajectories `[S, L]` instead.
-        compact_obs: leave out next observations, which the rows behind hold.
+            trajectories, although the environment continues.
+        split_trajs: return padded trajectories `[S, L]` instead.
+        compact_obs: leave out next observations, which the rows after hold.
         postproc: changes each batch.
         pre_collect_hook: called before each batch is played.
-        post_collect_hook: called with each batch before it is handed out or stored.
+        post_collect_hook: called with each batch before it is returned or stored.
         track_traj_ids: write ids and steps.
         auto_register_policy_transforms: give the environment what recurrent parts need.
         replay_buffer: anything with `extend`; where batches go.
         extend_buffer: write batch by batch; otherwise step by step, by `add`.
-        trajs_per_batch: hand out so many whole trajectories at a time, end to end, and behind
+        trajs_per_batch: return so many whole trajectories at a time, end to end, and after
             the last frame what is unfinished, as truncations; with a buffer, each `extend` holds
             the whole trajectories that a batch completed.
         max_unfinished_frames: with `trajs_per_batch`, most steps to hold; at that bound the longest
@@ -219,7 +219,7 @@ class Collector(Collecting):
         return self._batches.policy_version
 
     def _batch(self) -> TensorDictBase | None:
-        """Play what is handed out next, and hand it out or store it."""
+        """Play what is returned next, and hand it out or store it."""
         before, batch = self.frames, None
         if self.settings.trajs_per_batch is not None:
             batch = self._whole_batch(self.settings.trajs_per_batch)
@@ -260,7 +260,7 @@ class Collector(Collecting):
         if settings.postproc is not None:
             batch = settings.postproc(batch)
             if not isinstance(batch, TensorDictBase):
-                msg = f"postproc must return the batch to hand out: got {type(batch).__name__}."
+                msg = f"postproc must return the batch to return: got {type(batch).__name__}."
                 raise TypeError(msg)
         if settings.split_trajs:
             batch = split_trajectories(batch)

@@ -1,4 +1,4 @@
-"""What both kinds of collectors are: asked for batches, or left to go on in the background."""
+"""What both kinds of collectors are: asked for batches, or left to continue in the background."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Background:
             raise TimeoutError(self._lateness(timeout_s)) from None
 
     def wait_for(self, is_enough: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is true behind a turn, or the work is over."""
+        """Wait until something is true after a turn, or the work is over."""
         end = time.monotonic() + timeout_s
         with self._lock:
             while not is_enough() and not self._is_over and (left := end - time.monotonic()) > 0:
@@ -124,7 +124,7 @@ class Background:
 def between_batches(
     method: Callable[Concatenate[Any, P], R],
 ) -> Callable[Concatenate[Any, P], R]:
-    """Let a method of a collector run where no batch is under way, also beside the background."""
+    """Run a method of a collector between two batches, also while it collects in the background."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -192,7 +192,7 @@ class Collecting:
         self.shutdown()
 
     def next(self) -> TensorDictBase | None:
-        """One more batch; None where there is none, or it went to the buffer.
+        """One more batch; None if there is none, or it went to the buffer.
 
         Raises:
             RuntimeError: the collector was shut down, or runs in the background.
@@ -223,7 +223,7 @@ class Collecting:
 
         Raises:
             RuntimeError: there is no buffer, or it runs already.
-            TimeoutError: the first frames did not come in time; it goes on running.
+            TimeoutError: the first frames did not come in time; it continues running.
             Exception: whatever was raised in the background before they came.
 
         Example:
@@ -261,7 +261,7 @@ class Collecting:
             msg = (
                 f"waited {timeout_s:g} s for {min_frames} frames in the buffer, and {self._stored} "
                 "came: a batch is written when it is whole, and trajs_per_batch waits for "
-                "trajectories. The collector goes on running."
+                "trajectories. The collector continues running."
             )
             raise TimeoutError(msg)
 
@@ -324,7 +324,7 @@ class Collecting:
             self._close(patience)
 
     def _write_unfinished(self, patience: Patience) -> None:
-        """Write to the buffer what no batch has handed out."""
+        """Write to the buffer what no batch has returned."""
         raise NotImplementedError
 
     def _close(self, patience: Patience) -> None:
@@ -345,11 +345,11 @@ class Collecting:
         raise NotImplementedError
 
     def _batch(self) -> TensorDictBase | None:
-        """Play what is handed out next, and hand it out or store it."""
+        """Play what is returned next, and hand it out or store it."""
         raise NotImplementedError
 
     def _waits(self) -> bool:
-        """Whether something can be handed out without playing on."""
+        """Whether something can be returned without playing on."""
         raise NotImplementedError
 
     def _require_open(self) -> None:

@@ -127,7 +127,7 @@ def test_each_move_is_waited_for_once_unless_the_caller_does(monkeypatch, synchr
     wide = TensorDict({"a": torch.ones(3), "b": {"c": torch.ones(3, 2)}}, [3])
 
     class Elsewhere(TensorDict):
-        """Says that it lies on another device until it was moved."""
+        """Says that it is on another device until it was moved."""
 
         def values(self, *given):
             return [torch.empty(3, device="meta")]

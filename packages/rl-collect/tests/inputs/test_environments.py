@@ -53,7 +53,7 @@ def numbers(rows):
 
 
 def assert_genuine(rows, env):
-    """No step twice, no hole, and each next observation is the one behind it."""
+    """No step twice, no hole, and each next observation is the one after it."""
     shown = [keys.as_tuple(key) for key in env.observation_spec.keys(True, True)]
     assert len(numbers(rows).unique()) == len(rows)
     for number in rows["collector", "traj_ids"].unique():
@@ -61,7 +61,7 @@ def assert_genuine(rows, env):
         assert one["collector", "traj_step"].tolist() == list(range(len(one)))
         assert one["is_init"].flatten().tolist() == [True] + [False] * (len(one) - 1)
         if () not in env.done_groups:
-            continue  # a group is reset for itself, while the trajectory goes on
+            continue  # a group is reset for itself, while the trajectory continues
         for key in shown:
             if key[-1] != "is_init":
                 assert torch.equal(one[("next", *key)][:-1], one[key][1:]), key

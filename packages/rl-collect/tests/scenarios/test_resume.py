@@ -1,4 +1,4 @@
-"""A saved collector goes on in another process, bit for bit, with the weights that it had.
+"""A saved collector continues in another process, bit for bit, with the weights that it had.
 
 `python test_resume.py FOLDER` is that process: it makes a collector of each kind with
 other weights, loads its state and saves the batches that follow.
@@ -71,7 +71,7 @@ def train(module):
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """What each kind plays behind its save, here and in another process."""
+    """What each kind plays after its save, here and in another process."""
     folder, here = tmp_path_factory.mktemp("states"), {}
     for number, make in enumerate(KINDS.values()):
         torch.manual_seed(number)

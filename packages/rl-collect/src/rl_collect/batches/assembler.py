@@ -64,7 +64,7 @@ class Batches:
 
     @property
     def waiting(self) -> int:
-        """How many whole trajectories wait to be handed out."""
+        """How many whole trajectories wait to be returned."""
         return self._finished.count
 
     def play(self) -> TensorDictBase:
@@ -99,7 +99,7 @@ class Batches:
             self._finished.push(self._whole.cut())
 
     def finish(self) -> None:
-        """Let them wait as truncations; the environments go on, and begin new trajectories."""
+        """Let them wait as truncations; the environments continue, and begin new trajectories."""
         unfinished = self._whole.lengths > 0
         if bool(unfinished.any()):
             self.cut_unfinished()
@@ -176,7 +176,7 @@ class Batches:
         """How many steps to play before something is decided again."""
         most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
         left_at_random = self._settings.init_random_frames - self.frames
-        if left_at_random > 0:  # those behind them are the policy's, wherever batches end
+        if left_at_random > 0:  # those after them are the policy's, wherever batches end
             most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
         return most
 
@@ -195,7 +195,7 @@ class Batches:
             with self.range("rl_collect.rollout"):
                 batch = self._player.play(num_steps, at_random=at_random)
         except BaseException:
-            self.reset()  # the environment stands somewhere behind the root that is known
+            self.reset()  # the environment stands somewhere after the root that is known
             raise
         with self.range("rl_collect.marks"):
             over = ends_of(batch)
@@ -233,13 +233,13 @@ class Batches:
         return over | last
 
     def _begin_anew(self, rows: Tensor) -> None:
-        """Let what follows begin new trajectories in some environments, which go on."""
+        """Let what follows begin new trajectories in some environments, which continue."""
         self._mid_episode = self._mid_episode | rows
         self._ids.cut(rows.numpy())
         self._player.mark_first(rows)
 
     def _first_mid_episode(self, shape: torch.Size) -> Tensor:
-        """The first steps behind cuts of environments that went on, bool `[*B, T]`."""
+        """The first steps after cuts of environments that continued, bool `[*B, T]`."""
         found = torch.zeros(shape, dtype=torch.bool)
         found[..., 0] = self._mid_episode
         self._mid_episode = torch.zeros_like(self._mid_episode)

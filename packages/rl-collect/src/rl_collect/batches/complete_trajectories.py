@@ -16,9 +16,9 @@ Leaves = dict[tuple[str, ...], Tensor]
 
 
 class WholeTrajectories:
-    """Takes batches `[*B, T]`, holds what has not ended, hands out what has.
+    """Takes batches `[*B, T]`, holds what has not ended, returns what has.
 
-    No row is dropped and none is handed out twice. Rows come out environment by environment,
+    No row is dropped and none is returned twice. Rows come out environment by environment,
     trajectories end to end.
 
     Args:
@@ -56,7 +56,7 @@ class WholeTrajectories:
         return torch.bincount(self._env, minlength=self._num_envs)
 
     def take(self, batch: TensorDictBase, over: Tensor | None = None) -> TensorDict:
-        """Add a batch, and hand out the trajectories that it completes.
+        """Add a batch, and return the trajectories that it completes.
 
         Args:
             batch: `[*B, T]`, what follows the batch before. It is not changed, and not kept.
@@ -174,7 +174,7 @@ class WholeTrajectories:
 
 
 class Finished:
-    """Whole trajectories that wait to be handed out, first come, first out."""
+    """Whole trajectories that wait to be returned, first come, first out."""
 
     def __init__(self) -> None:
         self._rows: list[TensorDictBase] = []
@@ -215,7 +215,7 @@ class Finished:
 
 
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
-    """Mark rows as the last of their data, where the task goes on; in place."""
+    """Mark rows as the last of their data, where the task continues; in place."""
     found = [keys.as_tuple(key) for key in batch.keys(True, True)]
     for key in found:
         if key[0] != keys.NEXT or key[-1] != keys.DONE:
@@ -233,7 +233,7 @@ def _of(batch: TensorDictBase) -> list[tuple[tuple[str, ...], Tensor]]:
 
 
 def _ends_left(ends: Tensor, env: Tensor) -> Tensor:
-    """How many ends lie at or behind each row of its environment; rows by environment."""
+    """How many ends lie at or after each row of its environment; rows by environment."""
     behind = ends.flip(0).cumsum(0).flip(0)
     # minus those of the environments that follow
     following = torch.bincount(env[ends], minlength=int(env.max()) + 1 if len(env) else 0)

@@ -13,10 +13,10 @@ Prefix = tuple[str, ...]
 
 
 class GroupStarts:
-    """Writes `is_init` for each nested group with done flags, and goes on from batch to batch."""
+    """Writes `is_init` for each nested group with done flags, and continues batch to batch."""
 
     # A group begins with its environment. Where the root has no done flag a group is reset for
-    # itself, and begins again behind its own end.
+    # itself, and begins again after its own end.
 
     def __init__(self, groups: list[Prefix]) -> None:
         self._groups = [prefix for prefix in groups if prefix]

@@ -12,7 +12,7 @@ from rl_layout import keys
 
 def ends_of(batch: TensorDictBase) -> Tensor:
     """Find the steps that end a trajectory."""
-    # The root's done flag decides. Where there is none, a trajectory is over when everyone in every
+    # The root's done flag decides. If there is none, a trajectory is over when everyone in every
     # group is done at the same step.
     root = batch.get(keys.NEXT_DONE, None)
     flags = [root] if root is not None else _group_flags(batch)

@@ -121,7 +121,7 @@ class TrajectoryIds:
         begun[..., 0] = np.where(self._fresh, 0, -self._steps)
         steps = number - np.maximum.accumulate(begun, axis=-1)
         ids = self._number(is_init)
-        # numbers, where there is no dimension, are arrays all the same
+        # numbers, if there is no dimension, are arrays all the same
         self._fresh = np.array(over[..., -1])
         self._ids, self._steps = np.array(ids[..., -1]), np.array(steps[..., -1] + 1)
         return Marks(is_init, ids, steps)

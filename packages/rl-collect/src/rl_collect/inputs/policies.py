@@ -12,7 +12,7 @@ from torch import nn
 from rl_envs import EnvBase
 from rl_layout import keys
 
-# what InitTracker and StepCounter show beside the observations of an environment
+# what InitTracker and StepCounter show alongside the observations of an environment
 BOOKKEEPING = (keys.IS_INIT, "step_count")
 TENSORDICT_NAMES = ("td", "tensordict", "data", "step", "root", "batch")
 
@@ -21,7 +21,7 @@ def as_policy(policy: Any, env: EnvBase) -> Any:
     """Make a policy act on a tensordict."""
     # A tensordict module, compiled or not, and any plain callable, is taken as it is. Another
     # nn.Module is wrapped: each argument of its forward is the observation of that name, or the
-    # only observation there is beside is_init and step_count, and what it returns is the action.
+    # only observation there is alongside is_init and step_count, and what it returns is the action.
     if policy is None or takes_steps(policy):
         return None
     if is_tensordict_module(policy):
@@ -75,7 +75,7 @@ def _observations(policy: nn.Module, names: list[str], env: EnvBase) -> list[key
 
 
 def check_keys(policy: Any, env: EnvBase) -> None:
-    """Refuse a policy that reads what an environment does not show, or writes no action."""
+    """Raise for a policy that reads what an environment does not show, or writes no action."""
     if not is_tensordict_module(policy):
         return
     specs = (env.observation_spec, env.full_done_spec, env.state_spec)

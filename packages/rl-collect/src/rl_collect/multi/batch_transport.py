@@ -17,7 +17,7 @@ class Delivery(NamedTuple):
     """What a worker says when it has played a batch."""
 
     frames: int  # steps that were played for it
-    shape: tuple[int, ...]  # the batch size; () where there is none, since it went to a buffer
+    shape: tuple[int, ...]  # the batch size; () if there is none, since it went to a buffer
     batch: TensorDictBase | None  # the batch itself, where shared memory does not fit it
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
@@ -35,7 +35,7 @@ class Slots:
     def like(cls, batch: TensorDictBase) -> Slots:
         """Make room for batches like one."""
         if isinstance(batch, LazyStackedTensorDict):
-            msg = "entries without one size cannot lie in shared memory."
+            msg = "entries without one size cannot are in shared memory."
             raise TypeError(msg)
         schema = RowSchema.from_tensordict(batch)
         return cls(Slab.shared(schema, max(batch.numel(), 1) * NUM_SLOTS))

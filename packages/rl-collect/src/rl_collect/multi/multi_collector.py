@@ -43,12 +43,12 @@ class MultiCollector(Collecting):
         create_env_fn: a function for each worker, which makes its environment there; or one
             function and `num_workers`.
         policy: as for `Collector`; each worker has a copy.
-        sync: hand out one batch of all workers together, begun with the same weights. Otherwise
-            each worker's batch as it comes, while all go on; that is what TorchRL does too where
+        sync: return one batch of all workers together, begun with the same weights. Otherwise
+            each worker's batch as it comes, while all continue; that is what TorchRL does too where
             nothing is said.
         num_workers: how many, where `create_env_fn` is one function.
         policy_factory: makes the policy in the worker instead.
-        frames_per_batch: steps in what is handed out; rounded up to a multiple of the workers.
+        frames_per_batch: steps in what is returned; rounded up to a multiple of the workers.
         total_frames: steps to play in all; -1 for no end.
         replay_buffer: anything with `extend`; where batches go.
         cat_results: "stack" for `[W, *B, T]`, or the dimension to lay batches end to end along.
@@ -155,7 +155,7 @@ class MultiCollector(Collecting):
         weights = self._crew.call(0, "weights") if policy is None else policy
         self._board = WeightBoard.like(weights) if has_weights(weights) else None
         self._crew.attach(self._board, self._turns.stop)
-        self._ready: list[TensorDictBase] = []  # taken, not yet handed out
+        self._ready: list[TensorDictBase] = []  # taken, not yet returned
         self._shown = 0  # frames that the bar knows
         self._is_drained = False
 
@@ -256,7 +256,7 @@ class MultiCollector(Collecting):
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
-            batches were behind it, on average; and `workers`: what each collector told with its
+            batches were after it, on average; and `workers`: what each collector told with its
             last batch.
         """
         self._require_open()
@@ -282,14 +282,14 @@ class MultiCollector(Collecting):
             Tensors, numbers and dictionaries of them, which `torch.save` can write.
 
         Raises:
-            NotImplementedError: an environment cannot save its state, or the workers go on by
+            NotImplementedError: an environment cannot save its state, or the workers continue by
                 themselves.
             RuntimeError: some workers have delivered a batch, and others have failed to.
         """
         self._require_sync()
         self._settle()
         if self._ready or self._turns.has_part:
-            msg = "a batch is under way that was not handed out: take it by next(), then save."
+            msg = "a batch is under way that was not returned: take it by next(), then save."
             raise RuntimeError(msg)
         return {
             "frames": self.frames,
@@ -388,7 +388,7 @@ class MultiCollector(Collecting):
         return self.frames - held
 
     def _waits(self) -> bool:
-        """Take, once, the whole trajectories that no batch has handed out."""
+        """Take, once, the whole trajectories that no batch has returned."""
         can_drain = self._by_trajectory and self._buffer is None and not self._is_drained
         if not self._ready and can_drain:
             self._is_drained = True
@@ -401,7 +401,7 @@ class MultiCollector(Collecting):
     def _require_sync(self) -> None:
         if not isinstance(self._turns, Together):
             msg = (
-                "workers that go on by themselves have no moment at which all stand still: save "
+                "workers that continue by themselves have no moment at which all stand still: save "
                 "the buffer and the policy, or collect with sync=True."
             )
             raise NotImplementedError(msg)
@@ -424,7 +424,7 @@ class MultiSyncCollector(MultiCollector):
 
 
 class MultiAsyncCollector(MultiCollector):
-    """Workers that go on by themselves; see `MultiCollector`.
+    """Workers that continue by themselves; see `MultiCollector`.
 
     Example:
         >>> issubclass(MultiAsyncCollector, MultiCollector)

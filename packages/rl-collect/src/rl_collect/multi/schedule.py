@@ -1,4 +1,4 @@
-"""In what order workers deliver: all together, or one by one while the others go on."""
+"""In what order workers deliver: all together, or one by one while the others continue."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Turns(Protocol):
         """Whether something was taken for a turn that is not complete."""
 
     def next(self) -> Batches:
-        """Wait for what is handed out next; fewer batches where some went to a buffer."""
+        """Wait for what is returned next; fewer batches where some went to a buffer."""
 
     def settle(self) -> Batches:
-        """Wait until no worker is busy; what is ready to be handed out then."""
+        """Wait until no worker is busy; what is ready to be returned then."""
 
     def left(self) -> Batches:
         """Give up what was taken for a turn that is not complete."""
 
 
 class Together:
-    """All workers begin a batch, and it is handed out when all have delivered theirs."""
+    """All workers begin a batch, and it is returned when all have delivered theirs."""
 
     def __init__(self, crew: Crew, threshold: float | None = None) -> None:
         self._crew, self._threshold = crew, threshold
@@ -65,7 +65,7 @@ class Together:
         return [batch for batch in found if batch is not None]
 
     def settle(self) -> Batches:
-        """Wait until no worker is busy; nothing is handed out before all have delivered."""
+        """Wait until no worker is busy; nothing is returned before all have delivered."""
         for index in range(len(self._crew)):
             if self._crew.is_busy(index):
                 self._take(index)
@@ -83,7 +83,7 @@ class Together:
 
 
 class OneByOne:
-    """Every batch is handed out as it comes, while its worker plays the next one."""
+    """Every batch is returned as it comes, while its worker plays the next one."""
 
     stop: Slab | None = None
     has_part = False
@@ -93,7 +93,7 @@ class OneByOne:
         self._turn = 0
 
     def next(self) -> Batches:
-        """The batch of whoever is ready, in turn, while all go on."""
+        """The batch of whoever is ready, in turn, while all continue."""
         crew, count = self._crew, len(self._crew)
         while True:
             for index in range(count):
@@ -112,7 +112,7 @@ class OneByOne:
         return [batch for batch in found if batch is not None]
 
     def left(self) -> Batches:
-        """Nothing: what is taken is handed out."""
+        """Nothing: what is taken is returned."""
         return []
 
     def _asked(self, index: int) -> Callable[[], bool]:

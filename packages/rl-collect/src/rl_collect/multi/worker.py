@@ -117,7 +117,7 @@ class Servant:
 
     def state_dict(self) -> dict[str, Any]:
         """Save the collector, with the newest weights."""
-        if self._board is not None:  # they may have been published behind the last batch
+        if self._board is not None:  # they may have been published after the last batch
             self._refresh()
         return self._collector.state_dict()
 

@@ -187,7 +187,7 @@ class Crew:
         try:
             made = Slots.like(batch)
         except TypeError:
-            return  # of entries that have no one size: they go on coming by message
+            return  # of entries that have no one size: they continue coming by message
         old, self._slots[index] = self._slots[index], made
         self.call(index, "attach", made, *self._shared)
         if old is not None:

@@ -72,7 +72,7 @@ def check_options(
     threshold: float | None,
     policies: tuple[Any, Any],
 ) -> None:
-    """Refuse options that cannot be."""
+    """Raise for options that cannot be."""
     known = inspect.signature(Collector).parameters.keys() - {
         "progress",
         "producer",
@@ -92,14 +92,14 @@ def check_options(
         msg = f"cat_results must be 'stack' or a dimension: got {cat_results!r}."
         raise ValueError(msg)
     if threshold is not None and not 0 < threshold <= 1:
-        msg = f"preemptive_threshold must lie in (0, 1]: got {threshold}."
+        msg = f"preemptive_threshold must are in (0, 1]: got {threshold}."
         raise ValueError(msg)
 
 
 def check_buffer(
     buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
 ) -> bool:
-    """Refuse a buffer in which the steps of several workers would lie in one column."""
+    """Raise for a buffer in which the steps of several workers would are in one column."""
     if buffer is not None and not hasattr(buffer, "extend"):
         msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
         raise TypeError(msg)
@@ -113,7 +113,7 @@ def check_buffer(
         raise ValueError(msg)
     if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
         msg = (
-            f"a storage with ndim={ndim} lays the batches of {num_workers} workers behind one "
+            f"a storage with ndim={ndim} lays the batches of {num_workers} workers after one "
             "another in the same columns: use ndim=1, a buffer for each worker, "
             'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
         )
@@ -131,7 +131,7 @@ def worker_options(
         if options.get(name) and (name != "trajs_per_batch" or buffer is None):
             made[name] = share_of(options[name], num_workers, name)
     if not workers_write:
-        made["storing_device"] = "cpu"  # what they hand over lies in shared memory
+        made["storing_device"] = "cpu"  # what they hand over is in shared memory
         made["replay_buffer"] = None if buffer is None else Outbox()
     return made
 

@@ -23,15 +23,15 @@ class Settings:
     init_random_frames: int = 0  # actions are drawn at random until so many steps are played
     reset_at_each_iter: bool = False  # reset every environment before each batch
     set_truncated: bool = False  # mark the last step of each batch as truncated
-    split_trajs: bool = False  # hand out padded trajectories [S, L]
+    split_trajs: bool = False  # return padded trajectories [S, L]
     compact_obs: bool = False  # leave the next observations out
     track_traj_ids: bool = True  # write ids and steps
-    trajs_per_batch: int | None = None  # hand out so many whole trajectories at a time
+    trajs_per_batch: int | None = None  # return so many whole trajectories at a time
     extend_buffer: bool = True  # write batch by batch; otherwise step by step
     replay_buffer: Any = None  # where batches go instead of to the caller
     postproc: Callable[[TensorDictBase], TensorDictBase] | None = None  # changes each batch
     pre_collect_hook: Callable[[], Any] | None = None  # called before each batch is played
-    # called with each batch before it is handed out
+    # called with each batch before it is returned
     post_collect_hook: Callable[[TensorDictBase], Any] | None = None
     exploration_type: InteractionType = InteractionType.RANDOM  # how a probabilistic policy acts
     max_unfinished_frames: int = 1_000_000  # most steps of unfinished trajectories to hold
@@ -63,12 +63,12 @@ class Settings:
         return self.set_truncated or self.trajs_per_batch is not None
 
     def check_sizes(self, env: EnvBase) -> None:
-        """Refuse to lay steps end to end that have no one size."""
+        """Raise for an attempt to lay steps end to end that have no one size."""
         spec = env.observation_spec
         found = [key for key in spec.keys(True, True) if -1 in spec[key].shape]
         if found and (self.split_trajs or self.trajs_per_batch is not None):
             msg = (
-                f"whole trajectories lie in one tensor, and {found} have no one size: leave out "
+                f"whole trajectories are in one tensor, and {found} have no one size: leave out "
                 "trajs_per_batch and split_trajs, or bring them to one size by a transform."
             )
             raise ValueError(msg)
@@ -124,7 +124,7 @@ class Settings:
             ),
             (
                 self.split_trajs and self.trajs_per_batch is not None,
-                "split_trajs and trajs_per_batch exclude each other: split what is handed out "
+                "split_trajs and trajs_per_batch exclude each other: split what is returned "
                 "with rl_layout.split_trajectories.",
             ),
             (by_step and not has_buffer, "extend_buffer=False needs a replay_buffer."),

@@ -70,7 +70,7 @@ class Player:
         self._moves = self.env.moves
 
     def mark_first(self, rows: Tensor) -> None:
-        """Let the next step begin a trajectory in some environments that go on."""
+        """Let the next step begin a trajectory in some environments that continue."""
         if self.env.leftover is not None:
             self.env.leftover.begin_anew(rows)
         if self.root is not None and keys.IS_INIT in self.root:
@@ -96,7 +96,7 @@ class Player:
         return shape
 
     def _following(self, batch: TensorDictBase, reached: TensorDictBase | None) -> TensorDictBase:
-        """The root behind a batch, or behind the step that transforms have not finished yet."""
+        """The root after a batch, or after the step that transforms have not finished yet."""
         # It owns its memory: the batch is somebody else's.
         if not self.env.native_rows:
             root = self.env._advance(batch[..., -1] if reached is None else reached)
