@@ -1,4 +1,4 @@
-"""Rollouts beside torchrl's and beside a loop written by hand on Gymnasium.
+"""Rollouts compared with torchrl's and alongside a loop written by hand on Gymnasium.
 
 Run with `nox -s "bench(rl-envs)"`. Medians of the CPU time of fresh calls in one process,
 ratios printed: other work on the machine counts less that way.

@@ -1,4 +1,4 @@
-"""Pendulums on tensors alone: a rollout beside torchrl's and beside a loop written by hand.
+"""Pendulums on tensors alone: a rollout compared with torchrl's and a loop by hand.
 
 Run with `nox -s "bench(rl-envs)"`. torchrl's pendulum keeps its state in the tensordict and never
 ends; ours and the loop truncate after 200 steps and reset rows. Medians of CPU time per step.

@@ -25,7 +25,7 @@ class Pendulums(EnvBase):
     `torch.where`, after every step, whether or not one is over. So a rollout waits for the device
     only where whoever asked for it does.
 
-    A pendulum with angle a (0 is upright), speed v and torque u goes on as
+    A pendulum with angle a (0 is upright), speed v and torque u continues as
 
         v' = v + (15 sin(a) + 3 u) 0.05,  clipped to [-8, 8];  a' = a + 0.05 v'
 

@@ -45,7 +45,7 @@ def test_three_methods_are_enough():
 @pytest.mark.parametrize(
     ("after", "error", "words"),
     [
-        ({"observation": torch.full((3,), 2.0)}, ValueError, "'observation' lies outside its spec"),
+        ({"observation": torch.full((3,), 2.0)}, ValueError, "'observation' is outside its spec"),
         ({"observation": torch.full((3,), torch.nan)}, ValueError, "'observation' holds NaN"),
         ({"observation": torch.zeros(5)}, ValueError, r"expected shape \(3,\), got \(5,\)"),
         ({"observation": torch.zeros(3).double()}, TypeError, "'observation'.*float32.*float64"),

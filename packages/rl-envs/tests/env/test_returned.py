@@ -1,4 +1,4 @@
-"""What `_reset` and `_step` return: refused by name where it is no step of that environment."""
+"""Wrong values returned by `_reset` and `_step` are refused with their names."""
 
 import pytest
 import torch

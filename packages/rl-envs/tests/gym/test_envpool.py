@@ -1,6 +1,6 @@
 """EnvPool's protocol: rows that are ready in an order of their own.
 
-A pool that plays a script stands for EnvPool, and is ready in the worst of orders.
+A pool that plays a script represents EnvPool, and is ready in the worst of orders.
 """
 
 import importlib.util
@@ -68,7 +68,7 @@ class ScriptedPool:
 
     def recv(self):
         size = self.config["batch_size"]
-        assert len(self._queue) >= size, "EnvPool would wait for ever"
+        assert len(self._queue) >= size, "EnvPool would wait forever"
         self._order.shuffle(self._queue)
         ready, self._queue = self._queue[:size], self._queue[size:]
         seen, reward, over = (np.array(part) for part in zip(*(r for _, r in ready), strict=True))
@@ -208,7 +208,7 @@ def test_a_policy_that_fails_leaves_nothing_under_way():
     env = ScriptedEnv(6, wait_for=2)
     with pytest.raises(ZeroDivisionError):
         env.rollout(5, policy, break_when_any_done=False)
-    with pytest.raises(RuntimeError, match="nothing to go on from"):
+    with pytest.raises(RuntimeError, match="nothing to continue"):
         env.rollout(5, break_when_any_done=False, auto_reset=False)
     with pytest.raises(RuntimeError, match=r"rows are (over|under way)"):
         env.step(env.rand_action())

@@ -261,11 +261,11 @@ def test_a_callback_sees_which_rows_are_steps():
 
 def test_what_was_left_over_goes_with_a_reset_and_a_step():
     env = native()
-    with pytest.raises(RuntimeError, match="nothing to go on from"):
+    with pytest.raises(RuntimeError, match="nothing to continue"):
         env.rollout(3, auto_reset=False)
     env.rollout(5, break_when_any_done=False)
     root = env.reset()
-    with pytest.raises(RuntimeError, match="nothing to go on from"):
+    with pytest.raises(RuntimeError, match="nothing to continue"):
         env.rollout(3, auto_reset=False)
     with pytest.raises(RuntimeError, match="leave tensordict out"):
         env.rollout(3, auto_reset=False, tensordict=root)

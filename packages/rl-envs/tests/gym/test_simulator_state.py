@@ -23,7 +23,7 @@ def test_a_loaded_state_goes_on_through_limits_and_resets(name):
             one.rollout(20, break_when_any_done=False, auto_reset=False, tensordict=root)
         )
     assert (batches[0]["next"] == batches[1]["next"]).all()
-    assert batches[0]["next", "done"].flatten().nonzero()[0] <= 3  # the limit goes on as well
+    assert batches[0]["next", "done"].flatten().nonzero()[0] <= 3  # the limit continues as well
 
 
 def test_a_seed_that_waits_is_saved():

@@ -66,7 +66,7 @@ def _left(root):
 def test_same_step_resets_only_what_is_done():
     with GymVectorEnv("Pendulum-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP) as env:
         env.reset()
-        with pytest.raises(RuntimeError, match=r"rows \[1\] go on"):
+        with pytest.raises(RuntimeError, match=r"rows \[1\] continue"):
             env.reset_into({}, np.array([[False], [True]]))
 
 

@@ -1,4 +1,4 @@
-"""A plan on the columns of a batch, beside the plan itself on tensors."""
+"""A plan on the columns of a batch, alongside the plan itself on tensors."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def columns():
 
 
 def parts():
-    """Reads a, makes b, then c from both; something it drops lies in between."""
+    """Reads a, makes b, then c from both; something it drops is in between."""
     wide = TensorDictModule(lambda a: (a[:, :1].expand(2, 4) + 1, a), ["a"], ["b", "_"])
     return TensorDictSequential(
         wide, TensorDictModule(lambda a, b: a[:, 1:2] * b[:, :1], ["a", "b"], [C])

@@ -155,7 +155,7 @@ def test_a_policy_acts_on_its_own_device():
 
 
 def over(env, num_steps=9):
-    """The root behind a rollout, as `step_mdp` makes it: its done flags are set."""
+    """The root after a rollout, as `step_mdp` makes it: its done flags are set."""
     return env._advance(env.rollout(num_steps)[..., -1])
 
 

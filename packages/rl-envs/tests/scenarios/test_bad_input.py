@@ -211,7 +211,7 @@ def test_a_closed_environment_says_so(make):
     ("fault", "error", "words"),
     [
         ("nan", ValueError, "step 'observation' holds NaN"),
-        ("outside", ValueError, "step 'observation' lies outside its spec"),
+        ("outside", ValueError, "step 'observation' is outside its spec"),
         ("shape", ValueError, None),
         ("raises", ZeroDivisionError, "no level left"),
         ("reset", LookupError, "no level left"),
@@ -236,7 +236,7 @@ def test_a_failed_vector_of_processes_is_not_used_again():
 def test_a_refused_reset_breaks_nothing():
     with vector(AsyncVectorEnv, AutoresetMode.SAME_STEP)(None) as env:
         root = env.reset()
-        with pytest.raises(RuntimeError, match=r"rows \[1\] go on"):
+        with pytest.raises(RuntimeError, match=r"rows \[1\] continue"):
             env.reset(root.copy().set("_reset", torch.tensor([[False], [True]])))
         assert env.rand_step(root)["next", "reward"].flatten().tolist() == [1, 1]
 

@@ -36,7 +36,7 @@ class NeverCloses(CountingEnv):
     [
         (Unseeded, "the same seed gives the same rollout, .*reward"),
         (lambda: ResetsAll(batch_size=(3,)), "a partial reset keeps the other rows"),
-        (Forgets, "a loaded state goes on as the saved one"),
+        (Forgets, "a loaded state continues as the saved one"),
         (NeverCloses, "a closed environment is refused"),
     ],
 )

@@ -100,7 +100,7 @@ def assert_alike(one, other):
 
 
 def balanced(frames):
-    """Around several CartPoles, which refuse steps behind their end, or inside each."""
+    """Around several CartPoles, which refuse steps after their end, or inside each."""
     around = skipping(SerialEnv(3, lambda: GymEnv("CartPole-v1")), frames)
     inside = SerialEnv(3, lambda: skipping(GymEnv("CartPole-v1"), frames))
     wrapped = SerialEnv(3, lambda: GymEnv("CartPole-v1", frame_skip=frames))
@@ -312,7 +312,7 @@ def test_actions_of_which_none_does_nothing_are_refused():
         doing_nothing(GymEnv("Pendulum-v1"))
     env = doing_nothing(GymEnv("Pendulum-v1"), noop_action=torch.zeros(1))
     assert env.reset()["observation"].shape == (3,)
-    with pytest.raises(ValueError, match="lies outside"):
+    with pytest.raises(ValueError, match="is outside"):
         doing_nothing(GymEnv("Pendulum-v1"), noop_action=torch.full((1,), 9.0))
     with pytest.raises(ValueError, match=r"expected \[2\] or the last"):
         doing_nothing(CountingEnv(), noop_action=torch.zeros(2))

@@ -319,7 +319,7 @@ class ParallelEnv(EnvBase):
     # state and life
 
     def _set_seed(self, seed: int) -> None:
-        """Nothing is random beside the environments."""
+        """Nothing is random alongside the environments."""
 
     def _get_state(self) -> dict[str, Any]:
         return {"envs": list(chain(*self.pool.call_all("get_states")))}
@@ -392,7 +392,7 @@ class ParallelBinding:
                 np.copyto(column[t + 1], row, where=_fitted(done, row.ndim))
 
     def receive(self, names: set[tuple[str, ...]]) -> None:
-        """Nothing changes: what lies under `"next"` is no input of the environments."""
+        """Nothing changes: what is under `"next"` is no input of the environments."""
 
 
 def _shares(num_workers: int, num_processes: int | None) -> list[slice]:

@@ -25,7 +25,7 @@ Makers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
 class SerialEnv(EnvBase):
     """A batch of environments, `[num_workers, *B]`, that are stepped one after the other.
 
-    All data of worker i is row i; rows whose sizes vary (-1 in a spec) lie in lazy stacks. Seeding
+    All data of worker i is row i; rows whose sizes vary (-1 in a spec) are in lazy stacks. Seeding
     with s gives the first worker s, and each further one the seed that `set_seed` of the one before
     returned.
 
@@ -147,7 +147,7 @@ class SerialEnv(EnvBase):
         return stacked([env.step(root).get(keys.NEXT) for env, root in pairs])
 
     def _set_seed(self, seed: int) -> None:
-        """Nothing is random beside the environments."""
+        """Nothing is random alongside the environments."""
 
     def _get_state(self) -> dict[str, Any]:
         return {"envs": [env.state_dict() for env in self.envs]}
@@ -211,7 +211,7 @@ def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
 
 def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
     """Take a request for a partial reset apart, into one for each environment."""
-    # Rows that go on are merged by the caller, whose entries may have passed transforms: here they
+    # Rows that continue are merged by the caller, after transforms perhaps: here they
     # need only have the form that each environment gives them.
     roots = []
     for row in tensordict.unbind(0):

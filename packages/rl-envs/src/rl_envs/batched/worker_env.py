@@ -96,7 +96,7 @@ class EnvServant:
         return [env.reset(root, **kwargs) for env, root in zip(self.env.envs, roots, strict=True)]
 
     def step_each(self, roots: Sequence[TensorDictBase]) -> list[TensorDictBase]:
-        """Step each environment from a root of its own; returns what lies under `"next"`."""
+        """Step each environment from a root of its own; returns what is under `"next"`."""
         pairs = zip(self.env.envs, roots, strict=True)
         return [env.step(root).get(keys.NEXT) for env, root in pairs]
 

@@ -46,7 +46,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_calls(**calls: Any) -> None:
-    """Raise where something that is to be called cannot be; None stands for nothing."""
+    """Raise where something that is to be called cannot be; None represents nothing."""
     for name, call in calls.items():
         if call is not None and not callable(call):
             msg = f"{name} must be a function or a module: got {type(call).__name__} {call!r}."
@@ -54,14 +54,14 @@ def check_calls(**calls: Any) -> None:
 
 
 def check_tensordict(given: Any, name: str) -> None:
-    """Raise where something is no tensordict; None stands for nothing."""
+    """Raise where something is no tensordict; None represents nothing."""
     if given is not None and not isinstance(given, TensorDictBase):
         msg = f"{name} must be a tensordict: got {type(given).__name__}."
         raise TypeError(msg)
 
 
 def device_of(device: Any) -> torch.device:
-    """Read a device, or raise where there is none like it."""
+    """Read a device, or raise if there is none like it."""
     try:
         return torch.empty(0, device=torch.device(device)).device  # with its number
     except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:

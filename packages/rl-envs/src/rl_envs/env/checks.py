@@ -24,7 +24,7 @@ from rl_transforms import StepCounter, Transform
 
 
 def check_open(env: Environment) -> None:
-    """Refuse a closed environment."""
+    """Raise for a closed environment."""
     if env.is_closed:
         msg = f"this {type(env).__name__} is closed: make a new one."
         raise RuntimeError(msg)
@@ -39,14 +39,14 @@ def check_root(env: Environment, root: Any) -> None:
 
 
 def check_started(env: Environment) -> None:
-    """Refuse an environment that was never reset."""
+    """Raise for an environment that was never reset."""
     if env.batch_locked and not env._is_started:
         msg = f"this {type(env).__name__} was not reset yet: call reset() first."
         raise RuntimeError(msg)
 
 
 def check_step(env: Environment, root: TensorDictBase) -> None:
-    """Refuse what no step can be taken from."""
+    """Raise for what no step can be taken from."""
     check_open(env)
     check_started(env)
     if root is None:
@@ -57,7 +57,7 @@ def check_step(env: Environment, root: TensorDictBase) -> None:
 
 @contextmanager
 def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse what no environment like this one has saved, and undo what fails in the middle."""
+    """Raise for what no environment like this one has saved, and undo what fails in the middle."""
     check_open(env)
     check_kind(state, dict, "what state_dict() has returned")
     missing = [name for name in ("is_started", "state") if name not in state]
@@ -79,7 +79,7 @@ def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_start(env: Environment, root: TensorDictBase | None) -> None:
-    """Refuse a rollout without a reset that has nothing to go on from."""
+    """Raise for a rollout without a reset that has nothing to continue."""
     if not env.resets_by_stepping:
         if root is None:
             msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
@@ -89,20 +89,20 @@ def check_start(env: Environment, root: TensorDictBase | None) -> None:
         return
     if root is not None:
         msg = (
-            f"this {type(env).__name__} goes on from where its last rollout has ended: leave "
+            f"this {type(env).__name__} continues where its last rollout has ended: leave "
             f"tensordict out."
         )
         raise RuntimeError(msg)
     if env.leftover is None:
         msg = (
-            f"this {type(env).__name__} has nothing to go on from: it goes on behind a rollout "
-            f"only, not behind a reset or a step. Start with auto_reset=True."
+            f"this {type(env).__name__} has nothing to continue: it continues after a rollout "
+            f"only, not after a reset or a step. Start with auto_reset=True."
         )
         raise RuntimeError(msg)
 
 
 def check_masks(env: Environment) -> None:
-    """Refuse an environment that cannot reset single rows, where others rely on that."""
+    """Raise for an environment that cannot reset single rows, where others rely on that."""
     if env.resets_by_stepping:
         msg = (
             f"this {type(env).__name__} resets rows only while others step, so it cannot be "
@@ -112,7 +112,7 @@ def check_masks(env: Environment) -> None:
 
 
 def check_limits(transforms: Iterable[Transform]) -> None:
-    """Refuse limits of transforms where the environment alone can end its rows."""
+    """Raise for limits of transforms where the environment alone can end its rows."""
     for one in transforms:
         if isinstance(one, StepCounter) and one.max_steps is not None and one.update_done:
             msg = (
@@ -123,18 +123,18 @@ def check_limits(transforms: Iterable[Transform]) -> None:
 
 
 def check_ends(over: Array, truly: Array) -> None:
-    """Refuse rows that a transform has ended, where the environment alone can end them."""
+    """Raise for rows that a transform has ended, where the environment alone can end them."""
     if (over & ~truly).any():
         rows = (over & ~truly).nonzero()[0].tolist()
         msg = (
-            f"a transform ended rows {rows}, which go on: a vector environment of its own cannot "
+            f"a transform ended rows {rows}, which continue: a vector of its own cannot "
             f"reset them. Use a limit of the environment, or vectorization_mode='sync'."
         )
         raise RuntimeError(msg)
 
 
 def check_batch(env: Environment, tensordict: TensorDictBase | None) -> None:
-    """Refuse a tensordict of another batch size."""
+    """Raise for a tensordict of another batch size."""
     if tensordict is None:
         return
     if not isinstance(tensordict, TensorDictBase):
@@ -210,7 +210,7 @@ def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor
 
 
 def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
-    """Refuse an action that is none of the choices of its spec, such as two at once."""
+    """Raise for an action that is none of the choices of its spec, such as two at once."""
     # Masks are not looked at: they say what is allowed now, and a batch holds former steps.
     if not isinstance(spec, Categorical | OneHot):
         return
@@ -229,7 +229,7 @@ def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
 def check_form(
     key: tuple[str, ...], spec: TensorSpec, value: Any, lead: torch.Size, what: str
 ) -> None:
-    """Refuse a value of another dtype or shape than its spec."""
+    """Raise for a value of another dtype or shape than its spec."""
     if spec.dtype is None or not isinstance(value, Tensor):
         return
     if value.dtype != spec.dtype:
@@ -246,7 +246,7 @@ def check_form(
 
 
 def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
-    """Refuse what an environment returned where an entry is missing or of another form."""
+    """Raise for what an environment returned where an entry is missing or of another form."""
     for key, spec in leaves:
         value = tensordict.get(key, None)
         if value is None:
@@ -279,7 +279,7 @@ def _parts(
 
 
 def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
-    """Refuse values outside their specs, and NaN anywhere."""
+    """Raise for values outside their specs, and NaN anywhere."""
     for key, spec in leaves:
         if isinstance(spec, StackedComposite):
             for part, inner in _parts(key, spec, tensordict.get(key)):
@@ -289,10 +289,10 @@ def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
 
 
 def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -> None:
-    """Refuse a value outside its spec, and NaN."""
+    """Raise for a value outside its spec, and NaN."""
     inside = spec.is_in(value)
     is_float = isinstance(value, Tensor) and value.is_floating_point()
-    # NaN lies within no bounds, so that those need no second look
+    # NaN is within no bounds, so that those need no second look
     if is_float and not (inside and isinstance(spec, Bounded)) and bool(value.isnan().any()):
         msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
         raise ValueError(msg)
@@ -303,7 +303,7 @@ def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -
             raise ValueError(f"{msg}Give the spec shape={shape}, or set check_values = False.")
         found = value if not isinstance(value, Tensor) or value.numel() < 20 else _range(value)
         msg = (
-            f"{what} {keys.as_key(key)!r} lies outside its spec {spec}: got {found}. Widen the "
+            f"{what} {keys.as_key(key)!r} is outside its spec {spec}: got {found}. Widen the "
             f"spec, or set check_values = False."
         )
         raise ValueError(msg)

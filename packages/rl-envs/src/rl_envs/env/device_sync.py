@@ -1,4 +1,4 @@
-"""Whether the host may look at flags, which waits for the device that they lie on."""
+"""Whether the host may look at flags, which waits for the device that they are on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_envs.env.done import Prefix
 
 
 def may_wait(env: Any) -> bool:
-    """Tell whether masks may be looked at, which waits for the device they lie on."""
+    """Tell whether masks may be looked at, which waits for the device they are on."""
     inner = getattr(env, "base_env", None)
     return bool(env.waits_for_device) if inner is None else may_wait(inner)
 

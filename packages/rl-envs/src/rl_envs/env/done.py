@@ -88,7 +88,7 @@ def completed(
         if flags.get(keys.TRUNCATED) is not None or bool((terminated & ~done).any()):
             msg = (
                 f"{what}: {(*prefix, 'done')} must be terminated or truncated: got {done.tolist()} "
-                f"beside {terminated.tolist()} and {truncated.tolist()}."
+                f"alongside {terminated.tolist()} and {truncated.tolist()}."
             )
             raise ValueError(msg)
         truncated, either = done & ~terminated, done

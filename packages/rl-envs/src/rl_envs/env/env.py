@@ -1,4 +1,4 @@
-"""The environment: what it shows, what it takes, and how time goes on in it."""
+"""The environment: what it shows, what it takes, and how time continues in it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             a row is over. Where False, `_reset` is called after every step, with a mask that may
             name no row, and nothing waits for the device (`check_values` would).
         flags_agree: whether `done` is `terminated` or `truncated` in every step, and refused
-            otherwise. False behind a `StepCounter(update_done=False)`, which truncates steps that
-            are not done: their trajectories go on.
+            otherwise. False after a `StepCounter(update_done=False)`, which truncates steps that
+            are not done: their trajectories continue.
         native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
         mask_keys: entries of a root that say which actions `rand_action` may draw.
         device: where its data lies.
@@ -160,7 +160,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             RuntimeError: the environment is closed, returned done flags that are set, or must be
                 reset as a whole first.
             TypeError: the mask is not bool, or an observation has another dtype than its spec.
-            ValueError: a shape is not the expected one, or an observation lies outside its spec.
+            ValueError: a shape is not the expected one, or an observation is outside its spec.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
@@ -198,7 +198,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             KeyError: an action is missing, or the environment did not return what its specs say.
             RuntimeError: the environment is closed, or was never reset.
             TypeError: a dtype is not the expected one, or it is no tensordict.
-            ValueError: a shape is not the expected one, or a value lies outside its spec.
+            ValueError: a shape is not the expected one, or a value is outside its spec.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
@@ -286,13 +286,13 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             max_steps: most steps to play, at least 1.
             policy: adds the action to a root; random actions where None or `env.rand_step`.
             callback: called with the environment and each finished step.
-            auto_reset: reset the environment first. Otherwise go on from `tensordict`, whose rows
+            auto_reset: reset the environment first. Otherwise continue `tensordict`, whose rows
                 that are done are reset first, as `maybe_reset` does; or, where an environment
                 `resets_by_stepping`, from where the last rollout has ended.
             break_when_any_done: stop as soon as a row is done. Otherwise rows that end are reset
-                and the rollout goes on. True where None, unless `break_when_all_done`.
+                and the rollout continues. True where None, unless `break_when_all_done`.
             break_when_all_done: stop as soon as every row has been done once; rows that were done
-                earlier are reset and go on.
+                earlier are reset and continue.
             tensordict: the root to start from; needed where `auto_reset` is False.
             set_truncated: mark the last step as truncated, unless it is terminated.
             auto_cast_to_device: move each root to the policy's device, and its actions back.
@@ -510,7 +510,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
     # life
 
     def check_place(self, place: Place) -> None:
-        """Refuse to stand where a transform in it cannot work.
+        """Raise for an attempt to stand where a transform in it cannot work.
 
         Args:
             place: ``"worker"`` for an environment inside a serial or parallel one.

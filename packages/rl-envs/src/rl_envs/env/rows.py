@@ -28,7 +28,7 @@ class EnvRows:
             What stands around it, as transforms do, may read more.
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
-        leftover: steps behind the end of the last rollout of such an environment, or None.
+        leftover: steps after the end of the last rollout of such an environment, or None.
         reached: the last step of the last rollout `[*B]`, where a transform of finished rows took
             away what the next step starts from; otherwise None.
 

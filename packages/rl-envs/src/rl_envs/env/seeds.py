@@ -1,4 +1,4 @@
-"""Seeds of environments that stand beside each other."""
+"""Seeds of environments that stand next to each other."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class EnvSpecs:
 
     @property
     def action_spec(self) -> Any:
-        """Spec of the action, or of all actions where there are several."""
+        """Spec of the action, or of all actions if there are several."""
         return _only(self.full_action_spec)
 
     @action_spec.setter
@@ -89,7 +89,7 @@ class EnvSpecs:
 
     @property
     def reward_spec(self) -> Any:
-        """Spec of the reward `[*B, ..., 1]`, or of all rewards where there are several."""
+        """Spec of the reward `[*B, ..., 1]`, or of all rewards if there are several."""
         return _only(self.full_reward_spec)
 
     @reward_spec.setter
@@ -125,7 +125,7 @@ class EnvSpecs:
 
     @property
     def state_spec(self) -> Composite:
-        """Specs of what a step reads beside observations and actions."""
+        """Specs of what a step reads alongside observations and actions."""
         if self._state is None:
             self.state_spec = Composite(shape=self.batch_size)
         assert self._state is not None
@@ -239,7 +239,7 @@ class EnvSpecs:
 
 
 def _only(spec: Composite) -> Any:
-    """The one leaf of a tree, or the tree where there are several."""
+    """The one leaf of a tree, or the tree if there are several."""
     names = list(spec.keys(True, True))
     return spec[names[0]] if len(names) == 1 else spec
 
@@ -274,7 +274,7 @@ def has_form(spec: TensorSpec, value: Any, lead: torch.Size = torch.Size()) -> b
 
 
 def matches(found: torch.Size, expected: torch.Size) -> bool:
-    """Whether sizes are the expected ones, of which -1 stands for any."""
+    """Whether sizes are the expected ones, of which -1 represents any."""
     return found == expected or (
         len(found) == len(expected)
         and all(e in (-1, f) for f, e in zip(found, expected, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_whole(number: Any, least: int, name: str) -> None:
-    """Refuse what is no whole number, or too small."""
+    """Raise for what is no whole number, or too small."""
     try:
         found = operator.index(number)
     except TypeError:

@@ -175,7 +175,7 @@ class InOrder(VectorEnv[Any, Any, Any]):
 
 
 def _joined(parts: list[Any], order: Array) -> Any:
-    """Batches of some rows each, put behind each other and in order."""
+    """Batches of some rows each, put one after another and in order."""
     first = parts[0]
     if isinstance(first, dict):
         return {name: _joined([part[name] for part in parts], order) for name in first}
@@ -232,7 +232,9 @@ class PoolRollout:
         """Begin with what the rollout before has left over."""
         mask = leftover.columns[keys.MASK].numpy()
         if mask.any() and not self._written <= leftover.written:
-            msg = "steps of another policy are left over: reset first, or go on with that policy."
+            msg = (
+                "steps of another policy are left over: reset first, or continue with that policy."
+            )
             raise ValueError(msg)
         self.at[:] = mask[:, :-1].sum(1)
         self._make_room(int(self.at.max()))
@@ -258,7 +260,7 @@ class PoolRollout:
             idle[rows] = True
 
     def leftover(self) -> Leftover:
-        """What rows have played beyond the batch, and the roots behind."""
+        """What rows have played beyond the batch, and the roots after."""
         beyond = self.at - self.num_steps
         num_kept = int(beyond.max())
         # the last column is the root of every row, so its steps end right before it
@@ -317,7 +319,7 @@ class PoolRollout:
         nexts = [keys.as_key(key) for key in made if key[0] == keys.NEXT]
         if nexts:
             msg = (
-                f"the policy carries {nexts} on, but a pool that hands out some rows at a time "
+                f"the policy carries {nexts} on, but a pool that returns some rows at a time "
                 f"keeps no states: leave out wait_for."
             )
             raise ValueError(msg)

@@ -27,8 +27,8 @@ from rl_tensordict import build, nest
 class GymEnv(EnvBase):
     """A Gymnasium environment.
 
-    Observations lie under `"observation"`, those of a `Dict` space under their own names, and
-    choices among them are int64 numbers. The action lies under `"action"`: one-hot bool, or numbers
+    Observations are under `"observation"`, those of a `Dict` space under their own names, and
+    choices among them are int64 numbers. The action is under `"action"`: one-hot bool, or numbers
     on request. Rewards are float32 `[1]`. The final observation of an episode is always the real
     one.
 
@@ -38,7 +38,7 @@ class GymEnv(EnvBase):
         frame_skip: how many frames each action is taken for; the rewards are added up.
         from_pixels: show rendered frames as `"pixels"`, uint8 `[H, W, 3]`.
         pixels_only: show no other observation then.
-        info_keys: entries of `info` to show beside the observations: names (a tuple for what lies
+        info_keys: entries of `info` to add to the observations: names (a tuple for what lies
             in a dictionary), or a spec by name. Zeros where an `info` lacks one. For names alone
             the environment is reset and stepped once, to see what there is.
         device: where the data lies.
@@ -266,7 +266,7 @@ class GymBinding:
             before[t + 1] = column[t]
 
     def receive(self, names: set[tuple[str, ...]]) -> None:
-        """Nothing changes: what lies under `"next"` is no input of the environment."""
+        """Nothing changes: what is under `"next"` is no input of the environment."""
 
     def _restart(self, t: int) -> None:
         observation = self.env._restart()

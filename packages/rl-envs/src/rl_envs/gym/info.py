@@ -1,4 +1,4 @@
-"""Entries of `info` among the observations, so that they lie in batches like these."""
+"""Entries of `info` among the observations, so that they are in batches like these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Find = Callable[[Any, Path], Any]
 
 
 class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows some entries of `info` beside what an environment shows."""
+    """Shows some entries of `info` alongside what an environment shows."""
 
     # Where an info lacks one, as many do after a reset, it is shown as zeros. One that no step of a
     # whole episode has had is warned of, once.
@@ -126,7 +126,7 @@ class InfoPart:
         return spaces.Dict({**parts, **{n: _tree(one) for n, one in nest(self.spaces).items()}})
 
     def shown(self, observation: Any, info: Any) -> dict[str, Any]:
-        """Put the entries beside an observation."""
+        """Put the entries alongside an observation."""
         parts = observation if isinstance(observation, dict) else {"observation": observation}
         entries = {path: self._entry(path, info) for path in self.spaces}
         return {**parts, **nest(entries)}

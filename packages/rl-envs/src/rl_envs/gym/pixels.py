@@ -53,7 +53,7 @@ class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def check_renders(env: Any) -> None:
-    """Refuse an environment that gives no frames."""
+    """Raise for an environment that gives no frames."""
     if env.render_mode != "rgb_array":
         msg = f"pixels need render_mode='rgb_array': this environment has {env.render_mode!r}."
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""The state of Gymnasium's classic control: what to save, so that an episode goes on as it was."""
+"""The state of Gymnasium's classic control: what to save to resume an episode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium import wrappers
 
 from rl_envs.gym.wrappers import STATELESS
 
-# all that changes in them from step to step, beside the generator and the wrappers' counters
+# all that changes in them from step to step, alongside the generator and the wrappers' counters
 ATTRIBUTES = ("state", "steps_beyond_terminated", "last_u")
 COUNTERS = {
     wrappers.TimeLimit: "_elapsed_steps",

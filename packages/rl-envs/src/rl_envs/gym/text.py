@@ -1,4 +1,4 @@
-"""Texts of Gymnasium as numbers, so that they lie in batches like everything else."""
+"""Texts of Gymnasium as numbers, so that they are in batches like everything else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_envs.rollouts.arrays import Array
 from rl_specs import Categorical
 
 END = 0
-"""The number behind the last character of a text."""
+"""The number after the last character of a text."""
 
 
 class Alphabet:
@@ -40,7 +40,7 @@ class Alphabet:
 
     @property
     def spec(self) -> Categorical:
-        """int64 `[max_length]`, 0 behind the end. No text is shorter than the space's shortest."""
+        """int64 `[max_length]`, 0 after the end. No text is shorter than the space's shortest."""
         n, room = len(self.characters) + 1, self.space.max_length
         mask = torch.ones(room, n, dtype=torch.bool)
         mask[: self.space.min_length, END] = False
@@ -70,7 +70,7 @@ class Alphabet:
         """Read numbers as a text.
 
         Args:
-            numbers: `[max_length]`; those behind the first 0 do not count.
+            numbers: `[max_length]`; those after the first 0 do not count.
 
         Returns:
             The text.

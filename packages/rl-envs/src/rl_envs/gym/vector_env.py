@@ -41,7 +41,7 @@ class GymVectorEnv(EnvBase):
     on from the observation that it kept.
 
     Vector environments of their own (`vectorization_mode="vector_entry_point"`) reset a row only
-    while the others step. A rollout of them goes on until every row has all its steps, and leaves
+    while the others step. A rollout of them continues until every row has all its steps, and leaves
     out the rows in which Gymnasium has reset. The steps that a row then has too many are kept: a
     rollout with `auto_reset=False` (and without a root) begins with them. A callback sees the steps
     of all rows, with `("collector", "mask")` False in those that were only reset.
@@ -224,7 +224,9 @@ class GymVectorEnv(EnvBase):
             raise RuntimeError(msg)
         if self._keeps_final and (which & ~self._over).any():
             rows = np.flatnonzero(which & ~self._over).tolist()
-            msg = f"rows {rows} go on: with same-step autoreset only rows that are done are reset."
+            msg = (
+                f"rows {rows} continue: with same-step autoreset only rows that are done are reset."
+            )
             raise RuntimeError(msg)
 
     def _refuse_over(self) -> None:
@@ -257,7 +259,7 @@ class GymVectorEnv(EnvBase):
         if not self._is_started:
             msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
-        self.leftover = None  # whoever steps by hand leaves it behind
+        self.leftover = None  # whoever steps by hand leaves it after
         self._num_moves += 1
         values = (read(root[key]) for key, read in self._readers)
         action = assembled(self.env.single_action_space, values)

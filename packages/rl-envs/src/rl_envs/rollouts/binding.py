@@ -39,7 +39,7 @@ class RowBinding:
             self.env.reset_into(rows, done)
 
     def receive(self, names: set[tuple[str, ...]]) -> None:
-        """Nothing changes: what lies under `"next"` is no input of the environment."""
+        """Nothing changes: what is under `"next"` is no input of the environment."""
 
     def _column(self, columns: Mapping[tuple[str, ...], Array], t: int) -> dict[Any, Array]:
         # the ellipsis keeps a row without dimensions an array that can be written to

@@ -1,4 +1,4 @@
-"""Which transforms can wait for finished rows, and what they go on from there."""
+"""Which transforms can wait for finished rows, and what they continue there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_tensordict import build
 from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
 
 Key = tuple[str, ...]
-TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they go on from lies in a root
+TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a root
 
 
 def split_for(
@@ -31,7 +31,7 @@ def split_for(
 
 
 def can_go_on(finishing: Iterable[Transform]) -> bool:
-    """Tell whether transforms can go on from a root, where they computed on rows before."""
+    """Tell whether transforms can continue a root, where they computed on rows before."""
     alone = Transform.rows  # what transforms each row for itself
     return all(
         type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in finishing

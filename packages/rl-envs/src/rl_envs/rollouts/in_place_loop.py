@@ -124,7 +124,7 @@ class RowRollout:
             if self._breaks and (over or self._is_ragged):
                 self._note(t)
             is_over = t >= self._goal and self._is_over(t)
-            if self._is_ragged or not is_over:  # the root behind the batch is kept, or played from
+            if self._is_ragged or not is_over:  # the root after the batch is kept, or played from
                 binding.advance(t - 1)
             if self.request.callback is not None:
                 self.request.callback(self.env, self.columns.step(t - 1))
@@ -151,11 +151,11 @@ class RowRollout:
 
     def _room(self) -> int:
         most = min(self._goal, FIRST_STEPS) if self._breaks else self._goal
-        # rows that were only reset are few; and the root behind the last step has a column
+        # rows that were only reset are few; and the root after the last step has a column
         return most + most // 16 + 9 if self._is_ragged else most
 
     def _needs_room(self, t: int) -> bool:
-        """Whether there is a root behind column t to be written."""
+        """Whether there is a root after column t to be written."""
         return self._is_ragged or t + 1 < self._goal
 
     def _grown(self) -> Binding:
@@ -257,7 +257,7 @@ class RowRollout:
             differing = sorted(str(keys.as_key(key)) for key in made.keys() ^ self._written)
             msg = (
                 f"the policy of the rollout before and this one differ in {differing}, and steps "
-                f"of that one are left: go on with it, or reset first."
+                f"of that one are left: continue with it, or reset first."
             )
             raise ValueError(msg)
         self._written = set(made)
@@ -297,7 +297,7 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
 
 
 def check_rows(env: Environment, batch: TensorDictBase) -> None:
-    """Refuse values outside their specs, all steps of a leaf at once."""
+    """Raise for values outside their specs, all steps of a leaf at once."""
     rows = len(env.batch_size)
     for key, spec in env._after_leaves:
         value: Tensor = batch.get((keys.NEXT, *key))
@@ -309,7 +309,7 @@ def check_rows(env: Environment, batch: TensorDictBase) -> None:
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:
-    """Mark the last step as truncated, in place: the columns are nobody else's yet."""
+    """Mark the last step as truncated, in place: the columns are no other process's yet."""
     flags = {name: batch.get((keys.NEXT, name)).select(time, -1) for name in keys.DONE_KEYS}
     flags[keys.TRUNCATED] |= ~flags[keys.TERMINATED]
     flags[keys.DONE].fill_(True)

@@ -66,7 +66,7 @@ class PolicyPlan:
     A stock `TensorDictModule` is called as `module.module(*tensors)`, a module that offers
     `step(*tensors)` by that, a sequence part by part, and anything else through a tensordict. Where
     a module offers `step_calls()` too, a rollout makes those calls in the place of `step`. On
-    the first step the plan is run beside the policy under the same generator state; where they
+    the first step the plan is run alongside the policy under the same generator state; where they
     differ the policy is called as it is from then on.
 
     Args:
@@ -179,7 +179,7 @@ class PolicyPlan:
         return truth
 
     def check_reads(self, shown: Iterable[Key]) -> None:
-        """Refuse to read what is not there.
+        """Raise for an attempt to read what is not there.
 
         Args:
             shown: keys of a root.

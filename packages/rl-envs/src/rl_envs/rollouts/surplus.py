@@ -14,7 +14,7 @@ from rl_layout import keys
 
 @dataclass(frozen=True)
 class Leftover:
-    """Steps behind the end of a rollout, and the root behind them."""
+    """Steps after the end of a rollout, and the root after them."""
 
     # Rows of a vector that resets while it steps do not all get their T-th step at the same time.
     # Those that had theirs earlier have gone on, and these steps open the next batch.
@@ -66,7 +66,7 @@ class Leftover:
         if differing:
             msg = (
                 f"the steps kept from the rollout before and this one differ in {differing}: "
-                f"reset first, or go on with the same transforms and the same policy."
+                f"reset first, or continue with the same transforms and the same policy."
             )
             raise ValueError(msg)
         for key in there:

@@ -97,7 +97,7 @@ def _breaks(ended: list[Tensor], request: Request) -> bool:
 
 
 def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
-    """Mark a step as the last one of the data, where the task goes on."""
+    """Mark a step as the last one of the data, where the task continues."""
     marked = step.copy()
     for prefix in groups:
         place = (keys.NEXT, *prefix)

@@ -96,7 +96,7 @@ def _compare(
 
 
 def _is_elsewhere(value: Any, leaf: Any) -> bool:
-    """Whether a tensor lies on another device than its spec says; objects lie on none."""
+    """Whether a tensor is on another device than its spec says; objects are on none."""
     placed = leaf is not None and leaf.device is not None and isinstance(value, torch.Tensor)
     return placed and bool(value.device != leaf.device)
 

@@ -18,8 +18,8 @@ def check_conformance(make: Callable[[], EnvBase], seed: int = 0, num_steps: int
     """Check that an environment keeps every promise that environments make.
 
     Specs are obeyed; the same seed gives the same rollout; a batch has the named time dimension; a
-    partial reset leaves the other rows alone; a saved state goes on as the original does (where the
-    environment can save one); a closed environment refuses to go on.
+    partial reset leaves the other rows alone; a saved state continues as the original (where the
+    environment can save one); a closed environment refuses to continue.
 
     Args:
         make: makes the environment, as often as it is called.
@@ -98,7 +98,7 @@ def _check_state(make: Callable[[], EnvBase], seed: int, num_steps: int) -> None
                 torch.manual_seed(seed)
                 batches.append(_go_on(one, root, num_steps))
             where = _difference(*batches)
-            _demand(not where, f"a loaded state goes on as the saved one, {where} differs", env)
+            _demand(not where, f"a loaded state continues as the saved one, {where} differs", env)
 
 
 def _go_on(env: EnvBase, root: TensorDictBase, num_steps: int) -> TensorDictBase:

@@ -166,7 +166,7 @@ class EpisodeStepEnv(ScriptedEnv):
 
 
 class NestedEnv(ScriptedEnv):
-    """A counter whose observation, action and reward lie under `"data"`.
+    """A counter whose observation, action and reward are under `"data"`.
 
     `("data", "observation")` float32 `[*B, 3]`, `("data", "action")` one-hot bool `[*B, 2]`,
     `("data", "reward")` `[*B, 1]`; the done flags are at the root.

@@ -1,4 +1,4 @@
-"""Columns behind transforms: the environment writes what it can in place, transforms the rest."""
+"""Columns after transforms: the environment writes what it can in place, transforms the rest."""
 
 from __future__ import annotations
 

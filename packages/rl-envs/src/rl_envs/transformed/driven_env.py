@@ -1,4 +1,4 @@
-"""Environments that a transform steps: one action for several frames, steps behind a reset."""
+"""Environments that a transform steps: one action for several frames, steps after a reset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DrivenEnv(EnvBase):
         return following
 
     def check_place(self, place: Place) -> None:
-        """Refuse a place that the transform, or one further in, cannot work in."""
+        """Raise for a place that the transform, or one further in, cannot work in."""
         self.driver.check_place(place)
         self.env.check_place(place)
 

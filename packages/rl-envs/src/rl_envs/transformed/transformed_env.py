@@ -90,13 +90,13 @@ class TransformedEnv(EnvBase):
         self.check_values = base_env.check_values
         self.resets_by_stepping = base_env.resets_by_stepping
         self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
-        # an environment that goes on without a reset lacks what the transforms write at one
+        # an environment that continues without a reset lacks what the transforms write at one
         self._is_started = started and not given
         self.transforms = Compose(*_unpacked(given))
         self._describe()
 
     def append_transform(self, transform: Change) -> TransformedEnv:
-        """Add a transform behind the others, in place.
+        """Add a transform after the others, in place.
 
         Args:
             transform: a transform, or a callable on a tensordict.
@@ -203,13 +203,13 @@ class TransformedEnv(EnvBase):
         return (self._inner,)
 
     def check_place(self, place: Place) -> None:
-        """Refuse a place that a transform here, or further in, cannot work in."""
+        """Raise for a place that a transform here, or further in, cannot work in."""
         self.transforms.check_place(place)
         self.base_env.check_place(place)
 
     @property
     def leftover(self) -> Leftover | None:
-        """Steps behind the end of the last rollout, where the environment inside has such."""
+        """Steps after the end of the last rollout, where the environment inside has such."""
         return self._inner.leftover
 
     @leftover.setter
@@ -231,7 +231,7 @@ class TransformedEnv(EnvBase):
         return (self, waiting) if gone & set(in_keys) else (inner, finishing)
 
     def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
-        """The environment behind the transforms that must step, and the others."""
+        """The environment after the transforms that must step, and the others."""
         stepping, waiting = postponed(*split_for(self._outer, in_keys))
         place = tuple(id(one) for one in stepping)
         if place not in self._split:
@@ -276,7 +276,7 @@ class TransformedEnv(EnvBase):
         rows = mask_of(masks, ()).squeeze(-1)
         asked = self._outer.before_reset(tensordict, rows)
         raw = self._inner._fresh(asked, masks, kwargs)
-        # rows that go on keep what the root holds, which has passed the transforms already
+        # rows that continue keep what the root holds, which has passed the transforms already
         root = merge(without_masks(asked, masks), raw, masks)
         return self._outer.reset(root, rows)
 
@@ -405,6 +405,6 @@ def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
         skip = drivers[first]
         if any(isinstance(one, EndOfLife) for one in before):
             msg = f"EndOfLife in front of {type(skip).__name__} would mark the lives of the last "
-            raise ValueError(msg + "frame only: put it behind.")
+            raise ValueError(msg + "frame only: put it after.")
         base = DrivenEnv(TransformedEnv(base, Compose(*before)) if before else base, skip)
     return base, Compose(*behind)

@@ -1,4 +1,4 @@
-"""The leaves of a Gymnasium space: what lies in its dictionaries and tuples, by key."""
+"""The leaves of a Gymnasium space: what is in its dictionaries and tuples, by key."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parts_of_space(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, Sp
 
 
 def check_keys(seen: Iterable[SpaceLeaf], acted: Iterable[SpaceLeaf]) -> None:
-    """Refuse `Dict` spaces whose names mean something else in a step."""
+    """Raise for `Dict` spaces whose names mean something else in a step."""
     ours, theirs = {leaf.key for leaf in seen}, {leaf.key for leaf in acted}
     taken = [key for key in ours | theirs if key[0] in RESERVED]
     taken += [key for key in ours for other in theirs if key[: len(other)] == other[: len(key)]]
