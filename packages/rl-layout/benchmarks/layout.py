@@ -1,4 +1,4 @@
-"""Segments and trajectory splits beside torchrl and beside plain passes over the data.
+"""Segments and trajectory splits compared with torchrl and alongside plain passes over the data.
 
 Run with `nox -s "bench(rl-layout)"`. Medians of fresh calls in one process, ratios printed.
 """

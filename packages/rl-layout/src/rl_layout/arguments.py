@@ -90,7 +90,7 @@ def _whole(value: Any, name: str) -> int:
 
 
 def check_key(key: Any, name: str) -> None:
-    """Raise where a value is no key; None stands for nothing."""
+    """Raise where a value is no key; None represents nothing."""
     if key is None or isinstance(key, str):
         return
     try:

@@ -28,7 +28,7 @@ def carried_states(module: Any) -> set[Key]:
 
 
 def refuse_shared_states(networks: Mapping[str, Any]) -> None:
-    """Refuse two modules that carry their states under one key, and so overwrite each other's.
+    """Raise for two modules that carry their states under one key, and so overwrite each other's.
 
     A module that is part of several networks counts once: a shared backbone has one state.
 

@@ -27,7 +27,7 @@ class Bar:
     """One trajectory of the picture.
 
     Attributes:
-        label: what stands beside it.
+        label: what stands alongside it.
         first: step at which it begins.
         length: its number of steps.
         kind: how it ends.
@@ -55,7 +55,7 @@ class LayoutDrawing:
 
     Attributes:
         bars: one per trajectory drawn, in order of rows.
-        left_out: number of trajectories behind the last one drawn.
+        left_out: number of trajectories after the last one drawn.
         report: what `check_layout` found.
 
     Example:

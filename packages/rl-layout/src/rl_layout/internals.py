@@ -1,4 +1,4 @@
-"""What other packages of this family take from rl-layout beside its exports.
+"""What other packages of this family take from rl-layout alongside its exports.
 
 Made for siblings, which ask for a range of versions: a name changes with the minor version only.
 """

@@ -53,7 +53,7 @@ def next_key(key: NestedKey) -> tuple[str, ...]:
 
 
 def root_key(key: NestedKey) -> NestedKey:
-    """Name the place a key under ``"next"`` moves to when time goes on."""
+    """Name the place a key under ``"next"`` moves to when time continues."""
     parts = as_tuple(key)
     if parts[0] != NEXT or len(parts) < 2:
         msg = f"expected a key under 'next': got {key!r}. Write ('next', ...)."

@@ -142,7 +142,7 @@ def _successor(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
 
 
 def _joins(flat: TensorDictBase, i: int, num_steps: int) -> bool:
-    """Whether no marker cuts behind row i, and its row of the batch goes on."""
+    """Whether no marker cuts after row i, and its row of the batch continues."""
     return (i + 1) % num_steps != 0 and continues(flat, i, i + 1)
 
 

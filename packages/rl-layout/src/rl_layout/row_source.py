@@ -1,4 +1,4 @@
-"""How a transform reads rows beside those of a sample."""
+"""How a transform reads rows alongside those of a sample."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def trajectories(
 
     Args:
         lengths: rows of each trajectory.
-        kinds: how each ends, or how all do. A cut one goes on elsewhere: nothing marks its end.
+        kinds: how each ends, or how all do. A cut one continues elsewhere: nothing marks its end.
         first_id: id of the first trajectory; the others count on.
         first_step: steps that the first trajectory had before the batch begins.
 

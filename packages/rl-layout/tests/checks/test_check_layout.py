@@ -401,7 +401,7 @@ def test_a_cut_that_only_observations_show_is_a_note():
     batch = bare(trajectories([4, 3], EndKind.CUT))
     (note,) = check_layout(batch).findings
     assert (note.severity, note.row, note.count) == ("note", (3,), 1)
-    assert "contradicts the row behind" in note.message
+    assert "contradicts the row after" in note.message
 
 
 def test_a_state_that_equals_the_first_one_of_another_trajectory_is_no_error():

@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_mask_with_a_hole_cannot_be_nested():
     padded = split_trajectories(trajectories([3, 2]))
     padded[keys.MASK][0] = torch.tensor([True, False, True])
-    with pytest.raises(ValueError, match="row 0 of the mask has a real step behind padding"):
+    with pytest.raises(ValueError, match="row 0 of the mask has a real step after padding"):
         nest_trajectories(padded)
 
 

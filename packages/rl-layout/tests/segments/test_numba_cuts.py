@@ -96,7 +96,7 @@ def test_what_cannot_be_kept_on_the_disk_is_not_compiled_again_and_again(monkeyp
 
 
 @pytest.mark.usefixtures("afresh")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside a thread, on purpose
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside a thread, on purpose
 def test_a_child_forked_while_a_thread_compiles_can_compile():
     assert run(np.empty(3_000, bool))
     held, forked = threading.Event(), threading.Event()

@@ -42,7 +42,7 @@ def check_layout(
     dimensions that the contract excludes, a next observation that belongs to another trajectory.
     Notes are data that is right but worth a look: a cut that only ids or steps show, as where
     rows of ``[B, T]`` were laid end to end, or next observations that differ from the
-    observations that follow, as behind a running normaliser.
+    observations that follow, as after a running normaliser.
 
     Args:
         batch: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.

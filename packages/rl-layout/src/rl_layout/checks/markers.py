@@ -1,4 +1,4 @@
-"""What flags, ids and steps say of one another."""
+"""What flags, ids and steps say of each other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _start_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.IS_INIT, bare & rows.new_slice & ~pair.first, what)
         joined = pair.follows if m.traj_ids is None else pair.same | (m.traj_step is None)
         behind = bare & pair.ended & ~pair.first & joined
-        yield from rows.found("error", keys.IS_INIT, behind, "is False behind a done step")
+        yield from rows.found("error", keys.IS_INIT, behind, "is False after a done step")
         if m.traj_step is None:
             other = bare & rows.paired & ~pair.same & ~pair.ended & ~rows.new_slice
             yield from rows.found("error", keys.IS_INIT, other, "is False at another id")
@@ -65,25 +65,25 @@ def _change_findings(rows: Rows, pair: Pairs) -> Iterator[Finding]:
     other = pair.unmarked & rows.paired & ~pair.same & ~pair.first & ~rows.new_slice
     again = other & _seen_before(rows)
     interleaved = 2 * int(again.sum()) > int(rows.paired.sum())
-    what = "goes on from an earlier row: environments lie interleaved; put time last"
+    what = "continues an earlier row: environments lie interleaved; put time last"
     if interleaved:
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
         return
-    what = "another trajectory goes on here: a cut, as where rows of [B, T] lie end to end"
+    what = "another trajectory continues here: a cut, as where rows of [B, T] lie end to end"
     yield from rows.found("note", keys.TRAJ_IDS, other, what)
 
 
 def _id_findings(rows: Rows) -> Iterator[Finding]:
-    """Ids that go on behind a done step, and steps that leave a hole."""
+    """Ids that continue after a done step, and steps that leave a hole."""
     m, pair = rows.markers, Pairs(rows)
     if m.traj_ids is not None:
         behind = pair.joins & pair.ended
         # a marked start that does not follow is a slice of a stored sample, as far as one can tell
         slices = pair.marked & ~(rows.after(pair.terminated) & pair.follows)
         slices &= m.traj_step is not None
-        what = "goes on behind a done step: every trajectory, and every cut, takes a new id"
+        what = "continues after a done step: every trajectory, and every cut, takes a new id"
         yield from rows.found("error", keys.TRAJ_IDS, behind & ~slices, what)
-        what = "comes again behind a done step: a slice of a sample, or a cut that kept its id"
+        what = "comes again after a done step: a slice of a sample, or a cut that kept its id"
         yield from rows.found("note", keys.TRAJ_IDS, behind & slices, what)
     if m.traj_step is not None:
         jumped = pair.joins & ~pair.ended & ~pair.follows
@@ -98,7 +98,7 @@ def _id_findings(rows: Rows) -> Iterator[Finding]:
 
 
 def _end_findings(rows: Rows) -> Iterator[Finding]:
-    """Steps of an id behind its termination, and rows of n steps that reach past an end."""
+    """Steps of an id after its termination, and rows of n steps that reach past an end."""
     m = rows.markers
     far = m.steps_to_next_obs
     ahead = torch.ones(rows.size, dtype=torch.int64) if far is None else far.cpu()
@@ -109,7 +109,7 @@ def _end_findings(rows: Rows) -> Iterator[Finding]:
         last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
         last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
         again = rows.real & (step > last) & ~Pairs(rows).joins  # neighbours are found above
-        what = "goes on behind its termination, which stands elsewhere: ids are never reused"
+        what = "continues after its termination, which stands elsewhere: ids are never reused"
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
     if far is not None and m.can_cut:
         ends = torch.where(rows.boundary & rows.real, torch.arange(rows.size), rows.size)

@@ -40,9 +40,9 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
         foreign &= is_observed(as_tuple(key))
         what = "is an observation of another trajectory"
         yield from rows.found("error", keys.next_key(key), foreign, what)
-        what = "differs from the observation that follows, as behind a running normaliser"
+        what = "differs from the observation that follows, as after a running normaliser"
         if compared is not None and key in compared.leaves:
-            what = "contradicts the row behind, unproved by ids, steps or names: a cut"
+            what = "contradicts the row after, unproved by ids, steps or names: a cut"
         yield from rows.found("note", keys.next_key(key), differs & ~foreign, what)
     yield from _reset_findings(rows, pairs)
     yield from _copy_findings(batch, rows)
@@ -68,7 +68,7 @@ def _axis_findings(batch: TensorDictBase, rows: Rows, last: Comparison) -> Itera
 
 
 def went_on(batch: TensorDictBase, rows: Rows) -> Tensor:
-    """Find the starts behind a truncation at which the environment went on."""
+    """Find the starts after a truncation at which the environment continued."""
     m, pairs = rows.markers, list(_pairs(batch))
     if m.truncated is None or not pairs:
         return torch.zeros(rows.size, dtype=torch.bool)
@@ -93,7 +93,7 @@ def _flat_bits(values: Tensor) -> Tensor:
 
 
 def _successors(rows: Rows) -> tuple[Tensor, Tensor]:
-    """The row that each next observation belongs to, and whether it lies in the same segment."""
+    """The row that each next observation belongs to, and whether it is in the same segment."""
     cut = cut_rows(rows.markers).cpu()
     number = torch.nn.functional.pad(cut.cumsum(0), (1, 0))[:-1]
     horizon = rows.markers.steps_to_next_obs
@@ -132,8 +132,8 @@ def _taken(rows: Rows, pairs: Pairs) -> Tensor:
 
 
 def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
-    """Done steps whose next observation is the first one of the trajectory behind them."""
-    # That is right where a cut was made and the environment went on, which only a truncation can
+    """Done steps whose next observation is the first one of the trajectory after them."""
+    # That is right where a cut was made and the environment continued, which only a truncation can
     # be. Where terminations show it, with one value and another, final observations are lost.
     if not pairs:
         return
@@ -153,9 +153,9 @@ def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
     key, root, _ = pairs[0]
     values = torch.unique(_flat_bits(root)[leaks & final], dim=0)
     lost = len(values) > 1 and 2 * int((leaks & final).sum()) >= int(final.sum())
-    what = "is the first observation behind it, right only where the environment went on"
+    what = "is the first observation after it, right only where the environment continued"
     if lost:
-        what = "is the first observation of the trajectory behind it: keep the final observation"
+        what = "is the first observation of the trajectory after it: keep the final observation"
     before = torch.roll(leaks, -1)  # stands on the done step itself
     yield from rows.found("error" if lost else "note", keys.next_key(key), before, what)
 

@@ -77,10 +77,10 @@ class LayoutReport:
         return not self.errors
 
     def raise_if_broken(self) -> LayoutReport:
-        """Raise the report where there is an error.
+        """Raise the report if there is an error.
 
         Returns:
-            The report itself where there is none.
+            The report itself if there is none.
 
         Raises:
             LayoutError: at least one finding is an error.

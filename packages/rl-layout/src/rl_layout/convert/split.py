@@ -33,7 +33,7 @@ def split_trajectories(
         tensordict: a TED tensordict ``[N]`` or ``[*B, T]``.
         prefix: group that the mask is written to, ``"collector"`` by default.
         trajectory_key: split where these ids change, and nowhere else.
-        done_key: split behind these flags, under ``"next"``, and nowhere else.
+        done_key: split after these flags, under ``"next"``, and nowhere else.
         as_nested: give jagged nested tensors.
 
     Returns:
@@ -131,7 +131,7 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
     lengths = mask.sum(1)
     if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]):
         row = int((mask[:, 1:] & ~mask[:, :-1]).any(1).nonzero()[0, 0])
-        msg = f"row {row} of the mask has a real step behind padding: call join_trajectories."
+        msg = f"row {row} of the mask has a real step after padding: call join_trajectories."
         raise ValueError(msg)
     segments = Segments.from_lengths(lengths)
     joined = tensors(join_trajectories(tensordict, prefix=prefix))

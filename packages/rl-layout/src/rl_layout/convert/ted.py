@@ -3,7 +3,7 @@
 A leaf that stands both at the root and under ``"next"`` is stored once per step, plus the one
 that follows the last step of each trajectory, provided that it is the same, bit for bit,
 wherever one step follows another. Every other leaf is stored as it is. Nothing is assumed, so
-the way back is exact for any dtype, for n-step rows and behind a running normaliser.
+the way back is exact for any dtype, for n-step rows and after a running normaliser.
 
 The compact form of a batch of N rows in S trajectories is a tensordict without batch size:
 
@@ -43,7 +43,7 @@ class TED2Flat:
         is_full: whether the batch is a full ring; recorded for the reader.
 
     Args:
-        done_key: cut behind this flag alone; every marker by default.
+        done_key: cut after this flag alone; every marker by default.
         shift_key: entry that records ``shift``.
         is_full_key: entry that records ``is_full``.
 

@@ -51,9 +51,9 @@ class Comparison:
     """What observations say of the neighbours along one dimension of a batch.
 
     Attributes:
-        contradicts: bool ``[*B, T]``, True at row i where the row behind it along the dimension
+        contradicts: bool ``[*B, T]``, True at row i where the row after it along the dimension
             holds another observation than ``("next", observation)`` of row i says.
-        compared: bool ``[*B, T]``, rows that were compared: no marker cuts behind them.
+        compared: bool ``[*B, T]``, rows that were compared: no marker cuts after them.
         leaves: root keys of the observations that contradict somewhere.
         dim: the dimension, not negative.
 
@@ -74,7 +74,7 @@ class Comparison:
 
     @cached_property
     def count(self) -> int:
-        """Number of rows that the row behind contradicts."""
+        """Number of rows that the row after contradicts."""
         return int(self.contradicts.sum())
 
     @cached_property
@@ -99,7 +99,7 @@ class Comparison:
         message = (
             f"{self.count} of {int(self.compared.sum())} neighbours along dimension {self.dim} of "
             f"a batch {list(self.contradicts.shape)} contradict {[*map(str, self.leaves)]}: "
-            "('next', observation) of a row is not the observation of the row behind it. They are "
+            "('next', observation) of a row is not the observation of the row after it. They are "
             "cut and never joined. Are they rows of several environments? Store "
             "('collector', 'traj_ids') and ('collector', 'traj_step'), or say where time lies: "
             "names=[..., 'time'] of the tensordict, time_dim= of an estimator, ndim=2 of a storage."
@@ -226,7 +226,7 @@ class _Pairs:
         step = torch.arange(numbers.shape[-1], device=device).expand(numbers.shape)
         target = step + 1 if ahead is None else step + ahead
         compared = (target > step) & (target < numbers.shape[-1])
-        # rows of n steps that all reach up to a cut have the same target: it is behind the last
+        # rows of n steps that all reach up to a cut have the same target: it is after the last
         alone = torch.ones_like(compared)
         alone[..., :-1] = target[..., 1:] != target[..., :-1]
         target = target.clamp(1, numbers.shape[-1] - 1)
@@ -263,7 +263,7 @@ class _Pairs:
         return self._numbers.gather(-1, self._target)[self._where]
 
     def marked(self, wrong: Tensor) -> Tensor:
-        """The rows behind which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
+        """The rows after which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
         cut = torch.zeros(self._shape, dtype=torch.bool, device=wrong.device)
         flat = cut.view(-1)
         before = self._numbers.gather(-1, self._target - 1)[self._where]
@@ -272,7 +272,7 @@ class _Pairs:
         return cut
 
     def _cuts(self, batch: TensorDictBase, ends: list[Tensor], like: Tensor) -> Tensor:
-        """Rows behind which a marker cuts, bool ``[*B, T]`` with the dimension last."""
+        """Rows after which a marker cuts, bool ``[*B, T]`` with the dimension last."""
         cut = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
         for flag in ends:
             cut |= flag
@@ -386,7 +386,7 @@ def _proves(pairs: _Pairs, root: Tensor, after: Tensor, differs: Tensor) -> bool
     """Whether a leaf moves on from row to row as told, by values that stand in one row only."""
     rows = pairs.compared.numel()
     here, behind = _flat_bits(root, rows), _flat_bits(after, rows)
-    if here.shape[1] < 2:  # counters of several environments may follow one another
+    if here.shape[1] < 2:  # counters of several environments may follow each other
         return False
     names = torch.unique(_fingerprints(here), return_inverse=True, return_counts=True)
     alone = (names[2] == 1)[names[1]]

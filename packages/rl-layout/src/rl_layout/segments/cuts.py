@@ -100,7 +100,7 @@ def _cut_on_cpu(
 
 
 def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
-    """Write the cuts, by numpy: what lies between two operations stays in the cache."""
+    """Write the cuts, by numpy: what is between two operations stays in the cache."""
     size = len(cut)
     flags = [have[name] for name in ENDS if name in have]
     steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
@@ -115,7 +115,7 @@ def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> Non
             ends |= flag[here]
         if flags and steps is not None:
             ends &= steps[here] == 1
-        stop = min(here.stop, size - 1)  # the last row has no row behind it
+        stop = min(here.stop, size - 1)  # the last row has no row after it
         inner, after = ends[: stop - first], slice(first + 1, stop + 1)
         other = differs[: stop - first]
         if is_init is not None:

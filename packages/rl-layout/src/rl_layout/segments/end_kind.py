@@ -10,7 +10,7 @@ class EndKind(IntEnum):
 
     Attributes:
         CUT: the rows stop and no marker says why: bootstrap from the real next observation.
-        TRUNCATED: the data ends, the task goes on: bootstrap as well.
+        TRUNCATED: the data ends, the task continues: bootstrap as well.
         TERMINATED: the task ended: the next state is worth nothing.
 
     Example:

@@ -39,7 +39,7 @@ class Markers:
         is_init: bool ``[N]``, first step of a trajectory or of a slice; None where absent.
         done: bool ``[N]``, terminated or truncated.
         terminated: bool ``[N]``, the task ended.
-        truncated: bool ``[N]``, the data ends and the task goes on.
+        truncated: bool ``[N]``, the data ends and the task continues.
         steps_to_next_obs: int64 ``[N]``, on n-step rows only.
         traj_ids: int64 ``[N]``, never reused.
         traj_step: int64 ``[N]``, position in the trajectory.
@@ -190,7 +190,7 @@ def flag_rows(flag: Tensor, name: str) -> Tensor:
 
 
 def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Check lone ids, and steps where there are any, and flatten them."""
+    """Check lone ids, and steps if there are any, and flatten them."""
     given = {"ids": ids} if steps is None else {"ids": ids, "steps": steps}
     for name, value in given.items():
         check_dense(value, name, "integers [*B, T]")

@@ -45,7 +45,7 @@ class Segments:
         starts: int64 ``[S]``, first row of each segment.
         lengths: int64 ``[S]``, at least 1.
         kinds: uint8 ``[S]``, `EndKind` of each segment.
-        batch_shape: ``[N]`` or ``[*B, T]``, the batch that the rows lie in.
+        batch_shape: ``[N]`` or ``[*B, T]``, the batch that the rows are in.
         num_contradicted: how many cuts only contradicting observations made.
 
     Example:
@@ -163,7 +163,7 @@ class Segments:
     def from_ids(
         cls, ids: Tensor, steps: Tensor | None = None, *, mask: Tensor | None = None
     ) -> Segments:
-        """Derive the segments from trajectory ids, and from positions where there are any.
+        """Derive the segments from trajectory ids, and from positions if there are any.
 
         Args:
             ids: integers ``[*B, T]``, one number per trajectory.
@@ -247,7 +247,7 @@ class Segments:
 
     @cached_property
     def num_real(self) -> int:
-        """Number of real rows, those that lie in a segment."""
+        """Number of real rows, those that are in a segment."""
         return int(self.lengths.sum()) if len(self) else 0
 
     @cached_property
@@ -294,7 +294,7 @@ class Segments:
 
     @cached_property
     def has_gaps(self) -> bool:
-        """Whether some rows of the batch lie in no segment."""
+        """Whether some rows of the batch are in no segment."""
         return self.num_real != self.num_rows
 
     def spread(self, values: Tensor) -> Tensor:
@@ -363,7 +363,7 @@ class Segments:
 
         Args:
             values: ``[*B, T, ...]``.
-            fill: what the cells behind a segment's end hold.
+            fill: what the cells after a segment's end hold.
 
         Returns:
             ``[S, L, ...]``, L the longest length. `pad_mask` tells the real cells.
@@ -469,7 +469,7 @@ class Segments:
             ones of the block before. Lengths are copied to the host once.
 
         Raises:
-            ValueError: the share lies outside ``[0, 1)``.
+            ValueError: the share is outside ``[0, 1)``.
 
         Example:
             >>> blocks = Segments.from_lengths(torch.tensor([1, 3, 3])).time_blocks(0.0)

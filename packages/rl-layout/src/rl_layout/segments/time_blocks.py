@@ -19,7 +19,7 @@ class TimeBlock:
 
     Attributes:
         start: position in the segments of the block's first step.
-        rows: row of the batch in each cell, int64 ``[K, n]``; cells behind a segment's end
+        rows: row of the batch in each cell, int64 ``[K, n]``; cells after a segment's end
             repeat its last row.
         real: which cells hold a step of their own, bool ``[K, n]``.
 
@@ -69,11 +69,11 @@ class TimeBlock:
 
 def time_blocks(starts: Tensor, lengths: Tensor, max_waste: float) -> list[TimeBlock]:
     """Cut segments, longest first, into blocks in which few cells are empty."""
-    # Each block runs on as long as at most max_waste of its cells lie behind the end of their
-    # segment; the next one begins with the segments that go on.
+    # Each block runs on as long as at most max_waste of its cells come after the end of their
+    # segment; the next one begins with the segments that continue.
     check_type("max_waste", max_waste, float | int | np.integer | np.floating, "a share in [0, 1)")
     if not 0 <= max_waste < 1:
-        msg = f"max_waste must lie in [0, 1): got {max_waste}."
+        msg = f"max_waste must are in [0, 1): got {max_waste}."
         raise ValueError(msg)
     blocks = []
     for first, stop, active in _cuts(lengths.cpu().numpy(), max_waste):
