@@ -1,4 +1,4 @@
-"""Sampling actors beside plain torch and beside torchrl, in one process.
+"""Sampling actors alongside plain torch and compared with torchrl, in one process.
 
 Run with `nox -s "bench(rl-policies)"`. All sides compute a small network, draw an action and
 its log-probability, without gradient. "ours, rollout" is what rollouts and collectors call at each

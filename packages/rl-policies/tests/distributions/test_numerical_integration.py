@@ -1,4 +1,4 @@
-"""What every distribution says of itself, beside sums and integrals of exp(log_prob)."""
+"""What every distribution says of itself, alongside sums and integrals of exp(log_prob)."""
 
 from __future__ import annotations
 

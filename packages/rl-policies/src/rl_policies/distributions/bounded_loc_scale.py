@@ -16,7 +16,7 @@ class BoundedLocScale(LocScale):
 
     Args:
         loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        scale: positive, broadcasts against `loc`; a number represents a constant.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         low: lower bound, a number or broadcasting against `loc`.
         high: upper bound, likewise.
@@ -80,7 +80,7 @@ class BoundedLocScale(LocScale):
 
 
 def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False) -> None:
-    """Refuse bounds that leave nothing between them."""
+    """Raise for bounds that leave nothing between them."""
     numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
     if not (low < high if numbers else not wait or bool((low < high).all())):
         msg = f"low must be below high: got {low} and {high}"

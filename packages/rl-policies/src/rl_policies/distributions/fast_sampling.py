@@ -86,7 +86,7 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `IndependentNormal` does."""
     x = torch.addcmul(loc, torch.randn_like(loc), scale)
-    # the density of what is handed out: x has been rounded, its noise has not
+    # the density of what is returned: x has been rounded, its noise has not
     z = x.sub(loc).div_(scale)
     surprise = torch.addcmul(scale.log(), z, z, value=0.5)
     return x, _log_density(surprise, HALF_LOG_2PI)

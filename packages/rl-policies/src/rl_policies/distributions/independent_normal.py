@@ -21,7 +21,7 @@ class IndependentNormal(LocScale):
 
     Args:
         loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        scale: positive, broadcasts against `loc`; a number represents a constant.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
         event_dim: how many trailing dimensions are one event.

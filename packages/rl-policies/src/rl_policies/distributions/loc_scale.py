@@ -20,7 +20,7 @@ class LocScale(Distribution):
 
     Args:
         loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        scale: positive, broadcasts against `loc`; a number represents a constant.
         event_dims: how many trailing dimensions are one event.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.

@@ -29,7 +29,7 @@ class TanhNormal(BoundedLocScale):
 
     Args:
         loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        scale: positive, broadcasts against `loc`; a number represents a constant.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         low: lower bound, a number or broadcasting against `loc`.
         high: upper bound, likewise.
@@ -147,7 +147,7 @@ class TanhNormal(BoundedLocScale):
         if not self._plain:
             out = self._held(self.low + self._half * (1 + out))
         if self.loc.requires_grad or self.scale.requires_grad:
-            # the noise stands for (u - loc) / scale only where u carries their gradient
+            # the noise represents (u - loc) / scale only where u carries their gradient
             noise = noise if u.requires_grad else None
         self._drawn = Drawn(out, (u, noise))
         return out

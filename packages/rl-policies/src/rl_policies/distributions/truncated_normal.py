@@ -29,7 +29,7 @@ class TruncatedNormal(BoundedLocScale):
 
     Args:
         loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number stands for a constant.
+        scale: positive, broadcasts against `loc`; a number represents a constant.
         upscale: bound on `|loc|` where `tanh_loc` is set.
         low: lower bound, a number or broadcasting against `loc`.
         high: upper bound, likewise.

@@ -20,7 +20,7 @@ class EGreedyModule(ExplorationModule):
         ε ← max(eps_end, ε - frames (eps_init - eps_end) / annealing_num_steps)
 
     It acts where the interaction type is RANDOM, as collectors set it, and by
-    `default_interaction_type` where none is set. Put it behind the policy in a
+    `default_interaction_type` where none is set. Put it after the policy in a
     `TensorDictSequential`; it writes a new action and leaves the old tensor as it was. Random
     numbers come from the generator of torch. ε is a buffer, and so part of `state_dict`.
 

@@ -25,7 +25,7 @@ class AdditiveGaussianModule(ExplorationModule):
         σ ← max(sigma_end, σ - frames (sigma_init - sigma_end) / annealing_num_steps)
 
     It acts where the interaction type is RANDOM, as collectors set it, and by
-    `default_interaction_type` where none is set. Put it behind the policy in a
+    `default_interaction_type` where none is set. Put it after the policy in a
     `TensorDictSequential`; it writes a new action and leaves the old tensor as it was. Random
     numbers come from the generator of torch. σ is a buffer, and so part of `state_dict`.
 
@@ -121,7 +121,7 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
         dt: length of a step.
         x0: the noise before the first step of a trajectory, a number or `[*E]`.
         action_key: what is read and written.
-        noise_key: key of the noise; `"ou_noise"` beside the action by default.
+        noise_key: key of the noise; `"ou_noise"` alongside the action by default.
         default_interaction_type: what counts where no interaction type is set.
         device: where the buffers lie.
 
@@ -183,7 +183,7 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
         self.out_keys.append(next_key(self.noise_key))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Read actions and noise from a tensordict, and write those to take and to go on with.
+        """Read actions and noise from a tensordict, and write those to take and to continue with.
 
         Args:
             args: a tensordict, which is returned; or tensors in the order of `in_keys`.

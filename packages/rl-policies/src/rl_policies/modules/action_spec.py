@@ -164,7 +164,7 @@ def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
 
 
 def check_safe(safe: bool, form: ActionForm | None) -> None:
-    """Refuse to project actions into a spec that is not there."""
+    """Raise for an attempt to project actions into a spec that is not there."""
     if safe and form is None:
         msg = "safe=True projects actions into their spec: pass spec"
         raise ValueError(msg)

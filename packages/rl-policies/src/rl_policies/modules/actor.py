@@ -125,7 +125,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
     Raises:
         TypeError: `module` is no tensordict module, or the distribution does not take the
             parameters or cannot draw what the spec describes.
-        ValueError: the module writes none of the parameters, bounds lie outside the spec's and
+        ValueError: the module writes none of the parameters, bounds are outside the spec's and
             `safe` is not set, or `safe` is set without a spec.
         KeyError: the spec holds other keys only.
 

@@ -63,7 +63,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
     Raises:
         TypeError: the distribution has no argument of that name, or cannot draw what the spec
             describes.
-        ValueError: its bounds lie outside the spec's and `safe` is not set, or `safe` is set and
+        ValueError: its bounds are outside the spec's and `safe` is not set, or `safe` is set and
             there is no spec.
         KeyError: the spec holds other keys only.
 
@@ -287,7 +287,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
 
 def _check_names(distribution_class: Any, names: list[str]) -> None:
-    """Refuse names that the distribution does not take, before anything is computed."""
+    """Raise for names that the distribution does not take, before anything is computed."""
     try:
         taken = inspect.signature(distribution_class).parameters
     except (TypeError, ValueError):
@@ -305,7 +305,7 @@ def _check_names(distribution_class: Any, names: list[str]) -> None:
 
 
 def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
-    """Refuse a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
+    """Raise for a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
     title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
     if distribution_class in ONE_HOT:
         if type(leaf) is not OneHot:

@@ -99,7 +99,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
     """The last part of a `QValueActor`: reads values, writes the action that is worth most.
 
     Args:
-        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec, and is
+        action_space: `"one_hot"` or `"categorical"`; may be left out if there is a spec, and is
             not enough for several choices at once.
         action_value_key: what it reads; `"action_value"` where None.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
@@ -156,7 +156,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         """Choose.
 
         Args:
-            tensors: floats `[*B, n]`, and the mask where there is a key for it.
+            tensors: floats `[*B, n]`, and the mask if there is a key for it.
 
         Returns:
             The actions, `[*B, n]` one-hot, `[*B]` categorical or `[*B, K]` for K numbers at once;
@@ -196,7 +196,7 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
     """A network of action values, and the action that is worth most.
 
     Written are the action, `[*B, n]` one-hot or `[*B]` categorical; `"action_value"`, `[*B, n]`;
-    and `"chosen_action_value"`, `[*B, 1]`. Explore by an `EGreedyModule` behind it.
+    and `"chosen_action_value"`, `[*B, 1]`. Explore by an `EGreedyModule` after it.
 
     With a `MultiOneHot` or `MultiCategorical` spec the network returns the values of all groups
     side by side, the best of each is chosen, and the value of the action is their sum.
@@ -206,7 +206,7 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
             module that writes `action_value_key`.
         in_keys: what the network reads; `["observation"]` by default.
         spec: spec of the action, or a `Composite` that holds it.
-        action_space: `"one_hot"` or `"categorical"`; may be left out where there is a spec.
+        action_space: `"one_hot"` or `"categorical"`; may be left out if there is a spec.
         action_value_key: where the values go; `"action_value"` where None.
         action_key: where the action goes.
         chosen_action_value_key: where the value of the action goes.

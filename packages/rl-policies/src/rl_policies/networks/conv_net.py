@@ -18,14 +18,14 @@ _DEPTH = 3
 
 
 class ConvNet(nn.Sequential):
-    """Convolutions with an activation behind each, then one vector for each image.
+    """Convolutions with an activation after each, then one vector for each image.
 
         h₀ = image,    hₖ = activation(norm(Wₖ * hₖ₋₁ + bₖ)),    y = h_depth as a vector
 
     Args:
         in_features: number of channels; None to learn it from the first image.
         depth: number of layers. By default as many as one of the lists has, else 3.
-        num_cells: number of channels behind all layers, or behind each; 32 by default.
+        num_cells: number of channels after all layers, or after each; 32 by default.
         kernel_sizes: size of the kernel of all layers, or of each; a pair for height and width.
         strides: step of it, likewise.
         paddings: zeros around the image, likewise.
@@ -164,7 +164,7 @@ def per_layer(depth: int | None, given: dict[str, Any]) -> list[list[Any]]:
 
 
 def _after(layer: nn.Conv2d, size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width behind a convolution, 0 or less where the kernel does not fit."""
+    """Height and width after a convolution, 0 or less where the kernel does not fit."""
     padding: Any = layer.padding
     height, width = (
         (size[i] + 2 * padding[i] - layer.kernel_size[i]) // layer.stride[i] + 1 for i in range(2)
