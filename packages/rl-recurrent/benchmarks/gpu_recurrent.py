@@ -1,9 +1,9 @@
-"""The Triton backend on one GPU, beside torchrl's modules and torch's own networks.
+"""The Triton backend on one GPU, compared with torchrl's modules and torch's own networks.
 
 Run with `python packages/rl-recurrent/benchmarks/gpu_recurrent.py` on a machine with a CUDA device.
 Forward and backward with gradients of parameters and inputs, tf32 products on both sides. Every
 duration is a median of synchronised calls that take turns, the host's share included; `device` is
-the time that kernels ran. Ratios are peer over ours: above 1 is faster. Goals stand behind them.
+the time that kernels ran. Ratios are peer over ours: above 1 is faster. Goals stand after them.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def memory(sides: Sides, cell: str, repeats: int) -> None:
     batch = batch_of(cell, flag, size)
     calls = {"ours, triton": sides.mine(cell, batch, size)}
     calls |= sides.theirs(cell, batch, size, "triton", recurrent_recompute="full")
-    report("  beside torchrl's recompute", calls, {"torchrl, triton": 1.5}, repeats)
+    report("  compared with torchrl's recompute", calls, {"torchrl, triton": 1.5}, repeats)
 
 
 def main(repeats: int = 50) -> None:

@@ -1,8 +1,8 @@
-"""LSTM and GRU on flat batches beside torchrl's modules and torch's own networks, in one process.
+"""LSTM and GRU on flat batches compared with torchrl's modules and torch's networks.
 
 Run with `nox -s "bench(rl-recurrent)"`; with `-- lstm ragged` for some cells or tables alone.
 Forward and backward with gradients of the parameters and of the inputs. Medians of calls taken in
-turn; every ratio is peer over ours, and above 1 is faster. The bars of the package stand behind the
+turn; every ratio is peer over ours, and above 1 is faster. The bars of the package stand after the
 ratios that they ask for. A table is printed as soon as it is there.
 """
 
@@ -106,7 +106,7 @@ def training_call(module: Any, batch: TensorDict, mode: Any) -> Call:
 
 
 def torch_call(network: nn.RNNBase, x: Tensor, segments: Segments | None) -> Call:
-    """Forward and backward of torch's own network: packed, or dense where there are no segments."""
+    """Forward and backward of torch's own network: packed, or dense if there are no segments."""
     seen = torch.randn(*x.shape[:-1], SIZE)
     lengths = None if segments is None else segments.lengths.tolist()
 
@@ -191,7 +191,7 @@ def dense(cell: str, peer: Any, mode: Any, repeats: int) -> None:
 
 @torch.no_grad()
 def steps(cell: str, peer: Any, mode: Any, repeats: int) -> None:
-    """One step in sequential mode, as a plan calls it, beside the bare cell of torch."""
+    """One step in sequential mode, as a plan calls it, alongside the bare cell of torch."""
     bare: Any = (nn.LSTMCell if cell == "lstm" else nn.GRUCell)(SIZE, SIZE)
     module = module_of(ours, cell, "auto")
     for rows in (1, 64):
@@ -235,7 +235,7 @@ def main() -> None:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"cells and tables: {[*CELLS, *TABLES]}; or all")
-    parser.add_argument("--repeats", type=int, default=12, help="calls behind a median")
+    parser.add_argument("--repeats", type=int, default=12, help="calls after a median")
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     unknown = set(given.names) - {*CELLS, *TABLES}

@@ -77,7 +77,7 @@ def choice_for(
 
 
 def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
-    """Refuse inputs that do not fit the batch or the parameters."""
+    """Raise for inputs that do not fit the batch or the parameters."""
     weight = network.layers[0].w_ih
     expected = [*batch_shape, weight.shape[1]]
     if list(x.shape) != expected:
@@ -94,7 +94,7 @@ def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
 def check_states(
     states: States, batch: tuple[int, ...], network: Network, *, layers_first: bool = False
 ) -> None:
-    """Refuse states that do not fit."""
+    """Raise for states that do not fit."""
     weight, shapes = network.layers[0].w_ih, network.state_shapes
     if len(states) != len(shapes):
         msg = f"expected {len(shapes)} states: got {len(states)}."

@@ -59,7 +59,7 @@ def test_what_was_asked_for_is_taken_or_refused(monkeypatch):
         assert explain_backend(work, RAGGED, Settings(backend)).backend == backend
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
-    with pytest.raises(RuntimeError, match="runs on CUDA, the batch lies on cpu: take pad"):
+    with pytest.raises(RuntimeError, match="runs on CUDA, the batch is on cpu: take pad"):
         explain_backend(work, RAGGED, Settings("triton"))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert explain_backend(work, RAGGED, Settings("triton")).backend == "triton"

@@ -67,7 +67,7 @@ def test_windows_own_every_row_once(lengths, more):
     assert torch.equal(flat[windows.cells], torch.arange(sum(lengths)))
     assert windows.is_real.flatten()[windows.cells].all()
     assert windows.is_first.sum() == len(lengths)
-    for column in range(windows.rows.shape[1]):  # a segment lies in one column, row after row
+    for column in range(windows.rows.shape[1]):  # a segment is in one column, row after row
         mine = windows.rows[windows.is_real[:, column, 0], column]
         assert torch.equal(mine, torch.arange(len(mine)) + (mine[0] if len(mine) else 0))
 

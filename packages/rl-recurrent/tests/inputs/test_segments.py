@@ -74,7 +74,7 @@ LEGAL = {
     "padding": padded(),
     "padding without ids and steps": padded().exclude(keys.TRAJ_IDS, keys.TRAJ_STEP),
     "environments side by side": environments(3, 7, [2, 5], ENDS),
-    "rows of a grid that begin in mid-trajectory behind an end": environments(3, 8, [2, 4], ENDS)[
+    "rows of a grid that begin in mid-trajectory after an end": environments(3, 8, [2, 4], ENDS)[
         :, 2:6
     ].exclude(keys.TRAJ_IDS, keys.TRAJ_STEP),
     "rows of a grid laid end to end": environments(3, 7, [2, 5], ENDS).reshape(-1),

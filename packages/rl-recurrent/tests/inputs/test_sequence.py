@@ -18,8 +18,8 @@ def unnamed(batch):
 
 SEQUENCES = {
     "named, without any marker": GRID.select("observation"),
-    "ids that go on": unnamed(trajectories([4])).exclude("next"),
-    "ids that go on, without steps": unnamed(trajectories([4]).exclude(keys.TRAJ_STEP)),
+    "ids that continue": unnamed(trajectories([4])).exclude("next"),
+    "ids that continue, without steps": unnamed(trajectories([4]).exclude(keys.TRAJ_STEP)),
     "a slice that a buffer drew": unnamed(trajectories([4]))
     .set("index", torch.arange(4))
     .set(keys.SLICE_IDS, torch.zeros(4, dtype=torch.int64)),

@@ -358,7 +358,7 @@ def test_triton_on_a_cpu_is_refused_and_what_runs_there_is_named(make, monkeypat
     monkeypatch.setattr("rl_recurrent.backends.dispatch.has_triton", lambda: True)
     module = module_of(make, recurrent_backend="triton")
     batch = with_states(trajectories([3, 4]), module)
-    with sequences, pytest.raises(RuntimeError, match="lies on cpu: take pad, pack, scan or auto"):
+    with sequences, pytest.raises(RuntimeError, match="is on cpu: take pad, pack, scan or auto"):
         module(batch)
 
 
@@ -448,7 +448,7 @@ def test_triton_on_a_cpu_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     module = module_of(GRUModule, recurrent_backend="triton")
     batch = with_states(trajectories([3, 4]), module)
-    with sequences, pytest.raises(RuntimeError, match="runs on CUDA, the batch lies on cpu"):
+    with sequences, pytest.raises(RuntimeError, match="runs on CUDA, the batch is on cpu"):
         module(batch)
 
 

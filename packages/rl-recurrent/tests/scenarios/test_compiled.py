@@ -8,7 +8,7 @@ from rl_layout import EndKind, keys, set_recurrent_mode
 from rl_layout.synthetic import environments, trajectories
 from rl_recurrent import GRUModule, LSTMModule
 
-# what torch itself says where a graph goes on from tensors that another one made
+# what torch itself says where a graph continues tensors that another one made
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 WIDTH = 5
 

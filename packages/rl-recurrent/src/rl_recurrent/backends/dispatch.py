@@ -1,4 +1,4 @@
-"""Which backend computes a batch: the table behind ``"auto"``, and what each one cannot do.
+"""Which backend computes a batch: the table after ``"auto"``, and what each one cannot do.
 
 | where | what | backend |
 |---|---|---|
@@ -32,7 +32,7 @@ from rl_recurrent.backends.settings import Settings
 Cell: TypeAlias = Literal["lstm", "gru"]
 WIDE = 32  # columns from which cuDNN is slow at these sizes:
 SLOW_SIZES = range(129, 193)
-NARROW = 4096  # numbers of a step up to which torch's GRU on a CPU is bound by what lies between
+NARROW = 4096  # numbers of a step up to which torch's GRU on a CPU is bound by what is between
 CPU = torch.device("cpu")
 
 
@@ -124,7 +124,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
 
 
 def check_backend(backend: str, work: Work) -> None:
-    """Refuse a backend that cannot do the work."""
+    """Raise for a backend that cannot do the work."""
     if backend == "pad" and work.needs_cells:
         msg = "pad gives cell states at segment ends only: take pack, scan, triton or auto."
         raise ValueError(msg)
@@ -134,7 +134,7 @@ def check_backend(backend: str, work: Work) -> None:
         msg = "triton is not installed: pip install 'rl-recurrent[triton]', or take pack or auto."
         raise RuntimeError(msg)
     if work.device.type != "cuda" and not interprets():
-        msg = f"triton runs on CUDA, the batch lies on {work.device}: take pad, pack, scan or auto."
+        msg = f"triton runs on CUDA, the batch is on {work.device}: take pad, pack, scan or auto."
         raise RuntimeError(msg)
 
 

@@ -18,7 +18,7 @@ def recurrent_segments(batch: TensorDictBase) -> Segments:
 
 
 def refuse_lost_starts(batch: TensorDictBase) -> None:
-    """Refuse a batch in which ``is_init`` misses a first row, as the other markers tell it."""
+    """Raise for a batch in which ``is_init`` misses a first row, as the other markers tell it."""
     require_is_init(batch)
     row = _memo.get(batch, _lost_start)
     if row is not None:
@@ -48,7 +48,7 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
         found[1:] = ends[:-1]
         found.view(-1, markers.batch_shape[-1])[:, 0] = False
         if markers.traj_ids is not None and markers.traj_step is not None:
-            # rows of [B, T] laid end to end: another trajectory goes on behind the end of this one
+            # rows of [B, T] laid end to end: another trajectory continues after the end of this one
             found[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]
         elif markers.traj_step is not None:
             found[1:] &= markers.traj_step[1:] == markers.traj_step[:-1] + 1

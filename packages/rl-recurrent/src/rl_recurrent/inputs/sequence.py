@@ -11,7 +11,7 @@ from rl_tensordict import find, names_of
 
 
 def require_sequence(batch: TensorDictBase) -> None:
-    """Refuse a single row in recurrent mode."""
+    """Raise for a single row in recurrent mode."""
     check_batch(batch)
     if not batch.batch_size:
         msg = (
@@ -22,7 +22,7 @@ def require_sequence(batch: TensorDictBase) -> None:
 
 
 def refuse_sequence(tensordict: TensorDictBase) -> None:
-    """Refuse rows of one trajectory in sequential mode, where each would be a step of its own."""
+    """Raise for rows of one trajectory in sequential mode, which treats each as a single step."""
     # Rows of one id that do not follow each other by their steps are single steps, and so are rows
     # that a buffer drew one by one ("index" without ("collector", "slice_ids")).
     shape = tensordict.batch_size

@@ -133,7 +133,7 @@ class GRUModule(RecurrentModule):
         burn_in: rows at the start of every segment that only warm its state up, without gradient,
             unless ``traj_step`` says that the segment begins at a reset.
         learned_initial_state: whether a state that is zero throughout, as a primer leaves it at a
-            reset, stands for a parameter. It starts at zero.
+            reset, represents a parameter. It starts at zero.
         recurrent_matmul_precision: of ``triton``: ``"auto"``, ``"ieee"``, ``"tf32"``, ``"tf32x3"``,
             ``"bf16"``.
         recurrent_save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to

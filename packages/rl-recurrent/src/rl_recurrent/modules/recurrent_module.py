@@ -56,7 +56,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         default_recurrent_mode: the mode where none is set.
         every_state: write states after every row in recurrent mode.
         burn_in: rows of a segment that only warm its state up.
-        learned_initial_state: whether a state of zeros stands for a parameter.
+        learned_initial_state: whether a state of zeros represents a parameter.
         recurrent_matmul_precision: of ``triton``.
         recurrent_save: what is kept for backward.
         max_length: the longest segment that ``scan`` is made ready for.
@@ -234,7 +234,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     def refreshed_states(self, batch: TensorDictBase) -> TensorDict:
         """Compute again the states that rows start from, under the parameters of now.
 
-        The first row of a segment keeps its state: what lies before it is not in the batch.
+        The first row of a segment keeps its state: what comes before it is not in the batch.
 
         Args:
             batch: a sample, TED rows ``[N]`` or ``[*B, T]`` with ``("collector", "row")``.

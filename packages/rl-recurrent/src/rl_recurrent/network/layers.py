@@ -1,4 +1,4 @@
-"""Layers, directions, projections and dropout, put together from runs of one layer."""
+"""Layers, directions, projections and dropout, combined from runs of one layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of a recurrent network, and how its layers are put together."""
+"""The parameters of a recurrent network, and how its layers are combined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Network:
 
     Attributes:
         cell: ``"lstm"`` or ``"gru"``.
-        layers: the parameters of each layer; of both directions in turn where there are two.
+        layers: the parameters of each layer; of both directions in turn if there are two.
         bidirectional: whether every layer also runs backwards in time.
         dropout: share of the features between two layers that is dropped; 0 while not training.
 

@@ -226,7 +226,7 @@ def test_static_shapes_never_wait_for_the_device(make):
 
 
 def rows_of(kind, **options):
-    """A module, and a batch with padding behind the first environment's third step."""
+    """A module, and a batch with padding after the first environment's third step."""
     module = kind(2, 5, in_key="observation", out_key="features", **options)
     batch = environments(2, 6, [3, 4], [EndKind.TERMINATED])
     for key in module.state_keys:
@@ -295,7 +295,7 @@ def test_autocast_changes_neither_mode(kind, backend):
 
 def test_a_lost_start_behind_padding_is_reported():
     _, batch = rows_of(GRUModule)
-    batch["is_init"][1, 0] = False  # its step is 0, and what lies before it is padding
+    batch["is_init"][1, 0] = False  # its step is 0, and what comes before it is padding
     assert batch[keys.TRAJ_STEP][1, 0] == 0
     with pytest.raises(RuntimeError, match="is_init is False"):
         start_flags(batch)

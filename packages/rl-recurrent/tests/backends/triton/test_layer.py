@@ -1,4 +1,4 @@
-"""The kernels behind the public functions: several layers, padding, states at segment ends."""
+"""The kernels after the public functions: several layers, padding, states at segment ends."""
 
 import pytest
 import torch

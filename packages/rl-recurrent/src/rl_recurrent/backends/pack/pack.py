@@ -150,7 +150,7 @@ class _Backward:
         return None if grad is None else grad.index_select(0, piece.rows)
 
     def arriving_hidden(self, piece: Piece) -> Tensor:
-        """The same of h, zeros where there is none."""
+        """The same of h, zeros if there is none."""
         grad = self.arriving(0, piece)
         return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
 

@@ -104,6 +104,8 @@ def _dense(
     options = True, 1, 0.0, True, False, batch_first
     if not x.is_cuda:
         return network(x, state, params, *options)
-    with warnings.catch_warnings():  # cuDNN copies weights together, which is cheap beside the run
+    with (
+        warnings.catch_warnings()
+    ):  # cuDNN copies weights together, which is cheap alongside the run
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
         return network(x, state, params, *options)

@@ -15,7 +15,7 @@ class Windows:
     # Column k holds rows k L to k L + steps. Of these it owns the segments that start in its first
     # L rows; what else it meets is computed and thrown away.
 
-    rows: Tensor  # row in each cell, int64 [steps, K], the last row where there is none
+    rows: Tensor  # row in each cell, int64 [steps, K], the last row if there is none
     is_real: Tensor  # whether the column owns that row, bool [steps, K, 1]
     is_first: Tensor  # whether a segment of the column starts there, bool [steps, K, 1]
     cells: Tensor  # cell of each row, flattened, int64 [M]

@@ -17,7 +17,7 @@ Projection = tuple[Tensor, Tensor, Tensor | None]
 def check_scan(
     tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], segments: Segments
 ) -> None:
-    """Refuse tensors that the kernels cannot take."""
+    """Raise for tensors that the kernels cannot take."""
     gates = tensors["gates"]
     check_device(gates)
     for name, tensor in tensors.items():
@@ -41,7 +41,7 @@ def check_scan(
 
 
 def check_device(gates: Tensor) -> None:
-    """Refuse a device on which no kernel runs, and name the backends that run there."""
+    """Raise for a device on which no kernel runs, and name the backends that run there."""
     if gates.is_cuda:
         return
     interpreting = triton.knobs.runtime.interpret
@@ -61,20 +61,20 @@ def is_compiled() -> bool:
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of those allowed."""
+    """Raise for a value that is not one of those allowed."""
     if value not in allowed:
         msg = f"{name}: expected one of {list(allowed)}, got {value!r}."
         raise ValueError(msg)
 
 
 def check_options(save: str, precision: str) -> None:
-    """Refuse an unknown way to save or to multiply."""
+    """Raise for an unknown way to save or to multiply."""
     check_choice("save", save, ("state", "gates"))
     check_choice("precision", precision, PRECISIONS)
 
 
 def check_projection(projection: Projection | None, gates: Tensor) -> None:
-    """Refuse an input and weights that cannot have made the gates."""
+    """Raise for an input and weights that cannot have made the gates."""
     if projection is None:
         return
     x, w_ih, bias = projection

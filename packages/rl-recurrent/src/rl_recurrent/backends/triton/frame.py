@@ -17,7 +17,7 @@ NO_END = 2**31 - 1  # each program stops at its own longest segment
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Where the segments lie in the flat rows, and how a plan cuts them into programs."""
+    """Where the segments are in the flat rows, and how a plan cuts them into programs."""
 
     order: Tensor  # int64 [S], segments from the longest to the shortest
     first: Tensor  # int64 [S], first of each segment's rows among the real ones

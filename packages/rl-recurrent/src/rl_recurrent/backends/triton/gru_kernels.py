@@ -162,7 +162,7 @@ def forward_streamed(
     length,
     num_segments,
     begin,  # first step of this launch
-    end,  # the step behind its last
+    end,  # the step after its last
     H: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_J: tl.constexpr,

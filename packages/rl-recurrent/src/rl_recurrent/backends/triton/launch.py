@@ -28,7 +28,7 @@ def checked_plan(
     precision: str,
     projection: Projection | None,
 ) -> Plan:
-    """Refuse what the kernels cannot take, and choose the kernel and its blocks."""
+    """Raise for what the kernels cannot take, and choose the kernel and its blocks."""
     gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
     states = (len(segments), size)
     shapes: dict[str, tuple[int, ...]] = {

@@ -3,7 +3,7 @@
 Rows: ``row = start + t``. S, J, K in comments are a program's segments, its columns of the hidden
 state, and its slice of the sum over it. ``pre`` holds pre-activations [M, 4H], gates i, f, g, o.
 The resident kernels keep ``w_hh`` and the state on chip and suit small H; the streamed ones take
-any H. They read rows back that the same program has stored, always behind a barrier.
+any H. They read rows back that the same program has stored, always after a barrier.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
@@ -165,7 +165,7 @@ def forward_streamed(
     length,
     num_segments,
     begin,  # first step of this launch
-    end,  # the step behind its last
+    end,  # the step after its last
     H: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_J: tl.constexpr,

@@ -48,7 +48,7 @@ def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.
 
 
 def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Product]:
-    """Operand dtype and float32 mode that a precision stands for."""
+    """Operand dtype and float32 mode that a precision represents."""
     if precision == "bf16" or (precision == "auto" and dtype == torch.bfloat16):
         return torch.bfloat16, "ieee"
     if precision == "auto":
