@@ -1,9 +1,9 @@
-"""Dumping and loading a million rows of 100 bytes, beside the disk itself and the peer.
+"""Dumping and loading a million rows of 100 bytes, alongside the disk itself and the peer.
 
     python packages/rl-replay/benchmarks/checkpoint.py [FOLDER]
 
 Everything is written to a new folder below FOLDER (the system's for temporary files unless given),
-which should lie on a real disk. The disk's own rate is that of writing as many bytes one after
+which should are on a real disk. The disk's own rate is that of writing as many bytes one after
 another and waiting for them with fsync; all contenders take turns, and medians are printed.
 """
 

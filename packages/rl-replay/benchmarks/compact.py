@@ -1,12 +1,12 @@
-"""What storing each observation once costs and saves, beside rows that store it twice.
+"""What storing each observation once costs and saves, alongside rows that store it twice.
 
     python packages/rl-replay/benchmarks/compact.py
 
 One process, fresh random indices for every call, the contenders taking turns; medians. The tables:
 a sample of 256 small rows and one of frames, against the same rows stored plainly; the same of
-whole buffers, by where their memory lies; writing; and bytes per row beside what storing each
+whole buffers, by where their memory lies; writing; and bytes per row alongside what storing each
 observation once takes. The floor of a sample of small rows
-reads them and the rows a fixed distance behind them, whatever these name: so it knows nothing of
+reads them and the rows a fixed distance after them, whatever these name: so it knows nothing of
 trajectories that end.
 """
 
@@ -51,7 +51,7 @@ def batches(
 ) -> Iterator[tuple[TensorDict, np.ndarray]]:
     """Rows of some environments, `steps` of each per batch, and how far back each continues.
 
-    Environments lie step by step beside one another. An episode's length is geometric.
+    Environments lie step by step alongside each other. An episode's length is geometric.
     """
     generator = np.random.default_rng(0)
     field = schema["observation"]
@@ -194,7 +194,7 @@ def writing(schema: RowSchema, count: int, length: int) -> None:
 
 
 def memory(title: str, schema: RowSchema, rows: CompactRows, episode: float) -> None:
-    """Bytes of a full buffer beside those of storing each observation once."""
+    """Bytes of a full buffer alongside those of storing each observation once."""
     count, layout = len(rows), CompactLayout(schema)
     told = rows.explain(count)
     once = schema.nbytes - layout.side.nbytes  # the same row without its next observation

@@ -1,11 +1,11 @@
-"""Buffers beside their peers: sample, add and extend, torchrl's and cpprb's.
+"""Buffers alongside their peers: sample, add and extend, torchrl's and cpprb's.
 
     python packages/rl-replay/benchmarks/replay.py
 
 A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
-random indices, all leaves stored and handed out on every side, medians in microseconds. The
+random indices, all leaves stored and returned on every side, medians in microseconds. The
 contenders of a table take turns in an order that is drawn anew in each round, so that a busy
-machine slows them all. Each is timed twice: "again and again", in blocks of calls behind calls that
+machine slows them all. Each is timed twice: "again and again", in blocks of calls after calls that
 warm the caches up, and "after others", one call at a time, straight after another contender left
 the caches to it. A floor is what must be done in any case: rows drawn and copied out by one gather,
 or copied in: in the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows.
@@ -60,7 +60,7 @@ def steps(count: int, first: int = 0) -> TensorDict:
 
 
 def medians(calls: Calls, rounds: int, each: int, warm: int) -> list[float]:
-    """The median of each contender, of `each` calls a round behind `warm` ones."""
+    """The median of each contender, of `each` calls a round after `warm` ones."""
     times: dict[str, list[int]] = {name: [] for name in calls}
     order = random.Random(0)
     for _ in range(rounds):

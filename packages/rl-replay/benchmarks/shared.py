@@ -79,7 +79,7 @@ def peer() -> object | None:
 
 
 def write(buffer: object, who: int) -> None:
-    """Write for ever."""
+    """Write forever."""
     torch.set_num_threads(1)
     rows = batch(who)
     while True:

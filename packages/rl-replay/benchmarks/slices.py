@@ -42,9 +42,9 @@ Call = Callable[[], object]
 
 
 def batches(count: int) -> Iterator[TensorDict]:
-    """Rows of one environment after another, `count` at a time, for ever.
+    """Rows of one environment after another, `count` at a time, forever.
 
-    A next observation is the observation of the row behind it, as it is of real rows.
+    A next observation is the observation of the row after it, as it is of real rows.
     """
     start, seen = 0, torch.rand(1, 8)
     while True:
@@ -191,16 +191,16 @@ def first_slices(rows: int) -> None:
         took["write, no slices drawn"] = _ms(partial(write, other))
         buffer = empty(slices())
         took["write, slices drawn"] = _ms(partial(write, buffer))
-        took["first slices behind that"] = _ms(buffer.sample)
+        took["first slices after that"] = _ms(buffer.sample)
         took["the next ones"] = _ms(buffer.sample)
         del buffer
         took["exchange the sampler for one of slices"] = _ms(partial(other.set_sampler, slices()))
-        took["first slices behind that "] = _ms(other.sample)
+        took["first slices after that "] = _ms(other.sample)
         other.dumps(folder)
         del other
         buffer = empty(slices())
         took["load"] = _ms(partial(buffer.loads, folder))
-        took["first slices behind that  "] = _ms(buffer.sample)
+        took["first slices after that  "] = _ms(buffer.sample)
     print(f"\nfirst slices of a large buffer: {rows:,} rows")
     for name, milliseconds in took.items():
         print(f"  {name:<52}{milliseconds:>10.1f} ms")

@@ -23,7 +23,7 @@ def check_sampler(make: Callable[[], Sampler], *, batch_size: int = 12) -> None:
     """Check that a sampler keeps the promises of samplers.
 
     It chooses only rows that can be read, also after the ring has wrapped; equal generators give
-    equal choices; a loaded state goes on as the saved one does; sampling changes no stored row.
+    equal choices; a loaded state continues as the saved one does; sampling changes no stored row.
 
     Args:
         make: Makes the sampler, as often as it is called.
@@ -148,7 +148,7 @@ def _check_saved_choices(storage: Storage, make: Callable[[], Sampler], batch_si
     second.generator = torch.Generator()
     second.generator.set_state(first.generator.get_state())
     ahead = [one.sample(storage, batch_size)[0] for one in (first, second)]
-    _require(torch.equal(*ahead), type(first).__name__, "a loaded state goes on as the saved one")
+    _require(torch.equal(*ahead), type(first).__name__, "a loaded state continues as the saved one")
 
 
 def _check_replace(storage: Storage, model: dict[int, float], kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Batches made ahead: the same ones in the same order, and none that a change made stale."""
+"""Batches prefetched: the same ones in the same order, and none that a change made stale."""
 
 from __future__ import annotations
 

@@ -921,7 +921,7 @@ def test_a_dataset_needs_no_writer_of_its_own() -> None:
     assert Segments.of(buffer.sample()).lengths.tolist() == [3, 3]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="samples are pinned where there is a device")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="samples are pinned if there is a device")
 def test_pinning_changes_nothing_where_there_is_no_device() -> None:
     buffers = [
         ReplayBuffer(storage=LazyTensorStorage(9), pin_memory=pins, batch_size=4)

@@ -1,4 +1,4 @@
-"""Transforms of a buffer: both directions, the rows beside a sample, and where they may stand."""
+"""Transforms of a buffer: both directions, neighbouring rows, valid positions."""
 
 from __future__ import annotations
 

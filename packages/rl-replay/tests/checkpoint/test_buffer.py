@@ -288,7 +288,7 @@ LARGER = {
 @pytest.mark.parametrize("sampler", ["random", "slices"])
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_a_larger_storage_goes_on_in_order(tmp_path, storage, sampler, extends, how):
-    """The oldest row comes first, and the next ones behind the newest, until it is full."""
+    """The oldest row comes first, and the next ones after the newest, until it is full."""
     one = buffer(STORAGES[storage](), SAMPLERS[sampler]())
     two = buffer(LARGER[storage](), SAMPLERS[sampler](), 4)
     batches = [write(one, 10 * turn, frame=False) for turn in range(extends)]

@@ -1,4 +1,4 @@
-"""Rows that hooks change on their way to the disk and back: the ring goes on in order."""
+"""Rows that hooks change on their way to the disk and back: the ring continues in order."""
 
 import tempfile
 from collections import deque
@@ -70,7 +70,7 @@ def test_what_hooks_make_may_have_groups_of_other_sizes(tmp_path):
 
 
 class Hooked(RuleBasedStateMachine):
-    """Buffers that are written, dumped and loaded behind hooks, against a list of the newest."""
+    """Buffers that are written, dumped and loaded after hooks, against a list of the newest."""
 
     capacity = 7
 

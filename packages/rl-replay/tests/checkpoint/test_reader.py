@@ -214,7 +214,7 @@ def test_a_part_that_fails_leaves_the_former_dump_and_no_file(tmp_path):
 
 
 def test_a_full_disk_leaves_the_former_dump_and_no_file(tmp_path):
-    # the limit on a file's size stands for a disk's: both end a write early with an OSError
+    # the limit on a file's size represents a disk's: both end a write early with an OSError
     dump(tmp_path, FORMER)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -257,7 +257,7 @@ def killed_at(call, folder):
         os._exit(0)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads of torch's
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads of torch's
 def test_a_kill_at_any_system_call_leaves_one_of_the_two_dumps_whole(tmp_path):
     seen = []
     for call in range(100):

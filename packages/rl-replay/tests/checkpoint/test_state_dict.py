@@ -22,7 +22,7 @@ from rl_transforms import RewardScaling
 
 
 class Broken(RandomSampler):
-    """Cannot go on from any state."""
+    """Cannot continue any state."""
 
     fails = False
 

@@ -98,7 +98,7 @@ def test_reward_sums_along_a_vector_are_those_of_one_environment():
 
 def test_rows_along_time_that_are_named_so_are_never_compared():
     rows = trajectories([6]).exclude("collector", "is_init")
-    rows["next", "observation"] = torch.randn_like(rows["observation"])  # as behind a normaliser
+    rows["next", "observation"] = torch.randn_like(rows["observation"])  # as after a normaliser
     assert rows.names == ["time"]
     buffer = ReplayBuffer(storage=LazyTensorStorage(20))
     buffer.extend(rows)

@@ -1,4 +1,4 @@
-"""A lossless buffer beside a plain one that is given the same."""
+"""A lossless buffer alongside a plain one that is given the same."""
 
 import pytest
 import torch

@@ -188,7 +188,7 @@ def test_links_stay_where_they_are_secured_again(kind):
     table.release(0, np.array([8, 7]))
     for again in (table, SideTable(SCHEMA, 9, memory=table.memory)):
         again.secure_links()
-        # neither slots nor what is known of them lie over one another
+        # neither slots nor what is known of them lie over each other
         assert again.links.tolist() == list(range(70, 79))
         assert again.owners.tolist() == [*range(7), FREE, FREE]
         assert (again.rows.read(slice(0, 9)) == leaves(9, 5)).all()

@@ -1,4 +1,4 @@
-"""A ring of compact rows beside a list that keeps both observations of every row."""
+"""A ring of compact rows alongside a list that keeps both observations of every row."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Ring:
         self.check_slots(numbers)
 
     def check_slots(self, numbers):
-        """Each slot has one owner, and nobody else's is in use."""
+        """Each slot has one owner, and no other process's is in use."""
         named = self.rows.successor[(numbers % self.capacity).numpy()]
         slots = ~named[named < 0].astype(np.int64)
         assert len(set(slots.tolist())) == len(slots) == self.rows.side.in_use()
@@ -238,7 +238,7 @@ class Producer:
             root = self.seen[self.step : self.step + 1]
             following = self.seen[self.step + ahead : self.step + ahead + 1]
             if self.ring.generator.random() < 0.1:
-                following = observe(1, self.ring.generator)  # as behind a running normaliser
+                following = observe(1, self.ring.generator)  # as after a running normaliser
             found.append((root, following, (self.identity, self.step), ahead))
             self.step += 1
         return found
@@ -250,7 +250,7 @@ def joined(ring, rows):
 
 
 class CompactMachine(RuleBasedStateMachine):
-    """Any order of what can be done to a ring, beside a list that keeps both observations."""
+    """Any order of what can be done to a ring, alongside a list that keeps both observations."""
 
     @initialize(
         seed=st.integers(0, 1 << 30),
@@ -489,7 +489,7 @@ def test_a_row_out_of_range_is_refused():
     batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
     rows = store(batch, 6)
     for index in (torch.tensor([2, 6]), torch.tensor([-1]), torch.tensor([0, 99])):
-        with pytest.raises(ValueError, match=r"must lie in \[0, 6\)"):
+        with pytest.raises(ValueError, match=r"must are in \[0, 6\)"):
             rows.read(index)
 
 
@@ -554,7 +554,7 @@ def test_nstep_rows_name_the_row_so_many_steps_further_on():
     for start in range(0, 30, 2):  # two rows an extend: every successor comes later
         ring.extend(joined(ring, rows[start : start + 2]))
     ring.check()
-    # the last three rows look at the observation behind the trajectory, which no row holds
+    # the last three rows look at the observation after the trajectory, which no row holds
     assert ring.rows.successor[:27].tolist() == [3] * 27
     assert ring.rows.side.in_use() == 3
 
@@ -811,7 +811,7 @@ def test_what_is_written_but_not_published_is_named_by_no_older_row():
 
 
 def in_memory(kind):
-    """What `filled` returns, its slots behind its rows or apart from them."""
+    """What `filled` returns, its slots after its rows or apart from them."""
     rows = filled()
     if kind == "apart":
         layout = rows.layout
@@ -952,7 +952,7 @@ def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
     rows = store(batch, 3)
     put(rows, 0, batch, [0, 1, 0])
     assert rows.successor.tolist() == [1, -1, -2]
-    assert rows._writer.named.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 behind 3 rows
+    assert rows._writer.named.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 after 3 rows
     assert rows.side.space.shape == (7, rows.layout.stored.row_bytes // 8)
 
 
@@ -968,7 +968,7 @@ DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float64, to
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), max_size=5))
 @settings(max_examples=60)
 def test_the_name_of_the_successor_takes_no_more_than_its_own_bytes(leaves):
-    """Beside the bytes of the same rows without it, whatever their padding."""
+    """Alongside the bytes of the same rows without it, whatever their padding."""
     observation = (torch.float32, (3,))
     others = {str(place): (dtype, (size,)) for place, (dtype, size) in enumerate(leaves)}
     once = RowSchema({"observation": observation, **others})

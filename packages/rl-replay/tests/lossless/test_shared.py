@@ -1,4 +1,4 @@
-"""Compact rows read beside a writer in another process, which is killed at every step."""
+"""Compact rows read alongside a writer in another process, which is killed at every step."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from rl_replay.lossless.overflow import SideTable
 from rl_replay.lossless.rows import CompactRows
 from rl_slabs import Lanes, LazyFile, RowSchema, Slab
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 CAPACITY, LANES = 60, 2
 OBSERVATION = (torch.int64, (2,))
@@ -69,7 +69,7 @@ class Shared:
 
 
 def write(shared, rows, lane, trajectory, extends, generator):
-    """Two environments side by side, whose trajectories are short and go on through extends."""
+    """Two environments side by side, whose trajectories are short and continue through extends."""
     last = {}  # of each environment its trajectory, its step and its row's number
     for _ in range(extends):
         count = 2 * int(generator.integers(1, 4))
@@ -225,7 +225,7 @@ def check_slots(shared):
 
 
 class Stepping:
-    """A writer in another process that stops before each of its steps until it is told to go on."""
+    """A writer in another process that waits for a message before each step."""
 
     def __init__(self, shared, seed, extends):
         ours, self._went = os.pipe()

@@ -9,7 +9,7 @@ from rl_replay.lossless.successors import equal_within, equal_within_on_device, 
 
 @st.composite
 def chains(draw):
-    """How far back each row of a batch goes on, no two rows going on from one; and its steps."""
+    """How far back each row of a batch continues, no two rows going on from one; and its steps."""
     count = draw(st.integers(0, 12))
     back, followed = [], set()
     for row in range(count):

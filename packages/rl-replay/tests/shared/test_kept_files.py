@@ -21,7 +21,7 @@ from rl_replay import (
     TensorDictReplayBuffer,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 SAMPLERS = {
     "random": RandomSampler,
@@ -70,7 +70,7 @@ def test_a_restored_buffer_goes_on_with_the_same_samples(
     for _ in range(5):
         assert (buffer.sample() == other.sample()).all()
     other.storage.trajectories().check(other.storage.back)
-    for one in (buffer, other):  # the same lane is claimed, and goes on in the same way
+    for one in (buffer, other):  # the same lane is claimed, and continues in the same way
         one.extend(trajectories([6, 3], first_id=900))
     assert (buffer[:] == other[:]).all()
     for _ in range(3):
@@ -147,11 +147,11 @@ def test_rows_that_were_copied_while_others_were_loaded_are_not_those(
 
 def test_a_dump_needs_as_many_lanes(tmp_path: Path) -> None:
     filled("slices").dumps(tmp_path)
-    with pytest.raises(ValueError, match="lie in 3 lanes and this storage has 1"):
+    with pytest.raises(ValueError, match="are in 3 lanes and this storage has 1"):
         TensorDictReplayBuffer(
             storage=LazyTensorStorage(60), sampler=SAMPLERS["slices"](), batch_size=12
         ).loads(tmp_path)
-    with pytest.raises(ValueError, match="lie in 3 lanes and this storage has 2"):
+    with pytest.raises(ValueError, match="are in 3 lanes and this storage has 2"):
         TensorDictReplayBuffer(
             storage=LazyTensorStorage(60, lanes=2), sampler=SAMPLERS["slices"](), shared=True
         ).loads(tmp_path)

@@ -16,7 +16,7 @@ from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from rl_slabs import Arrays
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 STORAGES = {
     "memory": lambda: LazyTensorStorage(80, lanes=2),
@@ -56,7 +56,7 @@ def produce(buffer: TensorDictReplayBuffer, seed: int, calls: int = 6) -> None:
 
 
 def check(buffer: TensorDictReplayBuffer, samples: int = 2) -> int:
-    """Nothing is handed out that was not written so; how many rows were looked at."""
+    """Nothing is returned that was not written so; how many rows were looked at."""
     seen = 0
     storage = buffer.storage
     for _ in range(samples):

@@ -14,7 +14,7 @@ import torch
 from rl_layout.testing import trajectories
 from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 CAPACITY = 240
 

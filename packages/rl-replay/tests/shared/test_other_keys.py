@@ -24,7 +24,7 @@ from rl_replay import (
 from rl_replay.checkpoint.contents import Contents
 from rl_replay.shared.files import LEFT, UPDATING
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 HAND_OVER = "hand the buffer over again"
 KINDS = {
@@ -160,7 +160,7 @@ def _begun(buffer: TensorDictReplayBuffer) -> Any:
 def test_rows_published_while_it_is_left_are_kept(kind: str) -> None:
     buffer, other = both(kind, 4)
     buffer.empty()
-    meanwhile(buffer, lambda: other.extend(rows("a", 3)))  # behind the first look
+    meanwhile(buffer, lambda: other.extend(rows("a", 3)))  # after the first look
     with pytest.raises(ValueError, match=r"3 rows with the leaves \['a'\] .* \['b'\] instead"):
         buffer.extend(rows("b", 5))
     assert not buffer.storage._sharing.board[[LEFT, UPDATING]].any()

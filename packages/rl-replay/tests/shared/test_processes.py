@@ -29,7 +29,7 @@ from rl_replay import (
 )
 from rl_transforms import MultiStepTransform
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 METHODS = ["fork", "spawn", "forkserver"]
 KINDS = {
@@ -138,7 +138,7 @@ def test_rows_without_ids_are_joined_over_processes_by_their_observations() -> N
     buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(30))
     buffer.extend(rows[:2])
     run("fork", WRITE, buffer=buffer, rows=rows[5:6])  # continues nothing
-    buffer.extend(rows[2:5])  # nor does this: another row lies in between
+    buffer.extend(rows[2:5])  # nor does this: another row is in between
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [1, 2, 3]
     run("fork", WRITE, buffer=buffer, rows=rows[5:])
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [1, 2, 5]

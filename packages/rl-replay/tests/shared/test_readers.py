@@ -27,7 +27,7 @@ from rl_replay import (
 from rl_replay.buffer.row_source import StoredRows
 from rl_slabs.lanes.lane import LANE_SHIFT
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked beside threads
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
 WRITERS, EACH = 4, 120
 WHO_SHIFT = 40

@@ -49,7 +49,7 @@ class Model(RuleBasedStateMachine):
         self.ended: set[Row] = set()
         self.names = 0
         self.written = 0
-        self.more: list[str] = []  # the leaves beside those of `batch`
+        self.more: list[str] = []  # the leaves alongside those of `batch`
 
     @rule(data=st.data(), single=st.booleans())
     def write(self, data: st.DataObject, single: bool) -> None:

@@ -348,7 +348,7 @@ def test_an_immutable_dataset_is_full_from_the_start_and_has_trajectories() -> N
         (lambda: LazyTensorStorage(0), ValueError, "at least 1, got 0"),
         (lambda: LazyTensorStorage(2.5), TypeError, "must be an integer"),
         (lambda: LazyTensorStorage(5, ndim=4), ValueError, "1, 2 or 3, got 4"),
-        (lambda: LazyMemmapStorage(5, device="cuda"), ValueError, "files lie on the CPU"),
+        (lambda: LazyMemmapStorage(5, device="cuda"), ValueError, "files are on the CPU"),
     ],
 )
 def test_what_cannot_be_a_storage_is_refused(storage, error, message) -> None:

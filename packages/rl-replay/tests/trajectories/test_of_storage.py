@@ -49,7 +49,7 @@ class Storages(RuleBasedStateMachine):
         self.producers = {}
 
     def rows(self, producer, count):
-        """The next rows of a producer, whose trajectories go on from batch to batch."""
+        """The next rows of a producer, whose trajectories continue batch to batch."""
         batch, place = self.producers.get(producer, (None, 0))
         if batch is None or place + count > len(batch):
             lengths = [1 + (self.last_id * 7 + i * 3) % 6 for i in range(12)]

@@ -41,7 +41,7 @@ class Sampling(Composition):
             writes in the background sets it: then an empty buffer is an error at once.
 
     Args:
-        pin_memory: Copy samples to pinned memory, where there is a CUDA device.
+        pin_memory: Copy samples to pinned memory, if there is a CUDA device.
         contiguous: Copy the leaves of samples apart.
         **parts: As for `Composition`.
     """
@@ -68,7 +68,7 @@ class Sampling(Composition):
         Args:
             batch_size: How many rows; those of the constructor unless given.
             return_info: Return what is known about the rows as well.
-            timeout: Seconds to wait for the first row of an empty buffer, as behind the start of a
+            timeout: Seconds to wait for the first row of an empty buffer, as after the start of a
                 collector in the background; `first_rows_timeout` unless given.
 
         Returns:
@@ -162,7 +162,7 @@ class Sampling(Composition):
         return Drawn(numbers, info, sampler.ran_out, size)
 
     def _require_rows(self, numbers: Any) -> None:
-        """Refuse what is no choice of rows, before it is taken for one."""
+        """Raise for what is no choice of rows, before it is taken for one."""
         storage, sampler = self._storage, self._sampler
         if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
             raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")

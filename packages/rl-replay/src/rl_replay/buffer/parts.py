@@ -125,7 +125,7 @@ class Composition(InProcess):
     def append_transform(
         self, transform: Transform | Callable[[Any], Any], *, invert: bool = False
     ) -> Any:
-        """Put a transform behind the others.
+        """Put a transform after the others.
 
         Args:
             transform: A transform, or a function of a batch.
@@ -260,7 +260,7 @@ class Composition(InProcess):
         return RoundRobinWriter()
 
     def _fit(self) -> None:
-        """Let the parts know one another."""
+        """Let the parts know each other."""
         storage, writer = self._storage, self._writer
         _require_order(storage, writer)
         if isinstance(writer, ImmutableDatasetWriter) and _is_of_given_tensors(storage):
@@ -285,15 +285,15 @@ class Composition(InProcess):
                 raise
 
     def _changed(self) -> None:
-        """Let no batch that was made ahead be handed out."""
+        """Let no batch that was prefetched be returned."""
         self._changes += 1
 
     def _drawn_from(self) -> DrawnFrom:
-        """What the next choice of rows depends on, beside the rows."""
+        """What the next choice of rows depends on, alongside the rows."""
         return DrawnFrom(self._sampler.state_dict(), self._rng())
 
     def _rewind(self) -> None:
-        """Forget the batches made ahead, as if their rows had never been chosen."""
+        """Forget the batches prefetched, as if their rows had never been chosen."""
         ahead = None if self._prefetch is None else self._prefetch.drop()
         if ahead is None:
             return
@@ -310,7 +310,7 @@ class Composition(InProcess):
 
 
 class BufferTransforms(Compose):
-    """The transforms of a buffer, which can be put in behind its back."""
+    """The transforms of a buffer, which can be put in after its back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -388,7 +388,7 @@ def _size(rows: int | None) -> int | None:
 
 
 def _require_order(storage: Storage, writer: Writer) -> None:
-    """Refuse lossless storage under a writer that may keep a row longer than the next one."""
+    """Raise for lossless storage under a writer that may keep a row longer than the next one."""
     if getattr(storage, "lossless", False) and not writer.overwrites_oldest:
         raise ValueError(
             f"{type(writer).__name__} does not overwrite the oldest row first, which lossless "

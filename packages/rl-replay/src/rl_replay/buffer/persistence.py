@@ -50,9 +50,9 @@ class Keeping(Sampling):
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write the buffer to a folder: rows, sampler, writer, transforms and generator.
 
-        What is written is as long as the buffer is full. It is written beside a dump that is there
+        What is written is as long as the buffer is full. It is written next to a dump that is there
         already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
-        Others may go on writing a shared buffer: what they overwrite meanwhile is left out.
+        Others may continue writing a shared buffer: what they overwrite meanwhile is left out.
 
         Args:
             path: The folder; it is made where it is missing.

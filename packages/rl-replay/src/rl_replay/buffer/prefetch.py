@@ -1,4 +1,4 @@
-"""Batches made ahead of time, none of them older than the last change."""
+"""Batches prefetched of time, none of them older than the last change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Stamp = tuple[int, ...]
 
 
 class DrawnFrom(NamedTuple):
-    """What a choice of rows depended on, beside the rows."""
+    """What a choice of rows depended on, alongside the rows."""
 
     sampler: dict[str, Any]  # The state of the sampler
     # The state of the generator; None for torch's own, which others use too
@@ -37,7 +37,7 @@ class Pending:
 class Prefetch:
     """A queue of batches that threads gather and transform."""
 
-    # Rows are chosen in the order in which batches are handed out, so the sequence of samples is
+    # Rows are chosen in the order in which batches are returned, so the sequence of samples is
     # that without prefetching.
 
     def __init__(self, depth: int) -> None:

@@ -15,7 +15,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
 class InProcess:
-    """The lock, the threads and the batches made ahead of a buffer, made anew in each process.
+    """The lock, the threads and the batches prefetched of a buffer, made anew in each process.
 
     A forked child has none of its parent's threads, and perhaps a lock that one of them held.
 

@@ -44,7 +44,7 @@ class ReplayBuffer(Keeping):
         sampler: Which rows a sample holds; uniform unless given.
         writer: Whether and what may be written; round robin unless given.
         collate_fn: Makes a batch of what the storage returns: rows, or a list of objects.
-        pin_memory: Copy samples to pinned memory, where there is a CUDA device.
+        pin_memory: Copy samples to pinned memory, if there is a CUDA device.
         prefetch: Batches to make ahead, each in a thread of its own; needs `batch_size`. With a
             `generator` samples are those that come without it.
         transform: A transform, or a function of a batch.
@@ -287,7 +287,7 @@ class ReplayBuffer(Keeping):
 
         Args:
             rows: How many.
-            timeout: Seconds to wait at most; for ever unless given.
+            timeout: Seconds to wait at most; forever unless given.
 
         Raises:
             ValueError: More rows than the buffer can hold.

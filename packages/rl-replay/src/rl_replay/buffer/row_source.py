@@ -1,4 +1,4 @@
-"""Rows beside those of a sample, for transforms that ask for them."""
+"""Rows alongside those of a sample, for transforms that ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers on disk: written beside and swapped in, checked when read."""
+"""Buffers on disk: written alongside and swapped in, checked when read."""
 
 from rl_replay.checkpoint.parts import Chunks, Part
 from rl_replay.checkpoint.reader import Archive, load

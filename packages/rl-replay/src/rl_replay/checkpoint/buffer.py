@@ -217,7 +217,7 @@ def _require_same_shape(
 
 
 def _in_room(contents: Contents, storage: TensorStorage, archive: Archive, under: str) -> Contents:
-    """The contents as they lie in this storage, which may be larger than the dumped one."""
+    """The contents as they are in this storage, which may be larger than the dumped one."""
     kept, capacity = archive.part(f"{under}/capacity"), storage.capacity_for(contents.columns)
     lossless = getattr(storage, "lossless", False) is not False
     if lossless and capacity != kept and len(contents.window.first) > 1:

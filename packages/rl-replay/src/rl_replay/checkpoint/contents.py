@@ -25,7 +25,7 @@ class Contents:
 
     structure: Structure  # What one row is to its owner
     schema: RowSchema  # The leaves of the rows as they came
-    columns: torch.Size  # The storage's dimensions behind the first
+    columns: torch.Size  # The storage's dimensions after the first
     window: Window  # The numbers of the rows, for each lane
     index: Mapping[str, NDArray[np.generic]] | None  # The state of the index; None to make it anew
     # For each lane the first row that is whole; the first one unless given

@@ -76,7 +76,7 @@ def _text(name: Path) -> bytes:
 
 
 def _check(head: dict[str, Any], name: Path) -> None:
-    """Raise if a manifest names anything but arrays, end to end, in a file beside it."""
+    """Raise if a manifest names anything but arrays, end to end, in a file alongside it."""
     # A checksum says that nothing was altered by accident; it does not say who wrote it.
     data, parts, layout = head.get("data"), head.get("parts"), head.get("layout")
     if not isinstance(data, dict) or not isinstance(parts, dict) or not isinstance(layout, str):
@@ -85,7 +85,7 @@ def _check(head: dict[str, Any], name: Path) -> None:
     size: Any = data.get("bytes")
     if not isinstance(file, str) or not _DATA_FILE.fullmatch(file) or not _is_size(size):
         raise ValueError(
-            f"{name} names the data file {file!r} of {size!r} bytes: expected data-*, beside it."
+            f"{name} names the data file {file!r} of {size!r} bytes: expected data-*, alongside it."
         )
     end = 0
     for part, entry in parts.items():

@@ -125,7 +125,7 @@ def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, 
 
 
 def _slots(store: CompactRows, count: int) -> Rows:
-    """Slots as they are dumped, whatever lies between observations in this store."""
+    """Slots as they are dumped, whatever is between observations in this store."""
     return Rows.zeros(store.layout.side, max(1, count))
 
 

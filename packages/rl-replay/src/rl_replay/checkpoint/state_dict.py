@@ -25,7 +25,7 @@ def state_of(buffer: Any) -> dict[str, Any]:
 
 
 def state_beside(buffer: Any) -> dict[str, Any]:
-    """The state of everything beside the rows, as `stand` takes it."""
+    """The state of everything alongside the rows, as `stand` takes it."""
     buffer._rewind()
     return {
         "sampler": buffer._sampler.state_dict(),
@@ -58,7 +58,7 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
 def stand(
     buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None], capacity: int | None
 ) -> None:
-    """Take over what is beside the rows, then the rows; where either fails, nothing changes."""
+    """Take over what is alongside the rows, then the rows; where either fails, nothing changes."""
     # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
     former = copy.deepcopy(state_beside(buffer))
     generator = buffer._generator

@@ -29,7 +29,7 @@ class Extent:
         return cls(count, count // shape[-1] if time_first else 1, shape[-1], named)
 
     def inside(self) -> NDArray[np.bool_] | None:
-        """For each pair of rows i and i + stride whether both lie in one run; None where all do."""
+        """For each pair of rows i and i + stride whether both are in one run; None where all do."""
         if self.stride * self.length == self.count:
             return None
         rows = np.arange(max(self.count - self.stride, 0))

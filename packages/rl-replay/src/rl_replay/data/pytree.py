@@ -1,4 +1,4 @@
-"""Nested dicts, lists and tuples of tensors: taken apart into leaves, and put together again."""
+"""Nested dicts, lists and tuples of tensors: taken apart into leaves, and combined again."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Arrangement:
         return leaf.reshape(shape.numel(), *leaf.shape[len(shape) :])
 
     def columns(self, shape: torch.Size) -> torch.Size:
-        """The dimensions of the storage behind the first, for data `[*shape]`."""
+        """The dimensions of the storage after the first, for data `[*shape]`."""
         return torch.Size(self.swapped(shape)[1:])
 
     def swapped(self, shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ class Structure:
 
     @property
     def is_tensordict(self) -> bool:
-        """Whether rows are handed out as tensordicts or tensorclasses."""
+        """Whether rows are returned as tensordicts or tensorclasses."""
         return self.form in ("tensordict", "tensorclass")
 
     def take_apart(self, data: Any, arrangement: Arrangement) -> Batch:
@@ -160,7 +160,7 @@ class Structure:
         return names if self.tree is None else names | {self.tree}
 
     def require_classes(self) -> Self:
-        """This structure, if its rows can be put together here."""
+        """This structure, if its rows can be combined here."""
         for name in sorted(self.class_names()):
             container(name)
         return self

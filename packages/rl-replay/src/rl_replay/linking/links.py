@@ -150,7 +150,7 @@ class Links:
         self._lasts = ()
 
     def take_in(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> None:
-        """Know rows that somebody else wrote behind those that are known."""
+        """Know rows that somebody else wrote after those that are known."""
         self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
             return
@@ -287,7 +287,7 @@ class Links:
     def _by_bits(
         self, leaves: Leaves | ValidatedLeaves, marks: Marks, back: NDArray[np.int32], stride: int
     ) -> Found:
-        """Complete `back` for first rows that go on where the last call ended, bit for bit."""
+        """Complete `back` for first rows that continue where the last call ended, bit for bit."""
         pairs, paths = self.keys.observations, self.keys.observed
         if not pairs or _lacks(leaves, paths):
             return Found(back, {}, ())

@@ -101,7 +101,7 @@ class Side:
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
     def goes_on(self, marks: Marks, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
-        """Which rows of the next call go on from the row at their place, bool `[n]`."""
+        """Which rows of the next call continue the row at their place, bool `[n]`."""
         found = self.waits & marks.after_others()
         # rows that the next call overwrites are continued by none
         found[: max(0, 2 * len(found) - self.capacity)] = False
@@ -135,7 +135,7 @@ def go_on(
     back: NDArray[np.int32],
     stride: int,
 ) -> None:
-    """Complete `back` where rows go on from those of the last call, bit for bit."""
+    """Complete `back` where rows continue those of the last call, bit for bit."""
     count, lasts = len(back), last_rows(former)
     if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
         goes_on = former.goes_on(marks, observed(leaves, known, 0)) & (back == 0)

@@ -1,4 +1,4 @@
-"""Reading rows whose next observation lies in another row or in the side table."""
+"""Reading rows whose next observation is in another row or in the side table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INT32 = np.dtype(np.int32)
 class Found(NamedTuple):
     """Rows and their next observations."""
 
-    # The rows [n, words]: by numpy, and behind them those of the next observations, or both side by
+    # The rows [n, words]: by numpy, and after them those of the next observations, or both side by
     # side in one tensor
     packed: tuple[NDArray[np.int64], ...] | torch.Tensor
     arrays: list[torch.Tensor]  # The large leaves, [n, *shape] each
@@ -35,15 +35,15 @@ class Run(NamedTuple):
     """Bytes of observations that lie together in a stored row and in a side slot."""
 
     size: int  # Bytes of the widest integers that they can be moved as
-    row: slice  # Where they lie in a row, counted in such integers
-    slot: slice  # Where they lie in a slot
+    row: slice  # Where they are in a row, counted in such integers
+    slot: slice  # Where they are in a slot
 
 
 class Piece(NamedTuple):
     """A run as numpy moves it."""
 
     dtype: np.dtype[np.signedinteger[Any]]  # The integers
-    columns: slice  # Where they lie in a row of them
+    columns: slice  # Where they are in a row of them
     slots: Array  # Those of the side table, [slots, integers], live
     void: Array  # Those of no observation, [integers]
 
@@ -103,7 +103,7 @@ class Plan:
 class Gather:
     """Copies rows and their next observations out of their places."""
 
-    # Where rows and slots lie in one memory, what a row names is where its next observation is
+    # Where rows and slots are in one memory, what a row names is where its next observation is
     # read. Else successors are read like rows, and the few next observations that no row holds are
     # mended.
 
@@ -307,7 +307,7 @@ def _pieces(runs: Sequence[Run], slots: Rows, void: Rows) -> list[Piece]:
 
 
 def _void(layout: CompactLayout, device: torch.device) -> Rows:
-    """One slot that stands for no observation: NaN where there is one, else zero."""
+    """One slot that represents no observation: NaN if there is one, else zero."""
     void = Rows.zeros(layout.side, 1, device=device)
     live = void.view()
     for field in layout.side.fields:

@@ -17,7 +17,7 @@ SUCCESSOR: Path = ("_successor",)
 """The extra leaf of a stored row, int32, in the row or apart: where its next observation lies.
 
 At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in side slot
-`value - 1 - rows`. Where rows and slots lie in one memory, it is the address there of either.
+`value - 1 - rows`. Where rows and slots are in one memory, it is the address there of either.
 """
 
 
@@ -68,7 +68,7 @@ class CompactLayout:
 
     @property
     def joins(self) -> bool:
-        """Whether rows and slots lie in one address space, where a slot takes as much as a row."""
+        """Whether rows and slots are in one address space, where a slot takes as much as a row."""
         return not self.stored.large
 
     def require_addresses(self, rows: int) -> None:

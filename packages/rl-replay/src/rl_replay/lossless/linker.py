@@ -1,4 +1,4 @@
-"""Writing rows so that each observation is stored once: who names whom, and what goes beside."""
+"""Writing rows so that each observation is stored once: who names whom, and what goes alongside."""
 
 from __future__ import annotations
 
@@ -248,13 +248,13 @@ class CompactWriter:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
     def _apart(self, earlier: Places, later: Places) -> Places:
-        """How many rows round the ring some rows lie behind others."""
+        """How many rows round the ring some rows come after others."""
         away = later - earlier
         away[away < 0] += self._count
         return away
 
     def _fill(self, slots: Places, numbers: Places, leaves: dict[Path, Any], rows: Places) -> None:
-        """Put the next observations of some rows of a batch beside."""
+        """Put the next observations of some rows of a batch alongside."""
         if not self._on_cpu:
             found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
             self._side.put(slots, numbers, found)

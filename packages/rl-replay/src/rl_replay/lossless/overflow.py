@@ -1,4 +1,4 @@
-"""Rows beside the rows: the real next observations that no stored row holds."""
+"""Rows alongside the rows: the real next observations that no stored row holds."""
 
 from __future__ import annotations
 

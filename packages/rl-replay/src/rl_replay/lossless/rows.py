@@ -34,7 +34,7 @@ class CompactRows:
     """Rows that keep each observation once: a row names the row that holds its next one."""
 
     # A row's next observation is the observation of the row that continues it, wherever and
-    # whenever that one is written, if the two have equal bits; else it lies in a side table. On
+    # whenever that one is written, if the two have equal bits; else it is in a side table. On
     # n-step rows it is the row so many steps further on. Both come back bit for bit, whatever the
     # dtype.
 

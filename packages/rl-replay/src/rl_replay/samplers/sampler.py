@@ -40,8 +40,8 @@ class Sampler(ABC, metaclass=_Dispatch):
         generator: Where randomness comes from; torch's own where it is None. The buffer sets it.
         ran_out: Whether the batch chosen last was the last one of an epoch.
         drop_last: Whether an epoch leaves out a last batch that is too short.
-        id_keys: Columns that must be equal in rows of one trajectory, beside those of the contract.
-        end_keys: Flags of last steps, beside those of the contract.
+        id_keys: Columns that must be equal in rows of one trajectory, in addition to ids.
+        end_keys: Flags of last steps, alongside those of the contract.
         proven: Whether the rows that it chooses are there for certain; others are looked at again.
         draws_slices: Whether it asks for trajectories, so that rows are indexed as they come.
         truncated_key: Where the ends of slices are marked, by samplers of slices; None for nowhere.
@@ -82,7 +82,7 @@ class Sampler(ABC, metaclass=_Dispatch):
         """Begin anew, with other rows."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next choices depend on, beside the generator."""
+        """What the next choices depend on, alongside the generator."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

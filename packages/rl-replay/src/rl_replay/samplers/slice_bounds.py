@@ -1,4 +1,4 @@
-"""Where the slices of a sample lie in it."""
+"""Where the slices of a sample are in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slices:
     """The slices of a sample, end to end; a padded one ends in copies of its last row."""
 
     lengths: Ints  # int64 [S], real rows of each
-    padded_to: int | None = None  # Rows of each with its padding; None where there is none
+    padded_to: int | None = None  # Rows of each with its padding; None if there is none
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -96,7 +96,7 @@ class Slices:
         return type(self)(self.lengths[chosen], self.padded_to)
 
     def and_then(self, other: Self) -> Self:
-        """These slices and those of another sample behind them."""
+        """These slices and those of another sample after them."""
         return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
 
 

@@ -51,10 +51,10 @@ def by_step(
     generator: torch.Generator | None = None,
 ) -> Places:
     """Draw places uniformly, among all that a slice of the wanted length can have."""
-    # A trajectory of n rows has one at each step from which the slice goes on, of which there are n
+    # A trajectory of n rows has one at each step from which the slice continues: n
     # - length + 1; a shorter one has one, its first. With reach there are left more before these
-    # and up to right behind, of which the last is the last row. So where left and right are length
-    # - 1 every row lies in length places: all are drawn equally often.
+    # and up to right after, of which the last is the last row. So where left and right are length
+    # - 1 every row is in length places: all are drawn equally often.
     reach = reach or Reach()
     parts: list[tuple[Ints, Ints, Ints]] = []
     missing, tries = count, 2 * count  # once is enough, mostly
@@ -84,7 +84,7 @@ def place_in(
     totals: Ints, length: int, random: Ints, reach: Reach | None = None
 ) -> tuple[Ints, Ints]:
     """Choose where a slice begins in each of some trajectories, every place equally likely."""
-    # Where a slice reaches out of its trajectory, only what lies in it is left, at least one row.
+    # Where a slice reaches out of its trajectory, only what is in it is left, at least one row.
     room = np.maximum(totals - length, 0)
     if reach is None or not (reach.left or reach.right):
         return random % (room + 1), np.minimum(totals, length)
@@ -140,7 +140,7 @@ def begin_at(ends: Ints, numbers: Ints, reach: Reach) -> tuple[Ints, Ints]:
 
 
 def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
-    """Slices without what lies outside their trajectories."""
+    """Slices without what is outside their trajectories."""
     ends = np.minimum(begins + length, totals)
     begins = np.maximum(begins, 0)
     return begins, ends - begins

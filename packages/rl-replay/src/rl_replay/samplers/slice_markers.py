@@ -26,8 +26,8 @@ def mark_slices(
 ) -> None:
     """Mark, in a sample, where its slices begin and end.
 
-    - `is_init`: True at the first row of each slice, beside the resets that are stored.
-    - `truncated_key`: True at the last row of each, unless it is terminated; the done flag beside
+    - `is_init`: True at the first row of each slice, alongside the resets that are stored.
+    - `truncated_key`: True at the last row of each, unless it is terminated; the done flag too
       it too. Kinds that the rows lack are added: done without a kind is a termination. So is an
       end that only `end_keys` know, unless its column is named like a truncation.
     - `("collector", "slice_ids")`: which slice a row is of.
@@ -38,9 +38,9 @@ def mark_slices(
 
     Args:
         sample: Copies of the rows `[N]`, on any device; changed in place.
-        slices: How they lie in it.
+        slices: How they are in it.
         truncated_key: None leaves the flags of ends as they are stored.
-        end_keys: Columns of ends beside the contract's, for flags that the rows lack.
+        end_keys: Columns of ends alongside the contract's, for flags that the rows lack.
 
     Example:
         >>> from rl_layout.testing import trajectories

@@ -42,7 +42,7 @@ class SliceSampler(TrajectorySampler):
         ends: Instead of any column: bool, one for each row of a storage that is written no more.
         trajectories: Instead of any column: ids, one for each row of such a storage.
         cache_values: Accepted and without effect: the boundaries are always known.
-        truncated_key: Where the last row of a slice is marked, with the done flag beside it; None
+        truncated_key: Where the last row of a slice is marked, with its done flag; None
             marks neither.
         strict_length: Only take trajectories at least as long as a slice. Otherwise a shorter one
             gives a shorter slice, and the sample is smaller.
@@ -53,8 +53,8 @@ class SliceSampler(TrajectorySampler):
             cut off: True by all rows but one, a number by so many.
         use_gpu: Accepted and without effect.
         by: "trajectory" draws every trajectory equally often, "step" every place of a slice: each
-            step from which a slice can go on (of a shorter trajectory its first), and with `span`
-            each place that reaches out. With `span=True` every stored step lies in `slice_len`
+            step from which a slice can continue (a shorter trajectory: its first), and with `span`
+            each place that reaches out. With `span=True` every stored step is in `slice_len`
             places, so that all of them are sampled equally often.
 
     Raises:
@@ -125,7 +125,7 @@ class SliceSampler(TrajectorySampler):
             length: Rows of each, at most.
 
         Returns:
-            Row numbers, int64 `[N]`, and how the slices lie in them.
+            Row numbers, int64 `[N]`, and how the slices are in them.
 
         Raises:
             ValueError: No trajectory is long enough.

@@ -21,7 +21,7 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 class SliceSamplerWithoutReplacement(TrajectorySampler):
     """Draws one slice of each trajectory in an epoch, in a random order.
 
-    Rows may be written in mid-epoch. The epoch goes on over the trajectories that were there when
+    Rows may be written in mid-epoch. The epoch continues over the trajectories that were there when
     it began: one that grew is taken as it is now, one that was overwritten is passed over, and
     those that came since wait for the next epoch.
 
@@ -37,7 +37,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         traj_key: A column of ids that also tells trajectories apart.
         ends: Instead of any column: bool, one for each row of a storage that is written no more.
         trajectories: Instead of any column: ids, one for each row of such a storage.
-        truncated_key: Where the last row of a slice is marked, with the done flag beside it; None
+        truncated_key: Where the last row of a slice is marked, with its done flag; None
             marks neither.
         strict_length: Only take trajectories at least as long as a slice. Otherwise a shorter one
             gives a shorter slice, and the sample is smaller.

@@ -1,4 +1,4 @@
-"""What slice samplers share: whose slices, how long, and how they lie in a sample."""
+"""What slice samplers share: whose slices, how long, and how they are in a sample."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TrajectorySampler(Sampler):
 
     Args:
         shape: How a batch is cut into slices.
-        traj_key: A column of ids that cuts trajectories, beside the markers.
-        end_keys: Columns of flags that cut them, beside the markers.
+        traj_key: A column of ids that cuts trajectories, alongside the markers.
+        end_keys: Columns of flags that cut them, alongside the markers.
         ends: Flags of last rows, one for each row of the storage, instead of all markers.
         trajectories: Ids, one for each row of the storage, instead of all markers.
         truncated_key: Where the ends of slices are marked; None for nowhere.
@@ -92,7 +92,7 @@ class TrajectorySampler(Sampler):
             batch_size: Rows of all slices together; fewer come where trajectories are shorter.
 
         Returns:
-            Row numbers, int64 `[N]`, and under "slices" how the slices lie in them.
+            Row numbers, int64 `[N]`, and under "slices" how the slices are in them.
 
         Raises:
             ValueError: Slices do not divide the batch, or no trajectory is long enough.
@@ -112,7 +112,7 @@ class TrajectorySampler(Sampler):
             length: Rows of each, at most.
 
         Returns:
-            Row numbers, int64 `[N]`, and how the slices lie in them.
+            Row numbers, int64 `[N]`, and how the slices are in them.
 
         Raises:
             ValueError: No trajectory is long enough.

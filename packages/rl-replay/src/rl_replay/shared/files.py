@@ -1,4 +1,4 @@
-"""The open files behind a shared storage: what a handle carries from process to process."""
+"""The open files after a shared storage: what a handle carries from process to process."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ class LaneWriter:
         self._end = self._floor = -1
 
     def knows(self, published: int, floor: int) -> bool:
-        """Whether nobody else wrote to the lane or dropped rows of it."""
+        """Whether no other process wrote to the lane or dropped rows of it."""
         base = self.lane << LANE_SHIFT
         return base + published == self._end and base + floor == self._floor
 
     def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
         """Learn what stands in the lane since this writer looked last; its thread holds it."""
-        # Costs what the new rows cost: nothing where nobody else had the lane.
+        # Costs what the new rows cost: nothing where no other process had the lane.
         low, end, floor = ring.bounds(self.lane)
         back = self.links.back
         self._index.catch_up_lane(self.lane, back, low, end)

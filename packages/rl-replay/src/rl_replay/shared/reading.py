@@ -1,4 +1,4 @@
-"""Rows read beside writers in other processes: what cannot be vouched for is drawn again."""
+"""Rows read alongside writers in other processes: what cannot be vouched for is drawn again."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class SharedRing:
         )
 
     def moment(self) -> bytes:
-        """What the words of all lanes say, for `unmoved`; nothing where there are no rows."""
+        """What the words of all lanes say, for `unmoved`; nothing if there are no rows."""
         found = self._look()
         return b"" if found is None else found.moment()
 
@@ -195,7 +195,7 @@ class SharedRing:
         return found.unmoved(moment)
 
     def empty(self) -> None:
-        """Drop every row that is published; where there is one lane, begin at its beginning."""
+        """Drop every row that is published; if there is one lane, begin at its beginning."""
         found = self._look()
         if found is None:
             return

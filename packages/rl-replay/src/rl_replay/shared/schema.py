@@ -19,13 +19,13 @@ from rl_tensordict import NestedKey, as_key, as_tuple
 
 
 class SharedRows(NamedTuple):
-    """What rows are to their owner, and how they are kept; the maker writes it beside them."""
+    """What rows are to their owner, and how they are kept; the maker writes it alongside them."""
 
     structure: Structure  # What one row is
     schema: RowSchema  # The leaves of rows as they came
-    columns: torch.Size  # The dimensions of the storage behind the one along which it grows
-    ids: list[NestedKey]  # Columns that cut beside those of the contract
-    ends: list[NestedKey]  # Flags of last steps beside those of the contract
+    columns: torch.Size  # The dimensions of the storage after the one along which it grows
+    ids: list[NestedKey]  # Columns that cut alongside those of the contract
+    ends: list[NestedKey]  # Flags of last steps alongside those of the contract
     layout: CompactLayout | None  # How observations are kept once; None where they are not
     dim_extend: int = 0  # The dimension of data along which the storage grows
 

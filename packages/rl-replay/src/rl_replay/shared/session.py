@@ -35,11 +35,11 @@ class Sharing:
         self.ring = SharedRing(files.rows, capacity)
         self.slab: Slab | None = None
         self._threads = threading.local()
-        self._writer: LaneWriter | None = None  # of all threads in turn, where there is one lane
+        self._writer: LaneWriter | None = None  # of all threads in turn, if there is one lane
         self._own: TrajectoryIndex | None = None
 
     def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
-        """Refuse rows with other keys, unless the buffer was emptied."""
+        """Raise for rows with other keys, unless the buffer was emptied."""
         if came is not None and (rows := len(self.ring.window())):
             first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
             raise ValueError(
@@ -62,7 +62,7 @@ class Sharing:
         self.opened()
 
     def opened(self) -> bool:
-        """Whether the rows are made; the tables beside them are there then as well."""
+        """Whether the rows are made; the tables alongside them are there then as well."""
         if self.slab is not None:
             return True
         slab = self.files.rows.get()
@@ -114,7 +114,7 @@ class Sharing:
         return writer
 
     def end(self) -> None:
-        """Let go of the lane, where there is only one."""
+        """Let go of the lane, if there is only one."""
         if self.ring.takes_turns:
             self.ring.let_go()
 

@@ -75,7 +75,7 @@ class SharableStorage(TensorStorage):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether whoever writes or changes rows is alone meanwhile, as where there is one lane."""
+        """Whether whoever writes or changes rows is alone meanwhile, as if there is one lane."""
         return self._sharing is None or self._sharing.ring.takes_turns
 
     def share(self) -> None:
@@ -109,7 +109,7 @@ class SharableStorage(TensorStorage):
         self._sharing, self.ring = sharing, sharing.ring
 
     def _files(self, lanes: int, mark: str = "") -> SharedFiles:
-        """Files to come; under a mark, beside those that are in use until they are left."""
+        """Files to come; under a mark, alongside those that are in use until they are left."""
         del mark
         return SharedFiles.in_memory(lanes)
 
@@ -352,7 +352,7 @@ class SharableStorage(TensorStorage):
 
         Raises:
             RuntimeError: Another thread or process holds a lane.
-            ValueError: The rows lie in another number of lanes.
+            ValueError: The rows are in another number of lanes.
         """
         self.look()
         if self._sharing is None:
@@ -507,7 +507,7 @@ class SharableStorage(TensorStorage):
             sharing.epoch += 1
 
     def _require_free(self, cells: TensorDictBase) -> None:
-        """Refuse to change what links and other rows' next observations were made from."""
+        """Raise for changes of leaves from which links and next observations were made."""
         given = list(leaves_of(cells))
         fixed = [as_tuple(key) for key in self._linked().keys.columns]
         if isinstance(self.store, CompactRows):

@@ -30,7 +30,7 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
     if "side_slots" in cost:
         lines.append(
             f"  lossless: {cost['linked_share']:.1%} of the rows name the row that holds their "
-            f"next observation, {cost['side_slots']:.0f} lie in the side table; without it a row "
+            f"next observation, {cost['side_slots']:.0f} are in the side table; without it a row "
             f"had {cost['plain_row_bytes']:.0f} bytes"
         )
         if len(storage) and cost["linked_share"] < _FEW_LINKS:
@@ -54,7 +54,7 @@ def warn_of_few_links(store: CompactRows, live: int) -> None:
         warnings.warn(
             f"only {share:.0%} of {live} rows name the row that holds their next observation, so "
             "lossless=True saves little: do rows have ids and steps, do next observations equal "
-            "the observations of the rows behind them, and are trajectories longer than a few "
+            "the observations of the rows after them, and are trajectories longer than a few "
             "steps? buffer.explain() says what marks them.",
             stacklevel=2,
         )

@@ -25,7 +25,7 @@ _SETTINGS_LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class FolderStorage:
-    """How the storage was made whose files lie in a folder."""
+    """How the storage was made whose files are in a folder."""
 
     files: SharedFiles  # The files, open
     capacity: int  # How many rows
@@ -102,7 +102,7 @@ def _settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _about(text: str, folder: Path) -> dict[str, Any]:
-    """What the maker of rows wrote beside them, of the form that it has."""
+    """What the maker of rows wrote alongside them, of the form that it has."""
     try:
         about = json.loads(text)
         columns, once = list(about["columns"]), list(about["once"])

@@ -31,8 +31,8 @@ class MarkedStorage(Storage):
         structure: What one row is to its owner; None before the first write.
         store: The bytes of the rows; None before the first write.
         links: Who continues whom; None before the first write.
-        ids: Columns that cut beside those of the contract.
-        ends: Flags of last steps beside those of the contract.
+        ids: Columns that cut alongside those of the contract.
+        ends: Flags of last steps alongside those of the contract.
         comparisons: What this process found where it compared observations of neighbours.
         rows_device: Where the rows lie.
         on_host: Whether that is the CPU.
@@ -204,7 +204,7 @@ class MarkedStorage(Storage):
         self._index = index
 
     def require_boundaries(self) -> None:
-        """Refuse slices where flags are stored that are no known markers.
+        """Raise for slices where flags are stored that are no known markers.
 
         Raises:
             KeyError: No column is known to mark boundaries, and others look as if they did.
@@ -325,7 +325,7 @@ class MarkedStorage(Storage):
         self._know_last(links, numbers)
 
     def _know_last(self, links: Links, numbers: torch.Tensor) -> None:
-        """Let the next rows go on behind the newest ones, where only observations say so."""
+        """Let the next rows continue after the newest ones, where only observations say so."""
         observed = [key for pair in links.keys.observations for key in pair]
         stride = self.columns.numel()
         if links.keys.numbered or not observed or len(numbers) < stride:
@@ -340,7 +340,7 @@ class MarkedStorage(Storage):
         return MarkerKeys.of(schema).with_explicit(ids, ends)
 
     def _require_columns(self) -> None:
-        """Refuse to look for trajectories by columns that are not there."""
+        """Raise for an attempt to look for trajectories by columns that are not there."""
         schema = self._made()[0].schema
         missing = [key for key in self.ids if key not in schema]
         if self.ends and not any(key in schema for key in self.ends):

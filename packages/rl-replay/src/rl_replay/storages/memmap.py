@@ -32,12 +32,12 @@ class LazyMemmapStorage(LazyTensorStorage):
     The disk space is taken in full then, so that a full disk is an error at once. Without a
     folder the file is a temporary one that is gone with the last process that has it, however that
     ends. A buffer over it can be passed to other processes; they take turns to write. In a folder
-    it lies beside the index, 136 bytes a row, and any process can `open` both, also later.
+    it lies alongside the index, 136 bytes a row, and any process can `open` both, also later.
 
     Args:
         max_size: How many rows, those of all dimensions together; rounded up to whole columns.
         scratch_dir: The folder of the files; it is made where it is missing, and they stay.
-        device: Where samples are handed out; only the CPU has files.
+        device: Where samples are returned; only the CPU has files.
         ndim: Its dimensions.
         existsok: Write over the file of an earlier storage.
         lossless: As for `LazyTensorStorage`.
@@ -72,7 +72,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     ) -> None:
         if not isinstance(device, str | torch.device) or torch.device(device).type != "cpu":
             raise ValueError(
-                f"files lie on the CPU, got device {device}: move samples with a transform."
+                f"files are on the CPU, got device {device}: move samples with a transform."
             )
         super().__init__(max_size, ndim=ndim, lossless=lossless, lanes=lanes)
         self.scratch_dir = None if scratch_dir is None else Path(scratch_dir)
@@ -81,7 +81,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     @classmethod
     def open(cls, scratch_dir: str | os.PathLike[str]) -> Self:
-        """The storage whose files lie in a folder: the same rows, ring and trajectories.
+        """The storage whose files are in a folder: the same rows, ring and trajectories.
 
         Processes that have it open see each other's rows, as if it had been passed to them. What
         it is, its size, dimensions and lanes, is read from the files; nothing in them is run. Any
@@ -147,7 +147,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return files
 
     def _tell(self, lanes: int) -> None:
-        """Say beside files without rows how they will be filled, for those who open them."""
+        """Say alongside files without rows how they will be filled, for those who open them."""
         if self.scratch_dir is not None:
             settings = {"capacity": self._asked, "lanes": lanes, "ndim": self.ndim}
             settings["dim_extend"] = self.arrangement.dim_extend
@@ -178,7 +178,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             super()._take_new(structure, schema, columns, instead=instead)
         except OSError:
             if self.store is None and self.takes_turns and self.scratch_dir is not None:
-                self._drop("")  # leave no empty file behind that nobody waits for
+                self._drop("")  # leave no empty file after that nobody waits for
                 self._lost = True
             raise
         if self.scratch_dir is not None:

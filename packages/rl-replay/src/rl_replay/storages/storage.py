@@ -31,7 +31,7 @@ class Storage(ABC):
     Attributes:
         ring: Which rows are written next, and which can be read.
         arrangement: How the dimensions of data map onto rows.
-        columns: The storage's dimensions behind the first; known from the first write on.
+        columns: The storage's dimensions after the first; known from the first write on.
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
@@ -186,7 +186,7 @@ class Storage(ABC):
         """
         if not 0 <= dim_extend < self.ndim:
             raise ValueError(
-                f"dim_extend must lie in [0, {self.ndim}), the dimensions of the storage: got "
+                f"dim_extend must are in [0, {self.ndim}), the dimensions of the storage: got "
                 f"{dim_extend}."
             )
         if dim_extend != self.arrangement.dim_extend and len(self):
@@ -212,7 +212,7 @@ class Storage(ABC):
         """
 
     def require_boundaries(self) -> None:  # noqa: B027 - without leaves there is no flag to miss
-        """Refuse slices where flags are stored that are no known markers.
+        """Raise for slices where flags are stored that are no known markers.
 
         Raises:
             KeyError: No column is known to mark boundaries, and others look as if they did.

@@ -111,7 +111,7 @@ class TensorStorage(MarkedStorage):
 
     @property
     def is_tensordict(self) -> bool:
-        """Whether rows are handed out as tensordicts; False before the first write."""
+        """Whether rows are returned as tensordicts; False before the first write."""
         return self.structure is not None and self.structure.form == "tensordict"
 
     def extend(self, data: Any) -> Span:
@@ -526,7 +526,7 @@ class TensorStorage(MarkedStorage):
         theirs, ours = len(contents.window.first), len(self.ring.window().first)
         if theirs != ours:
             raise ValueError(
-                f"these rows lie in {theirs} lanes and this storage has {ours}: share one that is "
+                f"these rows are in {theirs} lanes and this storage has {ours}: share one that is "
                 f"made with lanes={theirs}."
             )
 
@@ -539,7 +539,7 @@ class TensorStorage(MarkedStorage):
             )
 
     def _require_one(self, batch: torch.Size) -> None:
-        """Refuse several elements where one is meant."""
+        """Raise for several elements where one is meant."""
         if self._open and self.ndim == 1:
             return  # the first element says what one is
         inner = self.structure.element if self.structure is not None and not self._open else ()
@@ -551,7 +551,7 @@ class TensorStorage(MarkedStorage):
 
     def _other_columns(self, shape: torch.Size) -> ValueError:
         return ValueError(
-            f"expected batches with columns {list(self.columns)} behind dimension "
+            f"expected batches with columns {list(self.columns)} after dimension "
             f"{self.arrangement.dim_extend}, as first stored, got batch size {list(shape)}."
         )
 

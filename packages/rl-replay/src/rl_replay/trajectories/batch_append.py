@@ -1,6 +1,6 @@
 """Many rows taken into the trajectory tables, or dropped from them, by array operations alone.
 
-A run here is the part of a batch that lies in one piece: rows at a constant distance, each
+A run here is the part of a batch that is in one piece: rows at a constant distance, each
 continuing the one before it. Its first row is its head.
 """
 
@@ -118,8 +118,8 @@ def _rows_before(writer: LaneTables, first: int, back: Ints) -> Before:
 
 def _heads(writer: LaneTables, back: Ints, before: Before) -> Flags:
     """Which rows begin a piece."""
-    # The first row of a piece sets no distance, so the second one always fits: behind the first row
-    # of a piece none begins, and behind any other one begins where the distance changes. Where it
+    # The first row of a piece sets no distance, so the second one always fits: after the first row
+    # of a piece none begins, and after any other one begins where the distance changes. Where it
     # changes at several rows in a row, each of them does what the one before it does not.
     begins = ~before.inside
     no_one_before = begins & (before.piece < 0)
@@ -197,7 +197,7 @@ def _begin_pieces(
     runs: Runs,
     found: tuple[Ints, Ints, Ints, Ints],
 ) -> None:
-    """Fill the new pieces in, those first that continue what stands, then those behind them."""
+    """Fill the new pieces in, those first that continue what stands, then those after them."""
     fresh, slots, starts, trajectories = found
     heads = runs.heads[fresh]
     alone = fresh[~before.inside[heads] & (before.piece[heads] < 0)]

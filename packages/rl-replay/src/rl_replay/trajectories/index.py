@@ -96,7 +96,7 @@ class TrajectoryIndex(TrajectoryReader):
         self._writers[first_number >> LANE_SHIFT].append(first_number, back)
 
     def drop_before(self, number: int) -> None:
-        """Drop the rows of a lane before a number, and go on there if it was not reached yet.
+        """Drop the rows of a lane before a number, and continue there if it was not reached yet.
 
         Example:
             >>> index = TrajectoryIndex(3)

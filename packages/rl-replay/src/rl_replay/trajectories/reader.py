@@ -74,7 +74,7 @@ class TrajectoryReader:
 
     @property
     def pieces(self) -> int:
-        """Pieces that the trajectories lie in."""
+        """Pieces that the trajectories are in."""
         return self._total(PIECES)
 
     @property
@@ -240,7 +240,7 @@ class TrajectoryReader:
         return Window(low, tuple(max(end - first, 0) for first, end in words))
 
     def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
-        """The numbers of rows that follow one another.
+        """The numbers of rows that follow each other.
 
         Args:
             slots: int64 `[n]`, trajectories.
@@ -267,7 +267,7 @@ class TrajectoryReader:
         return numbers
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """The trajectory that each row lies in, and where.
+        """The trajectory that each row is in, and where.
 
         Args:
             numbers: int64 `[n]`, any.

@@ -1,7 +1,7 @@
 """Finding rows of trajectories in the tables, many at once.
 
 Tables in shared memory may be read while their writer changes them. Then what is found may be
-wrong, which the caller must prove, but every search ends and every slot lies in its table.
+wrong, which the caller must prove, but every search ends and every slot is in its table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
 
 
 def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
-    """The numbers of rows that follow one another in their trajectories."""
+    """The numbers of rows that follow each other in their trajectories."""
     found: Ints = pieces.take(newest, axis=0, mode="clip")
     whole = not np.count_nonzero(found[:, START] > first)
     if not whole:

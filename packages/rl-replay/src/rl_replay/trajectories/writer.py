@@ -109,7 +109,7 @@ class TrajectoryWriter(LaneTables):
                 self._append_run(first + start, int(back[start]), stop - start)
 
     def _append_run(self, number: int, back: int, count: int) -> None:
-        """Take in a row, and those behind it that each continue the row just before."""
+        """Take in a row, and those after it that each continue the row just before."""
         if back < 0:
             self._write_piece_of(number, 1, NO_PIECE)
             number, back, count = number + 1, 0, count - 1
@@ -199,7 +199,7 @@ class TrajectoryWriter(LaneTables):
             array[base : base + end - self.capacity] = piece
 
     def _drop_run(self, number: int, end: int) -> int:
-        """Drop a row and, where they are of one piece, those behind it; how many were dropped."""
+        """Drop a row and, where they are of one piece, those after it; how many were dropped."""
         pieces, words = self._pieces, self.words
         piece = self._piece_of[self.base + (number - self.first_number) % self.capacity]
         if piece == NO_PIECE:

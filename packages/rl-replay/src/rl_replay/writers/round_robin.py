@@ -15,7 +15,7 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same for tensordicts, whose rows are handed out with their position under `"index"`.
+    """The same for tensordicts, whose rows are returned with their position under `"index"`.
 
     Example:
         >>> TensorDictRoundRobinWriter().stores_index

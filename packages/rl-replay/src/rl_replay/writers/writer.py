@@ -11,7 +11,7 @@ class Writer:
     The place of the next row is the storage's to know: its ring is shared with everyone who reads.
 
     Attributes:
-        stores_index: Whether rows are handed out with their position under `"index"` by `buffer[i]`
+        stores_index: Whether rows are returned with their position under `"index"` by `buffer[i]`
             too; samples always have it.
         overwrites_oldest: Whether the oldest row is the first to go, as lossless storage needs.
 
@@ -28,7 +28,7 @@ class Writer:
     overwrites_oldest: bool = True
 
     def check(self, count: int) -> None:
-        """Refuse a write before anything happens.
+        """Raise for a write before anything happens.
 
         Args:
             count: How many rows are about to be written; 0 when the buffer is to be emptied.
