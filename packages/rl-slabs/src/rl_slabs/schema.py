@@ -68,7 +68,7 @@ class Field:
 class RowSchema:
     """What one row holds. Immutable; equal where leaves, dtypes, shapes and places are.
 
-    Leaves of at most 256 bytes a row lie in one packed row, those with the largest items first,
+    Leaves of at most 256 bytes a row are in one packed row, those with the largest items first,
     so that each is aligned; the row is padded to 8 bytes (16 with complex128). Larger leaves have
     arrays of their own. The order in which leaves were given does not matter.
 

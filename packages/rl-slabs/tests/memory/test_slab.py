@@ -84,7 +84,7 @@ def test_memory_that_is_not_there_is_not_secured(kind):
 def test_spare_rows_are_packed_ones_on_the_cpu(make, schema):
     with pytest.raises(ValueError, match=r"spare rows are packed ones: \['frame'\] have arrays"):
         make(schema, 6, spare=1)
-    with pytest.raises(ValueError, match="spare rows lie on the CPU, got device meta"):
+    with pytest.raises(ValueError, match="spare rows are on the CPU, got device meta"):
         Slab.private(SMALL, 6, spare=1, device="meta")
     with make(SMALL, 6) as slab, pytest.raises(ValueError, match="make the slab with spare="):
         _ = slab.space

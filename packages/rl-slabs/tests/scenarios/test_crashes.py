@@ -131,7 +131,7 @@ def test_a_stopped_writer_goes_on_where_it_was(forked, schema, numbered):
     with pytest.raises(RuntimeError, match="all 1 lanes are held"):
         Lanes(slab).claim()
     os.kill(child.pid, signal.SIGCONT)
-    child.pipe.send("go on")
+    child.pipe.send("continue")
     assert child.receive() == "whole"
     assert accepted_and_wrong(slab, torch.arange(4)) == (4, 0)
 

@@ -265,7 +265,7 @@ class Lanes:
         Each of these raises the lane's `beat`, and nothing ever lowers it, so that words which are
         equal at two moments were equal all the time between. The counters alone would not say so:
         a span over rows that a killed writer had reserved leaves `reserved` as it was, and so does
-        one that was given back. A writer may go on in a span that it reserved before the moment.
+        one that was given back. A writer may continue in a span that it reserved before the moment.
 
         Args:
             moment: What `moment` returned before the gather.
@@ -281,7 +281,7 @@ class Lanes:
         return self.slab.words.tobytes() == moment
 
     def empty(self, *, timeout_s: float = 5.0) -> None:
-        """Drop every row published so far, for all processes; writers go on undisturbed.
+        """Drop every row published so far, for all processes; writers continue undisturbed.
 
         Raises:
             TimeoutError: As in `claim`.

@@ -34,7 +34,7 @@ _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of t
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
-    """A mapping from names to arrays, which begin as zeros and lie in one block.
+    """A mapping from names to arrays, which begin as zeros and are in one block.
 
     Make one with `Arrays.private` (this process), `Arrays.shared` (any process that is given it)
     or `Arrays.mapped` (a file); open a file again with `Arrays.open`. Shared and mapped ones are

@@ -116,7 +116,7 @@ class LazyFile:
             head: What it begins with; the first 8 bytes are not all zero.
             nbytes: Its size.
             wanted: What it is for, for messages.
-            promised: Further bytes behind them; see `rl_slabs.memory.allocation.take_space`.
+            promised: Further bytes after them; see `rl_slabs.memory.allocation.take_space`.
             sparse: Take memory when it is touched, not now; only for a memory file.
             timeout_s: How long to wait for another who is filling it.
 

@@ -119,7 +119,7 @@ class Slab:
         words = np.zeros((lanes, WORDS_PER_LANE), dtype=np.int64)
         if as_device(device).type != "cpu":
             if spare:
-                raise ValueError(f"spare rows lie on the CPU, got device {device}: use spare=0.")
+                raise ValueError(f"spare rows are on the CPU, got device {device}: use spare=0.")
             return cls(manifest, Rows.zeros(schema, capacity, device=device), words)
         require_memory(manifest.taken, _wanted(manifest))
         if not spare:
@@ -253,7 +253,7 @@ class Slab:
     def space(self) -> NDArray[np.int64]:
         """One live address space: an unused row, the packed rows, the spare rows.
 
-        int64 `[1 + capacity + spare, schema.row_bytes / 8]`. So whoever keeps something beside the
+        int64 `[1 + capacity + spare, schema.row_bytes / 8]`. So a layer that keeps data next to the
         rows reads either by one gather, and has an address left for what is nowhere.
 
         Raises:

@@ -45,7 +45,7 @@ def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
 
 
 def zeroed(nbytes: int, *, promised: int = 0) -> NDArray[np.uint8]:
-    """New private memory of zeros, all pages taken, on few large pages where there are any."""
+    """New private memory of zeros, all pages taken, on few large pages if there are any."""
     # Rows are read at random: with pages of 4 KiB the page table walk takes as long as
     # reading the row.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if promised else 0)
