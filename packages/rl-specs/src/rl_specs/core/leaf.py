@@ -57,7 +57,7 @@ class Leaf(TensorSpec):
         return self._sample(self._full(shape))
 
     def zero(self, shape: Any = None) -> Tensor:
-        """Make zeros, which lie in the domain only where the class says so."""
+        """Make zeros, which are in the domain only where the class says so."""
         return torch.zeros(self._full(shape), dtype=self._dtype, device=self._device)
 
     def one(self, shape: Any = None) -> Tensor:

@@ -23,7 +23,7 @@ class TensorSpec(Shaped):
 
     Args:
         shape: sizes of the data, batch dimensions included, -1 where a size varies.
-        space: the box that its values lie in, or None.
+        space: the box that its values are in, or None.
         device: device of the data, or None.
         dtype: dtype of the data, or None.
         domain: `"continuous"`, `"discrete"`, or None.
@@ -57,7 +57,7 @@ class TensorSpec(Shaped):
 
     @property
     def space(self) -> Any:
-        """The box that the values lie in, or None."""
+        """The box that the values are in, or None."""
         return self._space
 
     @property
@@ -97,7 +97,7 @@ class TensorSpec(Shaped):
     def zero(self, shape: Any = None) -> Any:
         """Make zeros of the right shape, dtype and device.
 
-        Zeros lie in the domain where it holds 0; the class says so where it cannot promise that.
+        Zeros are in the domain where it holds 0; the class says so where it cannot promise that.
 
         Args:
             shape: sizes to put before the spec's own.
