@@ -16,7 +16,7 @@ def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
         tensordict: any tensordict.
 
     Yields:
-        Each leaf's key as a tuple, and the leaf: a tensor, or what stands for other data. Of
+        Each leaf's key as a tuple, and the leaf: a tensor, or what represents other data. Of
         lazily stacked tensors that differ in shape that is the stack with this entry alone.
 
     Example:

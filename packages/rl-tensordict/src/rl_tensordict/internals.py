@@ -12,10 +12,10 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 
 new_unsafe: Callable[..., TensorDict] | None = getattr(TensorDict, "_new_unsafe", None)
-"""tensordict's constructor without checks, None where there is none."""
+"""tensordict's constructor without checks, None if there is none."""
 
 HAS_STORE = isinstance(getattr(TensorDict({}, []), "_tensordict", None), dict)
-"""Whether the entries of a plain tensordict lie in a dictionary of its own."""
+"""Whether the entries of a plain tensordict are in a dictionary of its own."""
 
 Store: Any = type(getattr(TensorDict({}, []), "_tensordict", {}))
 """The type of that dictionary."""

@@ -59,7 +59,7 @@ def as_key(parts: Sequence[str]) -> NestedKey:
         parts: the parts of the key, outermost first.
 
     Returns:
-        The string where there is one part, a tuple where there are more.
+        The string if there is one part, a tuple if there are more.
 
     Example:
         >>> as_key(("reward",)), as_key(("next", "reward"))
