@@ -1,4 +1,4 @@
-"""Frames, running statistics and hindsight goals, beside torchrl.
+"""Frames, running statistics and hindsight goals, compared with torchrl.
 
 Run with `nox -s "bench(rl-transforms)"`. Medians in one process, taken in turn, ratios printed.
 """

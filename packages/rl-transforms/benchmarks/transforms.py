@@ -1,4 +1,4 @@
-"""n-step rows, images and steps of an environment through transforms, beside torchrl.
+"""n-step rows, images and steps of an environment through transforms, compared with torchrl.
 
 Run with `nox -s "bench(rl-transforms)"`. Medians in one process, ratios printed.
 """

@@ -209,7 +209,7 @@ def test_a_transform_that_drops_what_another_carries_is_named_at_the_reset(owner
     if name != "RenameTransform":
         ahead = SelectTransform("observation") if name == "SelectTransform" else ExcludeTransform()
         assert key in Compose(ahead, owner).reset(root)
-    with pytest.raises(KeyError, match=f"a transform behind this one drops '{key}'"):
+    with pytest.raises(KeyError, match=f"a transform after this one drops '{key}'"):
         owner.step(root, root.clone().set("reward", torch.ones(4, 1)))
 
 

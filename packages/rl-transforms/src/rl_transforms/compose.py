@@ -45,7 +45,7 @@ class Compose(Transform):
         self._derive()
 
     def append(self, transform: Transform | Callback) -> Compose:
-        """Add a transform behind the others, in place, and return this one.
+        """Add a transform after the others, in place, and return this one.
 
         Args:
             transform: a transform, or a callable from tensordict to tensordict.
@@ -199,7 +199,7 @@ class Compose(Transform):
         Returns:
             The transforms to `step` with, and those to call `rows` of afterwards, nested ones
             unpacked. A transform that is not `online` stays with the first where one that is
-            comes behind it, since that one may read what it writes.
+            comes after it, since that one may read what it writes.
 
         Example:
             >>> from rl_transforms import InitTracker, RewardSum, StepCounter
@@ -229,7 +229,7 @@ class Compose(Transform):
                         raise _dropped(members[other], key, one)
 
     def check_place(self, place: Place) -> None:
-        """Refuse a place where a member cannot work, in that member's words."""
+        """Raise for a place where a member cannot work, in that member's words."""
         for one in self:
             one.check_place(place)
 
@@ -254,7 +254,7 @@ class CallableTransform(Transform):
     """A callable from tensordict to tensordict as a transform, without an inverse.
 
     It is called on a shallow copy, so that keys it adds or drops do not reach the caller's
-    tensordict. In an environment it sees the root at a reset and what lies under ``"next"`` at a
+    tensordict. In an environment it sees the root at a reset and the entries under ``"next"`` at a
     step.
 
     Args:
@@ -297,7 +297,7 @@ class CallableTransform(Transform):
         """Call the function on the root; rows outside the mask keep what they hold."""
         if mask is None:
             return self.forward(root)
-        # a function that changes leaves in place must not reach the rows that go on
+        # a function that changes leaves in place must not reach the rows that continue
         copies = {as_key(key): value.clone() for key, value in leaves(root)}
         made = self.forward(with_entries(root, copies))
         kept = {}
@@ -309,7 +309,7 @@ class CallableTransform(Transform):
         return with_entries(made, kept)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Call the function on what lies under ``"next"``."""
+        """Call the function on the entries under ``"next"``."""
         return self.forward(after)
 
 

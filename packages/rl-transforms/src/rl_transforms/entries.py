@@ -61,12 +61,12 @@ def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
 
 def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
     """Make the error for a step ahead of the reset that it needs."""
-    hint = f"Call reset first; if it was called, a transform behind this one drops {key!r}."
+    hint = f"Call reset first; if it was called, a transform after this one drops {key!r}."
     return KeyError(f"{missing(who, key, root).args[0]} {hint}")
 
 
 def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:
-    """Refuse a mask of reset rows that does not fit a leaf."""
+    """Raise for a mask of reset rows that does not fit a leaf."""
     if mask.dtype != torch.bool:
         msg = f"reset mask: expected torch.bool, got {mask.dtype}. Call .bool()."
         raise TypeError(msg)

@@ -83,7 +83,7 @@ def cat_frames(
         batch: TED rows ``[N]`` with ``traj_step``, all real.
         key: frames ``[N, ..., D]``.
         num_frames: how many, F.
-        constant: what stands for frames that there never were; the oldest one if None.
+        constant: what represents frames that there never were; the oldest one if None.
 
     Returns:
         Stacks ``[N, ..., F * D]``, and where a frame that there was is not in the batch, bool

@@ -28,7 +28,7 @@ class Transform(nn.Module):
     A leaf-wise transform overrides `apply_leaf` (and `invert_leaf`, `leaf_spec`,
     `inverse_leaf_spec` where they differ from doing nothing); any other overrides the whole-batch
     methods. No method changes the tensordict or the spec that it is given: each returns a new
-    one that shares the untouched leaves, or the same one where there is nothing to do.
+    one that shares the untouched leaves, or the same one if there is nothing to do.
 
     Args:
         in_keys: what `forward`, `reset`, `step` and `rows` read. Each is looked for at the root and
@@ -45,7 +45,7 @@ class Transform(nn.Module):
             end of a rollout, a collector at the end of a batch.
         side: where it belongs in a buffer: ``"read"`` when samples are drawn, ``"write"`` when data
             are stored.
-        needs_rows: `forward` takes a `rl_layout.RowSource` beside the sample.
+        needs_rows: `forward` takes a `rl_layout.RowSource` alongside the sample.
         places: where it may sit; see `check_place`.
 
     Raises:
@@ -115,7 +115,7 @@ class Transform(nn.Module):
             batch: a step's root ``[*B]``, or rows ``[*B]`` or ``[*B, T]``.
 
         Returns:
-            The transformed data; None where there is nothing to pass on yet.
+            The transformed data; None if there is nothing to pass on yet.
 
         Raises:
             KeyError: an entry of ``out_keys_inv`` is neither at the root nor under ``"next"``.
@@ -177,7 +177,7 @@ class Transform(nn.Module):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = root.get(key, None)
             if value is not None:
-                # a leaf that is changed in place must not reach the rows that go on
+                # a leaf that is changed in place must not reach the rows that continue
                 given = value if mask is None else value.clone()
                 fresh = self._named(self.apply_leaf, key, given)
                 changes[out] = _merged(mask, fresh, root.get(out, None))
@@ -188,7 +188,7 @@ class Transform(nn.Module):
 
         Args:
             root: ``[*B]``, what the step started from.
-            after: ``[*B]``, what lies under ``"next"``.
+            after: ``[*B]``, the entries under ``"next"``.
 
         Returns:
             The new ``after``.
@@ -256,7 +256,7 @@ class Transform(nn.Module):
         return self._inward(spec)
 
     def check_place(self, place: Place) -> None:
-        """Refuse a place where the transform cannot work.
+        """Raise for a place where the transform cannot work.
 
         Args:
             place: ``"environment"``, ``"worker"`` (an environment inside a serial or parallel

@@ -15,7 +15,7 @@ def flag(*rows):
 
 
 def played(lives, ending=EndKind.TERMINATED):
-    """One trajectory with these lives before its steps, and behind the last of them."""
+    """One trajectory with these lives before its steps, and after the last of them."""
     rows = trajectories([len(lives) - 1], ending)
     rows["lives"] = torch.tensor(lives[:-1])
     rows["next", "lives"] = torch.tensor(lives[1:])

@@ -269,7 +269,7 @@ def test_frames_that_a_transform_changed_before_they_were_stacked_are_refused():
     rows = filmed(trajectories([3]))
     rows[keys.ROW] = torch.arange(3)
     cast = DTypeCastTransform(torch.uint8, torch.float32, [FRAME])
-    with pytest.raises(ValueError, match=r"float32 beside.*uint8.*Put CatFrames ahead"):
+    with pytest.raises(ValueError, match=r"float32 alongside.*uint8.*Put CatFrames ahead"):
         Compose(cast, CatFrames(2, -3))(rows, ListRowSource(rows))
     darker = Compose(lambda batch: batch.set(FRAME, batch[FRAME] // 2), CatFrames(2, -3))
     with pytest.raises(ValueError, match="not what the buffer holds"):

@@ -141,5 +141,5 @@ def test_misuse_is_refused():
         TimeMaxPool(T=2)(rows.exclude(keys.ROW), source)
     sample = rows.clone().set(keys.ROW, torch.arange(4))
     sample["observation"] = sample["observation"].double()
-    with pytest.raises(ValueError, match="put the transforms that change it behind this one"):
+    with pytest.raises(ValueError, match="put the transforms that change it after this one"):
         TimeMaxPool(T=2)(sample, source)

@@ -127,7 +127,7 @@ def test_a_nested_group_may_end_with_its_environment_only():
     made = multi_step(batch, 0.9, 2)
     assert made["next", "agents", "done"][:, 0, 0].tolist() == [False, True, True]
     batch["next", "agents", "done"][0, 1] = True
-    with pytest.raises(ValueError, match=r"'agents', 'done'\) ends where its trajectory goes on"):
+    with pytest.raises(ValueError, match=r"'agents', 'done'\) ends where its trajectory continues"):
         multi_step(batch, 0.9, 2)
 
 

@@ -314,7 +314,7 @@ def test_rows_without_ids_are_put_together_by_equal_observations(data, n_steps, 
 
 
 def step_of(seen, after, done=False):
-    """A vector's rows `[N]`, from numbers that stand for observations."""
+    """A vector's rows `[N]`, from numbers that represent observations."""
     count = len(seen)
     return TensorDict(
         {

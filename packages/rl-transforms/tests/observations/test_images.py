@@ -59,7 +59,7 @@ def test_a_ramp_stays_a_ramp_when_it_shrinks():
     ramp = torch.arange(16.0).expand(2, 1, 8, 16)
     found = changed(Resize(8, 4), ramp)
     assert found.shape == (2, 1, 4, 8)
-    # each pixel lies between two of the old ones; the edges see fewer
+    # each pixel is between two of the old ones; the edges see fewer
     wanted = torch.arange(8.0) * 2 + 0.5
     torch.testing.assert_close(found[0, 0, 0, 1:-1], wanted[1:-1])
 

@@ -41,7 +41,7 @@ def stateful(batch):
 
 
 def state_behind(batch, rows):
-    """The state behind some rows, from that in the first one."""
+    """The state after some rows, from that in the first one."""
     h = batch["state"][rows[0]]
     for row in rows:
         h = h / 2 + batch["observation"][row].sum()
@@ -69,7 +69,7 @@ def expected(batch, burn_in):
 def test_slices_lose_their_first_rows_and_start_from_the_state_behind_them(slices, burn_in):
     whole = stateful(trajectories([9, 14], [EndKind.TERMINATED, EndKind.CUT]))
     rows, marks = [], []
-    for first, length in slices:  # side by side, overlapping, one behind the other
+    for first, length in slices:  # side by side, overlapping, one after the other
         picked = range(first + 9, first + 9 + length) if first % 2 else range(first, first + length)
         rows += picked
         marks += [True] + [False] * (length - 1)

@@ -94,7 +94,7 @@ def test_bad_input_is_refused():
     with pytest.raises(TypeError, match=r"expected torch.bool"):
         crop(batch.set("mask", torch.ones(3, 5)))
     hole = torch.tensor([[True, False, True, True, True]]).expand(3, 5)
-    with pytest.raises(ValueError, match="behind padding"):
+    with pytest.raises(ValueError, match="after padding"):
         crop(batch.set("mask", hole))
     with pytest.raises(ValueError, match="cannot sit in"):
         crop.check_place("environment")

@@ -81,7 +81,7 @@ class ActionMask(Transform):
         return batch
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase:
-        """Refuse forbidden actions on their way into the environment.
+        """Raise for forbidden actions on their way into the environment.
 
         Args:
             batch: a step's root ``[*B]``, with action and mask.
@@ -108,7 +108,7 @@ class ActionMask(Transform):
         return batch
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Refuse a mask that allows nothing.
+        """Raise for a mask that allows nothing.
 
         Args:
             root: ``[*B]``, after the reset.
@@ -125,7 +125,7 @@ class ActionMask(Transform):
         return root
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Refuse a mask that allows nothing where the episode goes on, as `reset` does."""
+        """Raise for a mask that allows nothing where the episode continues, as `reset` does."""
         self._refuse_nothing(self._mask(after), after.get(DONE, None), self._action_spec)
         return after
 

@@ -117,7 +117,7 @@ class EndOfLife(Transform):
 
         Args:
             root: ``[*B]`` with the lives before it.
-            after: ``[*B]`` with those behind it, and the done flag.
+            after: ``[*B]`` with those after it, and the done flag.
 
         Returns:
             The new ``after``.

@@ -42,7 +42,7 @@ class Driven(Protocol):
         ...
 
     def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
-        """Step some rows, bool ``[*B]``, or all, from a root with actions; what lies behind."""
+        """Step some rows, bool ``[*B]``, or all, from a root with actions; what comes after."""
         ...
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
@@ -66,7 +66,7 @@ class Driver(Transform):
     """A transform that takes steps of its own: it needs an environment that it can drive.
 
     An environment in whose rows it sits calls `drive_step` in place of its step, or `drive_reset`
-    behind its reset. What stands in front of it belongs to the environment that it drives.
+    after its reset. What stands in front of it belongs to the environment that it drives.
 
     Attributes:
         drives: ``"step"`` or ``"reset"``, the one that it changes.
@@ -86,7 +86,7 @@ class Driver(Transform):
             root: ``[*B]``, with actions.
 
         Returns:
-            What lies under ``"next"``.
+            What is under ``"next"``.
         """
         return env.step_rows(root)
 

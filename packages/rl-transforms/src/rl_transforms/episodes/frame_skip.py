@@ -17,8 +17,8 @@ class FrameSkip(Driver):
     """Takes each action for several frames, and adds up the rewards.
 
     The last frame counts, and the one that ends an episode is the last: rows that end earlier stand
-    still while others go on. Transforms in front of it see every frame, as a `TimeMaxPool` of two
-    that ends flicker, and limits there count frames; those behind it see one step.
+    still while others continue. Transforms in front of it see every frame, as `TimeMaxPool` of two
+    that ends flicker, and limits there count frames; those after it see one step.
 
     A Gymnasium environment skips faster by ``GymEnv(..., frame_skip=)``.
 

@@ -19,7 +19,7 @@ from rl_transforms.transform import Transform, with_specs
 class GroupDone(Transform):
     """Gives groups, as the agents of a team, the done flags of the root.
 
-    Estimators read the flags of a group where its rewards lie under it. A group without flags of
+    Estimators read the flags of a group where its rewards are under it. A group without flags of
     its own ends when the environment does: each of its members gets a copy of ``done``,
     ``terminated`` and ``truncated``, of the shape of the group's reward. An `InitTracker` after it
     marks the group's first steps as well.

@@ -88,7 +88,7 @@ class GroupTransform(Transform):
 
 
 def check_last_part(what: str, name: object) -> None:
-    """Refuse a key that is more than the last part of one."""
+    """Raise for a key that is more than the last part of one."""
     if not isinstance(name, str):
         msg = f"{what}: expected the last part of a key, a string: got {name!r}. Groups are found."
         raise TypeError(msg)

@@ -75,7 +75,7 @@ class InitTracker(GroupTransform):
         """Mark the first steps in finished rows.
 
         Where the rows have ``("collector", "traj_step")``, a first step is a step 0. Otherwise it
-        is one behind a done step.
+        is one after a done step.
 
         Args:
             batch: ``[*B, T]`` in the order of collection.

@@ -18,7 +18,7 @@ class NoopReset(Driver):
 
     So that episodes begin in different states. The steps are taken in the environment itself,
     beneath all transforms wherever this one stands among them: what they give is in no rollout, and
-    trackers begin behind them. An episode that ends on the way is reset, and what is left of the
+    trackers begin after them. An episode that ends on the way is reset, and what is left of the
     steps follows. In a partial reset the other rows stand still.
 
     Each row draws a number of its own from a generator that `env.set_seed` seeds, or that is seeded
@@ -68,7 +68,7 @@ class NoopReset(Driver):
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            The root behind these steps.
+            The root after these steps.
         """
         actions = self.actions(env.full_action_spec)
         left = self._drawn(env.batch_size)
@@ -116,7 +116,7 @@ class NoopReset(Driver):
         self._state = torch.Generator().manual_seed(seed).get_state()
 
     def transform_action_spec(self, spec: Composite) -> Composite:
-        """Refuse actions of which none is known to do nothing, ahead of the first reset.
+        """Raise for actions of which none is known to do nothing, ahead of the first reset.
 
         Raises:
             ValueError: as for `actions`.
@@ -175,6 +175,6 @@ def _action(name: NestedKey, spec: TensorSpec, given: Tensor | None) -> Tensor:
         raise ValueError(msg)
     whole = action.expand(spec.shape).clone()
     if not spec.is_in(whole):
-        msg = f"NoopReset: noop_action {given.tolist()} for {name!r} lies outside {spec}."
+        msg = f"NoopReset: noop_action {given.tolist()} for {name!r} is outside {spec}."
         raise ValueError(msg)
     return whole

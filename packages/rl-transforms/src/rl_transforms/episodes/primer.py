@@ -37,7 +37,7 @@ class TensorDictPrimer(Transform):
         single_default_value: `default_value` is a callable that makes all entries at once, by key.
         call_before_env_reset: add the entries to what the environment resets from, so that its
             reset can read them, as a goal. The environment must hand them back.
-        **kwargs: specs by name, instead of `primers`.
+        **kwargs: named specs, instead of `primers`.
 
     Raises:
         TypeError: there are no specs, or both kinds; or an argument is of the wrong type.
@@ -66,7 +66,7 @@ class TensorDictPrimer(Transform):
     ) -> None:
         super().__init__()
         if (primers is None) == (not kwargs):
-            msg = f"expected primers or specs by name, one of the two: got {primers} and {kwargs}."
+            msg = f"expected primers or named specs, one of the two: got {primers} and {kwargs}."
             raise TypeError(msg)
         if random and default_value is not None:
             msg = f"random draws the entries: leave default_value={default_value!r} out."
@@ -174,7 +174,7 @@ class TensorDictPrimer(Transform):
 
         Args:
             root: ``[*B]``, with the entries.
-            after: ``[*B]``, what lies under ``"next"``.
+            after: ``[*B]``, the entries under ``"next"``.
 
         Returns:
             The new ``after``, with every primed entry.

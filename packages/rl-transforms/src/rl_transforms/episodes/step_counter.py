@@ -1,4 +1,4 @@
-"""Counting the steps of a trajectory, and truncating where there are enough."""
+"""Counting the steps of a trajectory, and truncating if there are enough."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rl_transforms.transform import with_specs
 
 
 class StepCounter(GroupTransform):
-    """Counts the steps since the last reset, and truncates where there are enough.
+    """Counts the steps since the last reset, and truncates if there are enough.
 
     ``step_count`` is 0 at a reset and one more after every step, in the root's and in every nested
     done group. With `max_steps` a step that reaches it is truncated and done, never terminated,
     and the transform has to run at every step; without, `rows` can count on finished rows.
 
-    With `update_done=False` the limit is marked and ends nothing: the environment goes on, and so
+    With `update_done=False` the limit is marked and ends nothing: the environment continues, and so
     does the count. Give the mark a name of its own then, as ``"limit"``. A flag ``"truncated"``
-    beside a done flag that stays False contradicts the layout: estimators and samplers cut there,
+    next to a done flag that stays False contradicts the layout: estimators and samplers cut there,
     `rl_layout.check_layout` finds it, and recurrent networks refuse the batch.
 
     Args:
@@ -106,11 +106,11 @@ class StepCounter(GroupTransform):
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Count a step, and truncate where there are enough.
+        """Count a step, and truncate if there are enough.
 
         Args:
             root: ``[*B]`` with ``step_count``.
-            after: ``[*B]``, what lies under ``"next"``.
+            after: ``[*B]``, the entries under ``"next"``.
 
         Returns:
             The new ``after``.
@@ -190,7 +190,7 @@ class StepCounter(GroupTransform):
     def _with_root(
         self, groups: dict[Path, torch.Size], batch: torch.Size
     ) -> dict[Path, torch.Size]:
-        """The groups with flags, and the root only where there are none."""
+        """The groups with flags, and the root only if there are none."""
         return groups or {(): torch.Size((*batch, 1))}
 
     def _truncated(
@@ -214,7 +214,7 @@ class StepCounter(GroupTransform):
 
 
 def left_by(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
-    """Read what the column before some rows leaves them to go on from."""
+    """Read what the column before some rows leaves them to continue."""
     left: Tensor = last[next_key(key)].masked_fill(ended, 0)
     return left
 

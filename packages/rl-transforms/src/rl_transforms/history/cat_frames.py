@@ -26,7 +26,7 @@ from rl_transforms.transform import Transform
 class CatFrames(Transform):
     """Lays the last N frames of a trajectory side by side, the newest last.
 
-    A frame and the stack of frames have two names. In an environment the stack is written beside
+    A frame and the stack of frames have two names. In an environment the stack is written alongside
     the frame at every step, for the policy to read. A buffer drops stacks that come in and rebuilds
     them in every sample from the frames of the rows before, which its `rl_layout.RowSource` proves:
     a frame is stored once, and the stack has the bits that the policy saw, whatever the sampler.
@@ -37,7 +37,7 @@ class CatFrames(Transform):
     ahead of the batch, is filled in the same way, and the row is marked in bool
     ``("collector", "history_missing")`` ``[*B, T]``, at the root and under ``"next"`` alike.
 
-    A trajectory begins where its ids begin. Where a collector cut and the environment went on, as
+    A trajectory begins where its ids begin. Where a collector cut and the environment continued, as
     ``("collector", "mid_episode")`` says, a stack rebuilt begins at the cut, the policy's ran on,
     and the rows that lack a frame are marked.
 
@@ -98,12 +98,12 @@ class CatFrames(Transform):
 
         Args:
             batch: TED rows ``[*B, T]``, with ``traj_step`` or ``is_init``, which say where
-                trajectories begin; where there is only ``is_init`` and no source, it must not mark
+                trajectories begin; if there is only ``is_init`` and no source, it must not mark
                 slices.
             source: the rows of the buffer, by their write numbers.
 
         Returns:
-            The rows with stacks at the root, and under ``"next"`` where there are frames, and
+            The rows with stacks at the root, and under ``"next"`` if there are frames, and
             ``("collector", "history_missing")``.
 
         Raises:
@@ -283,7 +283,7 @@ class CatFrames(Transform):
         history: FrameHistory,
         stacks: dict[NestedKey, Tensor],
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
-        """The same for what lies under ``"next"``, one step or several away."""
+        """The same for the entries under ``"next"``, one step or several away."""
         far, is_whole = batch.get(keys.STEPS_TO_NEXT_OBS, None), history.is_whole
         earlier = None
         if far is not None and self.num_frames > 1 and bool((far != 1).any()):
@@ -313,7 +313,7 @@ class CatFrames(Transform):
         )
 
     def _side_by_side(self, frames: Tensor, is_pad: Tensor) -> Tensor:
-        """Merge ``[R, N, ...]`` into ``[R, ...]``; a mask ``[R, N]`` says where there are none."""
+        """Merge ``[R, N, ...]`` into ``[R, ...]``; a mask ``[R, N]`` says if there are none."""
         if self.padding == "constant" and bool(is_pad.any()):
             where = is_pad.reshape(*is_pad.shape, *[1] * (frames.ndim - 2))
             frames = frames.masked_fill(where, self._constant(frames.dtype))
@@ -340,13 +340,13 @@ class CatFrames(Transform):
         return self.padding_value
 
     def _check_layout(self, key: NestedKey, shape: torch.Size) -> None:
-        """Refuse frames that have fewer dimensions than `dim` counts: it would reach the batch."""
+        """Raise for frames with fewer dimensions than `dim` counts: it would reach the batch."""
         if len(shape) < -self.dim:
             msg = f"{key!r}: dim={self.dim} wants frames of {-self.dim} dimensions or more: got "
-            raise ValueError(msg + f"{list(shape)} behind the batch size.")
+            raise ValueError(msg + f"{list(shape)} after the batch size.")
 
     def _check_stored(self, key: NestedKey, own: Tensor, stored: Tensor, there: Tensor) -> None:
-        """Refuse frames ``[*B, T, ...]`` of a sample that are not those read, ``[R, ...]``."""
+        """Raise for frames ``[*B, T, ...]`` of a sample that are not those read, ``[R, ...]``."""
         shape = own.shape[own.ndim + 1 - stored.ndim :]
         if (shape, own.dtype) == (stored.shape[1:], stored.dtype):
             flat, held = own.reshape(stored.shape), stored.to(own.device)
@@ -357,7 +357,9 @@ class CatFrames(Transform):
             if not bool((odd & there.to(odd.device)).any()):
                 return
         msg = f"{key!r} of the sample is not what the buffer holds, {list(shape)} of {own.dtype} "
-        msg += f"beside {list(stored.shape[1:])} of {stored.dtype}: earlier frames are read there. "
+        msg += (
+            f"alongside {list(stored.shape[1:])} of {stored.dtype}: earlier frames are read there. "
+        )
         msg += "Put CatFrames ahead of what changes frames, or change them in the environment, so "
         raise ValueError(msg + "that they are stored as they are stacked.")
 

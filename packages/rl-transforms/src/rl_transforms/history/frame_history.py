@@ -16,7 +16,7 @@ from rl_transforms.entries import missing
 
 
 class Neighbours(Protocol):
-    """Rows beside those of a batch, in the batch or in a buffer."""
+    """Rows alongside those of a batch, in the batch or in a buffer."""
 
     def at(self, far: int) -> tuple[Tensor, Tensor]:
         """Find the rows some steps later, or earlier where that is negative."""
@@ -28,13 +28,13 @@ class Neighbours(Protocol):
 
 
 class InBatch:
-    """The rows of one batch beside each other."""
+    """The rows of one batch next to each other."""
 
     def __init__(self, batch: TensorDictBase) -> None:
         segments = Segments.of(batch)
         self._batch = batch
         self._rows = torch.arange(segments.num_rows, device=segments.starts.device)
-        # padding is in no segment: its first row lies behind the batch
+        # padding is in no segment: its first row comes after the batch
         firsts = segments.scatter(segments.spread(segments.starts), fill=segments.num_rows)
         lasts = segments.scatter(segments.spread(segments.lasts))
         self._firsts, self._lasts = firsts.reshape(-1), lasts.reshape(-1)
@@ -51,7 +51,7 @@ class InBatch:
 
 
 class InBuffer:
-    """The rows of a buffer beside those of a sample."""
+    """The rows of a buffer alongside those of a sample."""
 
     def __init__(self, source: RowSource, numbers: Tensor) -> None:
         self._source = source

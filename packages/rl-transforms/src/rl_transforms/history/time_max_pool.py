@@ -152,7 +152,7 @@ class TimeMaxPool(Transform):
     def _earlier(
         self, batch: TensorDictBase, source: RowSource | None, k: int
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
-        """The frames k steps before each row ``[N, ...]`` by key, and where there are such."""
+        """The frames k steps before each row ``[N, ...]`` by key, and if there are such."""
         if source is None:
             place = Segments.of(batch).positions.reshape(-1)
             index = (torch.arange(len(place), device=place.device) - k).clamp_min(0)
@@ -169,7 +169,7 @@ class TimeMaxPool(Transform):
                 msg = (
                     f"TimeMaxPool: {key!r} is stored as {list(form.shape[1:])}, {form.dtype}, and "
                     f"comes as {list(own.shape[batch.ndim :])}, {own.dtype}: put the transforms "
-                    "that change it behind this one."
+                    "that change it after this one."
                 )
                 raise ValueError(msg)
         return {key: frames[key] for key in self.in_keys}, proved & stored.to(proved.device)
@@ -185,7 +185,7 @@ class TimeMaxPool(Transform):
 
 
 def _pooled(frame: Tensor, earlier: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The maximum of frames ``[N, ...]`` and of earlier ones, where there are such."""
+    """The maximum of frames ``[N, ...]`` and of earlier ones, if there are such."""
     found = frame
     for before, had in earlier:
         there = had.to(frame.device).reshape(-1, *[1] * (frame.ndim - 1))

@@ -1,4 +1,4 @@
-"""How far the trajectories of rows go on, and the rows at some distance of each."""
+"""How far the trajectories of rows continue, and the rows at some distance of each."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ class ExcludeTransform(Transform):
         return without_specs(spec, self.in_keys) if self.in_keys else spec
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Refuse to drop a reward."""
+        """Raise for an attempt to drop a reward."""
         return self._unharmed(spec, "reward")
 
     def transform_done_spec(self, spec: Composite) -> Composite:
-        """Refuse to drop a done flag."""
+        """Raise for an attempt to drop a done flag."""
         return self._unharmed(spec, "done flag")
 
     def _unharmed(self, spec: Composite, what: str) -> Composite:

@@ -17,7 +17,7 @@ from rl_transforms.entries import missing
 
 
 def check_horizon(gamma: float, n_steps: int) -> None:
-    """Refuse a discount or a number of steps out of range."""
+    """Raise for a discount or a number of steps out of range."""
     check_number("gamma", gamma)
     if not 0 < gamma <= 1:
         msg = f"gamma: expected a discount above 0 and at most 1, got {gamma}."
@@ -26,7 +26,7 @@ def check_horizon(gamma: float, n_steps: int) -> None:
 
 
 def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
-    """Refuse rows that cannot be extended, and read their rewards."""
+    """Raise for rows that cannot be extended, and read their rewards."""
     if not isinstance(batch, TensorDictBase):
         msg = f"expected a TED tensordict [N] or [*B, T], got {shown(batch)}."
         raise TypeError(msg)
@@ -44,20 +44,20 @@ def refuse_far_rows(
     has_deltas: bool,
     cure: str = "Compose(NextObservationDelta(), MultiStep(...))",
 ) -> None:
-    """Refuse rows whose next observation is not that of one step."""
+    """Raise for rows whose next observation is not that of one step."""
     if has_steps:
         msg = f"the rows have {keys.STEPS_TO_NEXT_OBS} already: n-step rows cannot be extended."
         raise ValueError(msg)
     if has_deltas:
         msg = (
-            f"next observations lie under {keys.DELTA} as deltas of one step: rebuild them "
+            f"next observations are under {keys.DELTA} as deltas of one step: rebuild them "
             f"first, by {cure}."
         )
         raise ValueError(msg)
 
 
 def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
-    """Refuse a group that ends where its environment goes on: it needs horizons of its own."""
+    """Raise for a group that ends where its environment continues: it needs horizons of its own."""
     count = batch.batch_size.numel()
     flags = {
         next_key(as_key(key)): flag.reshape(count, -1)
@@ -68,14 +68,14 @@ def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
 
 
 def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None:
-    """Refuse a group that ends where its environment goes on, given flat leaves."""
+    """Raise for a group that ends where its environment continues, given flat leaves."""
     for key, flag in rows.items():
         if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
             continue
         others = ~torch.as_tensor(ends, device=flag.device)
         if (flag.reshape(len(ends), -1).any(1) & others).any():
             msg = (
-                f"{key!r} ends where its trajectory goes on: n-step rows of a nested "
+                f"{key!r} ends where its trajectory continues: n-step rows of a nested "
                 "group that ends on its own are not supported. Use n_steps=1."
             )
             raise ValueError(msg)

@@ -17,7 +17,7 @@ from rl_tensordict import as_tuple, build, nest, tensors
 Path = tuple[str, ...]
 OWN_ID: Path = (keys.COLLECTOR, "_own_id")
 OWN_STEP: Path = (keys.COLLECTOR, "_own_step")
-"""Ids and steps given to rows that come without, which are never handed out; see `own_ids`."""
+"""Ids and steps given to rows that come without, which are never returned; see `own_ids`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FlatRows:
         return self.shape.numel()
 
     def check_markers(self) -> None:
-        """Refuse markers of a wrong dtype or shape."""
+        """Raise for markers of a wrong dtype or shape."""
         for key, dtype, singleton in FIELDS.values():
             path = as_tuple(key)
             leaf = self.leaves.get(path)
@@ -56,7 +56,7 @@ class FlatRows:
                 flat_marker(as_given, self.shape, key, dtype, singleton)
 
     def real(self) -> FlatRows:
-        """The real rows, without the mask that tells them: ``[K]`` where there is padding."""
+        """The real rows, without the mask that tells them: ``[K]`` if there is padding."""
         mask, rows = self.leaves.get(keys.MASK), self
         ids = self.leaves.get(keys.TRAJ_IDS, self.leaves.get(OWN_ID))
         if ids is None:
@@ -84,7 +84,7 @@ class FlatRows:
         return replace(self, leaves=taken, shape=rows.shape if shape is None else shape)
 
     def followed_by(self, others: FlatRows) -> FlatRows:
-        """Lay other rows of the same keys, shapes and dtypes behind these, along time."""
+        """Lay other rows of the same keys, shapes and dtypes after these, along time."""
         self._check_alike(others)
         shape = torch.Size((*self.shape[:-1], self.shape[-1] + others.shape[-1]))
         joined = {}
@@ -108,7 +108,7 @@ class FlatRows:
         return build(nest(shaped), self.shape, device=self.device)
 
     def check_environments(self, others: FlatRows) -> None:
-        """Refuse rows of another number of environments."""
+        """Raise for rows of another number of environments."""
         if self.shape[:-1] != others.shape[:-1]:
             held, came = list(self.shape[:-1]), list(others.shape[:-1])
             msg = f"expected {held} environments, as in the rows held back: got {came}. "

@@ -63,7 +63,7 @@ class Horizon:
         there = ahead < stand.left[kept][:, None]  # [K, n]
         looked_up = stand.order[np.where(there, stand.place[kept][:, None] + ahead, 0)]
         found = reward.index_select(0, rows.index(looked_up.reshape(-1)))
-        # a choice and not a product: behind the end there may lie an infinite reward
+        # a choice and not a product: after the end there may lie an infinite reward
         is_there = rows.index(there).reshape(-1, *[1] * (reward.ndim - 1))
         real = found.where(is_there, 0).reshape(*there.shape, -1)  # [K, n, F]
         discounts = rows.index(self.gamma**ahead).to(reward.dtype)

@@ -24,7 +24,7 @@ MANY = 64  # steps from which it pays to ask for the longest segment
 class MultiStep(Transform):
     """Makes rows reach n steps ahead.
 
-    A row whose trajectory goes on for m more rows, itself included, reaches min(n, m) ahead; a cut
+    A row whose trajectory continues for m more rows, with itself, reaches min(n, m) steps; a cut
     ends it like a done step does. So samples must be slices: rows drawn one by one have no
     successors there, which is warned of once; `MultiStepTransform` stores n-step rows instead.
     See `multi_step` for what is written.
@@ -236,6 +236,6 @@ def _plus_ahead(
     """Values ``[N, ...]`` plus discounted ones so many rows ahead, in the same segment."""
     within = (inside[:-distance] >= distance).reshape(-1, *[1] * (values.ndim - 1))
     added = values.clone()
-    # a choice and not a product: behind the end there may lie an infinite reward
+    # a choice and not a product: after the end there may lie an infinite reward
     added[:-distance].add_(ahead[distance:].where(within, 0), alpha=gamma**distance)
     return added

@@ -40,14 +40,14 @@ _NOTHING = Pending(None, np.zeros(0, dtype=np.int64))
 
 
 class MultiStepTransform(Transform):
-    """Makes rows reach n steps ahead while they are stored, put together by ids and steps.
+    """Makes rows reach n steps ahead while they are stored, combined by ids and steps.
 
     A row is passed on when the rows that it reaches have come, or its trajectory has ended; until
-    then it is held back, with at most n - 1 rows of each open trajectory. Rows are put together by
+    then it is held back, with at most n - 1 rows of each open trajectory. Rows are combined by
     ``("collector", "traj_ids")`` and ``"traj_step"``, so any number of producers may write in any
     order. What is passed on keeps the order in which it came, is flat and has no padding.
 
-    Rows without ids or steps are put together by their observations: neighbours of one call unless
+    Rows without ids or steps are combined by their observations: neighbours of one call unless
     these contradict it, and rows of two calls where ``("next", observation)`` of the earlier one
     and the observation of the later one are equal bit for bit, as in a loop that adds one row, or
     one row of every environment, a call. Where two rows that wait say the same comes next, none is
@@ -61,7 +61,7 @@ class MultiStepTransform(Transform):
     With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
     Environments end at different times, so to keep it rectangular the last n - 1 steps of every
     environment are held back, ended or not. Producers are told apart by the high 31 bits of their
-    ids; row b of a call goes on from row b of the same producer's call before, where ids and steps
+    ids; row b of a call continues row b of the same producer's call before, where ids and steps
     say so.
 
     Args:
@@ -165,7 +165,7 @@ class MultiStepTransform(Transform):
         return made
 
     def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
-        """Rows that reach as far as their call does: nothing tells which row goes on from which."""
+        """Rows that reach as far as their call does: nothing tells which row continues which."""
         made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
         self._warned_of(made)
         return made

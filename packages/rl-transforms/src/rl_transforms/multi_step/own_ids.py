@@ -37,7 +37,7 @@ def numbered(
     # Inside a call neighbours along its last dimension continue each other unless a marker or their
     # observations contradict it. The first of them continues a held row that waits, if its
     # observation has the bits that the held row says come next; where several held rows say so, or
-    # several rows go on from one, none does.
+    # several rows continue one, none does.
     width, count = fresh.shape[-1], len(fresh)
     starts = cuts_before(fresh)  # [N]
     starts[::width] = True
@@ -48,7 +48,7 @@ def numbered(
     segment = starts.cumsum() - 1
     ids = np.arange(len(heads)) + (0 if held is None else int(held.leaves[OWN_ID].max()) + 1)
     begin = np.zeros(len(heads), dtype=np.int64)
-    # rows unlike those held are refused where the two are laid behind each other
+    # rows unlike those held are refused where the two are laid one after another
     if held is not None and held.tails == fresh.tails | dict.fromkeys(_OWN, torch.Size()):
         match = _columns_joined if columns else _joined
         for head, tail in zip(*match(held, fresh, heads), strict=True):
@@ -81,7 +81,7 @@ def _joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array
 
 
 def _columns_joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
-    """The same where row b goes on from row b alone."""
+    """The same where row b continues row b alone."""
     wide, width = held.shape[-1], fresh.shape[-1]
     rows = np.arange(len(fresh) // width)
     tails, firsts = rows * wide + wide - 1, rows * width

@@ -24,7 +24,7 @@ class HeldColumns:
         self.blocks: dict[Producer, FlatRows] = {}
 
     def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
-        """Lay rows behind those that the same producer's environments have left."""
+        """Lay rows after those that the same producer's environments have left."""
         fresh = self._checked(fresh)
         who = NOBODY
         if OWN_ID not in fresh.leaves:
@@ -72,7 +72,7 @@ class HeldColumns:
         }
 
     def require_alike(self, fresh: FlatRows) -> None:
-        """Refuse rows that do not lie as those held back do."""
+        """Raise for rows that do not lie as those held back do."""
         if len(fresh.shape) < 2:
             msg = (
                 f"expected [*B, T], one row for each environment: got {list(fresh.shape)}. "

@@ -1,4 +1,4 @@
-"""Rows of many trajectories in the order in which they came, put together by their markers."""
+"""Rows of many trajectories in the order in which they came, combined by their markers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Arrivals:
     order: Array  # int64 [N], the rows sorted by trajectory, those of one as they came
     place: Array  # int64 [N], where each row stands in that order
     left: Array  # int64 [N], how many rows its segment has from it on, itself included
-    is_open: Array  # bool [N], whether its segment is the newest of a trajectory that may go on
+    is_open: Array  # bool [N], whether its segment is the newest of a trajectory that may continue
 
     @classmethod
     def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> Arrivals:
@@ -117,7 +117,7 @@ def _follows(ids: Array, steps: Array, is_init: Array, ends: Array) -> Array:
 def _segments(
     ids: Array, steps: Array, is_init: Array, ends: Array, starts: Array, lasts: Array
 ) -> tuple[Array, Array]:
-    """The last run of each run's segment, and whether the trajectory may go on behind that."""
+    """The last run of each run's segment, and whether the trajectory may continue after that."""
     # Runs [R] are sorted by trajectory.
     same = ids[starts[1:]] == ids[starts[:-1]]
     joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)

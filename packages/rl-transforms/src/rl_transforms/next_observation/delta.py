@@ -34,7 +34,7 @@ class NextObservationDelta(Transform):
     - ``"read"``: rows come as differences already; samples are rebuilt.
     - ``"write"``: whole rows become differences when they are stored (rows that are differences
       stay), and samples are rebuilt.
-    - ``"rebuild"``: differences become whole rows when they are stored, for a transform behind that
+    - ``"rebuild"``: differences become whole rows when they are stored, for a transform after that
       needs them whole, as a `MultiStepTransform` ahead of it in a `Compose`.
       One with ``"write"`` ahead of both keeps the n-step rows small again.
 

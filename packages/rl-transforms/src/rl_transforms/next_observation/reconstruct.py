@@ -23,12 +23,12 @@ class NextStateReconstructor(Transform):
 
     The next observation of a row is the observation of the row ``steps_to_next_obs`` (or 1)
     further on, where the markers prove that row: equal ids, consecutive steps, neither ``is_init``
-    nor done in between. It is looked for beside the row in the sample, then in the buffer's
+    nor done in between. It is looked for alongside the row in the sample, then in the buffer's
     `rl_layout.RowSource` if there is one. Where it cannot be had, at done steps and cuts, floats
     are filled with `fill_value`, integers and flags with zeros, and
     ``("collector", "next_missing")`` is True.
 
-    A next observation that is stored, and not marked as missing, is left alone: the row beside it
+    A next observation that is stored, and not marked as missing, is unchanged: the row next to it
     may hold other numbers, where a normaliser has moved on.
 
     Args:
@@ -74,7 +74,7 @@ class NextStateReconstructor(Transform):
 
         Raises:
             KeyError: an observation is missing at the root; or the ids and steps that prove a
-                neighbour, with no source beside the sample, are; or a source is there and
+                neighbour, with no source alongside the sample, are; or a source is there and
                 ``("collector", "row")`` is not.
         """
         lost = self._lost(batch)

@@ -35,7 +35,7 @@ class Cell:
 
     @classmethod
     def of(cls, column: Array, time: int) -> Cell:
-        """See a column ``[*B, T, ...]``, time behind the first `time` dimensions."""
+        """See a column ``[*B, T, ...]``, time after the first `time` dimensions."""
         by_time = np.moveaxis(column, time, 0)
         if by_time.ndim > 1:
             return cls(by_time.__getitem__, by_time.shape[1:], by_time.dtype)
@@ -82,7 +82,7 @@ class ArrayChain:
         return self._root.get(as_tuple(key))
 
     def now(self, key: NestedKey) -> Cell | None:
-        """Find a leaf behind the step, as the transforms so far have left it."""
+        """Find a leaf after the step, as the transforms so far have left it."""
         return self._now.get(as_tuple(key))
 
     def has_changed(self, key: NestedKey) -> bool:
@@ -90,7 +90,7 @@ class ArrayChain:
         return self._now.get(as_tuple(key)) is not self._first.get(as_tuple(key))
 
     def write(self, key: NestedKey, shape: Sequence[int], dtype: Any) -> Cell:
-        """Make room for a leaf behind the step: in its column where that has its form."""
+        """Make room for a leaf after the step: in its column where that has its form."""
         final = self._final.get(as_tuple(key))
         if final is None or final.form != (tuple(shape), np.dtype(dtype)):
             final = Cell.alone(shape, dtype)
@@ -107,7 +107,7 @@ class ArrayChain:
         self.calls.append(put)
 
     def drop(self, key: NestedKey) -> None:
-        """Take a leaf and what lies beneath it away; what the policy wrote stays."""
+        """Take a leaf and what is below it away; what the policy wrote stays."""
         gone = as_tuple(key)
         self._now = {
             name: cell
@@ -117,7 +117,7 @@ class ArrayChain:
 
     @property
     def keys(self) -> list[Key]:
-        """What lies behind the step now."""
+        """What comes after the step now."""
         return list(self._now)
 
     def finish(self) -> bool:

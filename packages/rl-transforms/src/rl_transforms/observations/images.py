@@ -51,7 +51,7 @@ class ToTensorImage(ImageTransform):
 
     Integers become floats whatever their layout is: bytes of a stack of frames that
     `shape_tolerant` leaves in place take four times the memory. To keep them as bytes, store them
-    so, and put this behind what samples them.
+    so, and put this after what samples them.
 
     What comes out is a view: in memory the channels of a pixel stay side by side, which is torch's
     `channels_last`. Call `contiguous` where that matters.

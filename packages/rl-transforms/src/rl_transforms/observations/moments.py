@@ -1,4 +1,4 @@
-"""Count, mean and squared deviations of rows, put together from parts."""
+"""Count, mean and squared deviations of rows, combined from parts."""
 
 from __future__ import annotations
 

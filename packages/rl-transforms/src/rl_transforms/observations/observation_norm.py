@@ -73,7 +73,7 @@ class ObservationNorm(Transform):
 
         Args:
             batch: rows ``[*B]``, padding marked by ``("collector", "mask")``.
-            key: the leaf; needed where there are several.
+            key: the leaf; needed if there are several.
 
         Raises:
             KeyError: it is missing.

@@ -24,7 +24,7 @@ class OwnMoments:
         self.part: Moments | None = None
 
     def started(self, shape: Sequence[int]) -> Moments:
-        """What to go on from, of leaves of a shape."""
+        """What to continue, of leaves of a shape."""
         return Moments.none(shape) if self.part is None else self.part
 
     def put(self, part: Moments) -> None:
@@ -39,7 +39,7 @@ class OwnMoments:
 class SharedMoments:
     """Moments of which every process keeps a part, in memory that all of them read."""
 
-    # A part lies in a lane that only its process writes, and is published whole, so nobody waits
+    # A part is in a lane that only its process writes, and is published whole, so nobody waits
     # and nothing is lost where a process dies: its part stays, and whoever takes its lane over goes
     # on from there. A copy of this object, pickled or not, is a part of its own.
 
@@ -58,11 +58,11 @@ class SharedMoments:
         return next(iter(self._read(lanes, held.number)), None)
 
     def started(self, shape: Sequence[int]) -> Moments:
-        """What to go on from, of leaves of a shape: what a process that died may have left."""
+        """What to continue, of leaves of a shape: what a process that died may have left."""
         lanes = self._made(shape)
         lane = lanes.claim()
         if self._newest is not None and self._newest[0] is lane:
-            return self._newest[1]  # nobody else writes there
+            return self._newest[1]  # no other process writes there
         found = self._read(lanes, lane.number)
         return found[0] if found else Moments.none(shape)
 

@@ -24,7 +24,7 @@ class FlattenObservation(Transform):
         out_keys: what to call them; the same by default.
 
     Raises:
-        ValueError: a dimension is not negative, or the first lies behind the last.
+        ValueError: a dimension is not negative, or the first comes after the last.
 
     Example:
         >>> import torch

@@ -134,7 +134,7 @@ class VecNorm(Transform):
 
         Args:
             root: ``[*B]``, what the step started from.
-            after: ``[*B]``, what lies under ``"next"``.
+            after: ``[*B]``, the entries under ``"next"``.
 
         Returns:
             The new ``after``.
@@ -154,7 +154,7 @@ class VecNorm(Transform):
         return with_entries(after, changes)
 
     def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
-        """Refuse finished rows: the statistics move on with every step.
+        """Raise for finished rows: the statistics move on with every step.
 
         Raises:
             ValueError: always.

@@ -23,7 +23,7 @@ from rl_transforms.transform import Transform, with_specs
 class RewardSum(Transform):
     """Adds up the rewards since the last reset.
 
-    The sum is 0 at a reset and lies under ``"next"`` after every step, so that its value where a
+    The sum is 0 at a reset and is under ``"next"`` after every step, so that its value where a
     trajectory ends is the trajectory's return, undiscounted. `rows` adds in the order of the steps,
     so sums have the same bits however the steps are cut into batches.
 
@@ -119,7 +119,7 @@ class RewardSum(Transform):
                 first follows a reset.
 
         Returns:
-            The rows with the sums before each step at the root, and behind it under ``"next"``.
+            The rows with the sums before each step at the root, and after it under ``"next"``.
 
         Raises:
             KeyError: a reward or a done flag is missing under ``"next"``.
@@ -160,7 +160,7 @@ class RewardSum(Transform):
 
 
 def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums before and behind each step, added up in the order of the steps."""
+    """Sums before and after each step, added up in the order of the steps."""
     # In another order the last bits would depend on where a batch is cut.
     columns = reward.movedim(time, -1)  # [*B, ..., T]
     segments = Segments.from_ends(done.movedim(time, -1).unsqueeze(-1))

@@ -38,7 +38,7 @@ class Module(Protocol):
 class BurnIn(Transform):
     """Runs recurrent modules without gradient over the first rows of slices, and takes these away.
 
-    What is left starts from the state behind them, instead of one that was stored by older weights.
+    What is left starts from the state after them, instead of one that was stored by older weights.
     Modules run in recurrent mode, from the state stored in the first row of each slice, and must
     write ``("next", state)`` in the last row of each.
 
@@ -108,7 +108,7 @@ class BurnIn(Transform):
 
         Returns:
             The rows that are left, ``[M]`` or ``[*B, T - burn_in]``, the first of each slice with
-            the state behind those that are gone. Everything else in them is as it was.
+            the state after those that are gone. Everything else in them is as it was.
 
         Raises:
             KeyError: a state, or what a module reads, is missing; or a module wrote no state.
@@ -137,7 +137,7 @@ class BurnIn(Transform):
         goes_on = (counts > 0) & (counts < segments.lengths)
         if len(heads):
             states = self._run(batch[heads], (positions == 0)[is_head])
-            ends = (counts.cumsum(0) - 1)[goes_on]  # the last head of each slice that goes on
+            ends = (counts.cumsum(0) - 1)[goes_on]  # the last head of each slice that continues
             places = ((segments.lengths - counts).cumsum(0) - (segments.lengths - counts))[goes_on]
             for key, state in states.items():
                 old = left[key]

@@ -101,7 +101,7 @@ class RandomCropTensorDict(Transform):
             raise TypeError(msg)
         rows = mask.transpose(dim, -1).reshape(-1, num_steps)
         if (rows[:, 1:] & ~rows[:, :-1]).any():
-            msg = f"{self.mask_key!r} has a real step behind padding: put padding at the end."
+            msg = f"{self.mask_key!r} has a real step after padding: put padding at the end."
             raise ValueError(msg)
         lengths: Tensor = rows.sum(1)
         return lengths

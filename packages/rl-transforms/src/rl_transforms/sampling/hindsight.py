@@ -22,7 +22,7 @@ Judge = Callable[[TensorDictBase], Tensor]
 
 
 class HindsightStrategy(StrEnum):
-    """Which of the goals that a trajectory reached stands for the one that was wanted.
+    """Which of the goals that a trajectory reached represents the one that was wanted.
 
     Attributes:
         FUTURE: one that was reached by this step or a later one, each with the same chance.
@@ -44,10 +44,10 @@ class HindsightRelabel(Transform):
 
     A row that is drawn gets, at the root and under ``"next"``, the goal that one of the rows of its
     trajectory reached: the ``("next", achieved)`` of that row. Its reward is computed anew, and its
-    termination where there is a function for it. Rows are told to be of one trajectory by the
+    termination if there is a function for it. Rows are told to be of one trajectory by the
     markers: with a buffer's `rl_layout.RowSource` whatever the sampler, so single rows do as well
     as slices; without one inside the batch. Only what the buffer still holds of a trajectory
-    counts, so the last step of one that goes on is the newest that came.
+    counts, so the last step of one that continues is the newest that came.
 
     Bool ``("collector", "relabelled")`` ``[*B, T]`` says which rows have another goal; the others
     are as they were.
@@ -65,7 +65,7 @@ class HindsightRelabel(Transform):
         reward_key: the reward, without ``"next"``.
 
     Raises:
-        ValueError: the chance lies outside [0, 1], or there is no such strategy.
+        ValueError: the chance is outside [0, 1], or there is no such strategy.
         TypeError: a function is none.
 
     Example:
@@ -223,7 +223,7 @@ class HindsightRelabel(Transform):
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
         if far is not None and bool((far != 1).any()):
             msg = "rows that reach several steps ahead hold rewards of the goals that were wanted: "
-            raise ValueError(msg + "relabel single steps, and put MultiStep behind this transform.")
+            raise ValueError(msg + "relabel single steps, and put MultiStep after this transform.")
         goal, reached = batch[self.goal_key], batch[next_key(self.achieved_goal_key)]
         if (goal.shape, goal.dtype) != (reached.shape, reached.dtype):
             msg = (
