@@ -1,8 +1,8 @@
-"""The linear recurrence and generalised advantages on one GPU, beside torchrl.
+"""The linear recurrence and generalised advantages on one GPU, compared with torchrl.
 
-Run with `python packages/rl-value/benchmarks/gpu_scan.py` where there is a CUDA device. Durations
+Run with `python packages/rl-value/benchmarks/gpu_scan.py` if there is a CUDA device. Durations
 are medians: `call` of a synchronised call with the host's share, `device` of the kernels alone.
-Bandwidth counts every byte that must be read or written once. Goals stand behind the figures.
+Bandwidth counts every byte that must be read or written once. Goals stand after the figures.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def scan(rows: int, episode: int, repeats: int) -> None:
 
 
 def advantages(rows: int, episode: int, repeats: int) -> None:
-    """The whole estimate on flat rows, beside torchrl's on the same rows."""
+    """The whole estimate on flat rows, compared with torchrl's on the same rows."""
     given = steps_of(rows, episode)
     mine = lambda: rl_value.gae(**given, gamma=GAMMA, lmbda=LMBDA)  # noqa: E731 - to be timed
     took, busy = call_us(mine, repeats), device_us(mine)

@@ -1,6 +1,6 @@
-"""Advantages and losses beside torchrl: the scan, the module, padded batches, curves, a PPO step.
+"""Advantages and losses compared with torchrl: scan, module, padded batches, curves, PPO step.
 
-Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; behind each
+Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; after each
 figure stands the bar that it is held to. Calls that are compared on `[B, T]` and on flat steps are
 timed in two ways: again and again, as timing tools do, and the first one after other work.
 """
@@ -43,7 +43,7 @@ def in_blocks_us(
     """Median durations of some calls in microseconds: called again and again, and first.
 
     In each round every call is made several times in a row, in an order that is drawn anew. The
-    first call of a block finds the caches as the work before it left them; those behind the
+    first call of a block finds the caches as the work before it left them; those after the
     warm-up find their own data and code.
     """
     again: list[list[float]] = [[] for _ in calls]
@@ -102,7 +102,7 @@ def doubling(weight: Tensor, delta: Tensor, longest: int) -> Tensor:
 
 
 def scan() -> None:
-    """`gae` on flat steps with the values given, beside the floor."""
+    """`gae` on flat steps with the values given, alongside the floor."""
     batch = trajectories([200] * 327 + [136])
     reward, value, ahead = torch.randn(3, 65_536, 1)
     done, terminated = batch["next", "done"], batch["next", "terminated"]
@@ -146,7 +146,7 @@ def module() -> None:
 
 
 def padded(rows: int, steps: int, bar: float) -> None:
-    """The module on `[B, T]`, beside the peer's best setting."""
+    """The module on `[B, T]`, compared with the peer's best setting."""
     from torchrl.objectives.value import GAE as Peer
 
     net = critic()
@@ -404,7 +404,7 @@ def ppo() -> None:
         f"{first[0] / first[2]:.2f} of by hand"
     )
     print(
-        f"  half of the peer's time leaves {peer / 2 - floor:.0f} us beside the networks; ours "
+        f"  half of the peer's time leaves {peer / 2 - floor:.0f} us alongside the networks; ours "
         f"takes {took - floor:.0f}, the equations {bare - floor:.0f}, by hand {hand - floor:.0f}"
     )
 
@@ -436,7 +436,7 @@ def run(given: argparse.Namespace) -> None:
     print(f"{torch.get_num_threads()} threads, {loops}")
     scan()
     module()
-    print("GAE module on [B, T], beside the peer's best setting; called again and again")
+    print("GAE module on [B, T], compared with the peer's best setting; called again and again")
     padded(64, 1024, 5)
     padded(300, 500, 3)
     padded(4096, 128, 3)

@@ -23,7 +23,7 @@ class Chooser(torch.nn.Module):
 
 @pytest.fixture
 def chooser():
-    """A network that writes its choice beside the values of all actions."""
+    """A network that writes its choice alongside the values of all actions."""
     out = ["action", "action_value", "chosen_action_value"]
     return TensorDictModule(Chooser(), ["observation", "allowed"], out)
 

@@ -1,4 +1,4 @@
-"""A target that comes from the default estimator, beside an advantage that is stored."""
+"""A target that comes from the default estimator, alongside an advantage that is stored."""
 
 import warnings
 

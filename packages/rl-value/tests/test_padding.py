@@ -26,7 +26,7 @@ from rl_value import (
 from rl_value.padding import readable
 
 NAN = float("nan")
-REAL = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 0]).bool()  # padding in front, between and behind
+REAL = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 0]).bool()  # padding in front, between and after
 
 
 class Normals(d.Independent):

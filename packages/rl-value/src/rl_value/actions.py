@@ -73,7 +73,7 @@ def log_probability_key(action: NestedKey) -> NestedKey:
 def entropies(
     dist: Distribution, batch: TensorDictBase, action: NestedKey, samples: int = 1
 ) -> Mapping[NestedKey, Tensor]:
-    """Compute the entropy of each head, exactly where there is a formula, else from samples."""
+    """Compute the entropy of each head, exactly if there is a formula, else from samples."""
     found = {}
     several = isinstance(dist, CompositeDistribution)
     for key, head in heads(dist, action).items():
@@ -89,7 +89,7 @@ def entropies(
 def divergence(
     before: Distribution, now: Distribution, batch: TensorDictBase, samples: int = 1
 ) -> Tensor:
-    """Compute KL(before, now), exactly where there is a formula, else from samples."""
+    """Compute KL(before, now), exactly if there is a formula, else from samples."""
     ours = heads(now, "action")
     found = []
     for key, head in heads(before, "action").items():
@@ -107,7 +107,7 @@ def divergence(
 
 
 def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
-    """Take what stands for the action of each step."""
+    """Take what represents the action of each step."""
     try:
         return values.gather(-1, index)
     except RuntimeError as error:

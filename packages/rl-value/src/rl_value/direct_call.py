@@ -25,7 +25,7 @@ PASSED_ON = ("partial_tolerant", "_select_before_return")
 
 
 def check_network(name: str, network: Any, method: str = "forward") -> None:
-    """Refuse what is no tensordict module."""
+    """Raise for what is no tensordict module."""
     if network is None:
         return
     if not isinstance(network, nn.Module) or not hasattr(network, "out_keys"):
@@ -144,7 +144,7 @@ def _is_stock(part: Any) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Tell whether something is called beside a module."""
+    """Tell whether something is called alongside a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 

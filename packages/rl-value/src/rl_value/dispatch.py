@@ -90,7 +90,7 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
     def _of_arguments(
         self, args: tuple[Any, ...], given: Mapping[str, Any], others: tuple[str, ...]
     ) -> TensorDictBase:
-        """The tensordict that arguments stand for; `others` are arguments of `forward` itself."""
+        """The tensordict that arguments represent; `others` are arguments of `forward` itself."""
         names = {_name_of(key): as_tuple(key) for key in self.in_keys}
         more = {_name_of(key): as_tuple(key) for key in self.optional_keys}
         if len(args) > len(names):

@@ -65,7 +65,7 @@ class Acting:
 
 
 def _parts_of(actor: Any) -> tuple[list[TensorDictModule], Any]:
-    """The stock parts of an actor and the choice behind them, which is None where there is more."""
+    """The stock parts of an actor and the choice after them, which is None if there is more."""
     kind, choice = ProbabilisticTensorDictSequential, ProbabilisticTensorDictModule
     if isinstance(actor, kind) and type(actor).get_dist is kind.get_dist:
         *first, last = actor.module

@@ -334,7 +334,7 @@ def test_n_step_rows_are_refused_where_they_make_no_sense():
 @pytest.mark.parametrize(("budget", "lost"), [(1, {0: [4], 1: []}), (2, {0: [], 1: []})])
 def test_shifted_leaves_out_what_does_not_fit(budget, lost):
     batch = prepared(environments(2, 5, [2, 5], [EndKind.TRUNCATED, EndKind.TERMINATED]))
-    # row 0: truncated behind step 1, then cut: 7 slots; row 1: terminated behind step 4
+    # row 0: truncated after step 1, then cut: 7 slots; row 1: terminated after step 4
     assert batch["next", "done"][..., 0].tolist() == [[0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]
     settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
     found = GAE(shifted=True, shifted_budget=budget, **settings)(batch.clone())
@@ -569,7 +569,7 @@ def test_a_group_that_is_truncated_inside_the_batch_is_refused():
     net = TensorDictModule(lambda x: x[:, None, :1].expand(-1, 2, 1), ["observation"], ["v"])
     estimator = GAE(gamma=0.9, lmbda=0.9, value_network=net)
     estimator.set_keys(**{k: ("agents", k) for k in ("reward", "done", "terminated")})
-    with pytest.raises(ValueError, match="is truncated where the batch's own markers go on"):
+    with pytest.raises(ValueError, match="is truncated where the batch's own markers continue"):
         estimator(batch)
 
 

@@ -161,7 +161,7 @@ def test_numbered_rows_in_any_other_order_are_taken_as_they_are():
 def test_numbered_rows_that_lie_interleaved_give_a_warning():
     gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
     flat = TensorDict(rows.transpose(0, 1).reshape(-1).to_dict(), [15])
-    with pytest.warns(UserWarning, match=r"of 15 rows go on .* environments lie interleaved"):
+    with pytest.warns(UserWarning, match=r"of 15 rows continue .* environments lie interleaved"):
         gae(flat.clone())
     flat["index"] = torch.arange(15)
     gae(flat)  # drawn row by row

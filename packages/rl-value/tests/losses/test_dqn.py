@@ -384,7 +384,7 @@ def test_distributions_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"expected log-probabilities .*got \[7, 3\]"):
         one(batch)
     batch["next", "reward"] = torch.zeros(7, ATOMS, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"'reward': expected \[1\] behind the batch, got \[5\]"):
+    with pytest.raises(ValueError, match=r"'reward': expected \[1\] after the batch, got \[5\]"):
         distributional()(batch)
 
 

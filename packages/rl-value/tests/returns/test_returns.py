@@ -54,7 +54,7 @@ def flags(*values):
     return torch.tensor(values, dtype=torch.bool)[:, None]
 
 
-# one trajectory truncated behind step 1, one terminated behind step 3, one cut by the batch
+# one trajectory truncated after step 1, one terminated after step 3, one cut by the batch
 REWARD = column(1, 2, 3, 4, 5)
 VALUE = column(10, 20, 30, 40, 50)
 NEXT = column(20, 60, 40, 70, 80)
@@ -130,7 +130,7 @@ def test_everything_equals_its_loop(s, gamma, lmbda):
 
 @given(steps(), fractions, fractions, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.7, 2.0]))
 def test_vtrace_equals_its_loop(s, gamma, lmbda, rho, c):
-    # inside a trajectory the value behind a step is the value of the next step
+    # inside a trajectory the value after a step is the value of the next step
     inside = ~s.done[:-1]
     s.next_value[:-1] = torch.where(inside, s.value[1:], s.next_value[:-1])
     found = vtrace(*s.weighted, gamma=gamma, lmbda=lmbda, rho_thresh=rho, c_thresh=c)

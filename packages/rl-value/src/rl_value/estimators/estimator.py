@@ -39,7 +39,7 @@ class ValueEstimator(NamedModule):
 
     Called on a TED tensordict it writes ``"advantage"``, ``"value_target"``, ``"state_value"``
     and ``("next", "state_value")``, each ``[*B, T, 1]``. Next values come from the call that
-    gives the values: inside a segment from the row that follows, behind it from the real next
+    gives the values: inside a segment from the row that follows, after it from the real next
     observation, read as its continuation. So recurrent networks are exact; they are called in
     recurrent mode.
 
@@ -55,7 +55,7 @@ class ValueEstimator(NamedModule):
         differentiable: let gradients through to rewards, observations and discounts. The networks'
             own parameters are constants, as are those that are passed: neither an advantage nor a
             target trains a critic.
-        skip_existing: use stored values where there are any.
+        skip_existing: use stored values if there are any.
         average_rewards: standardise the rewards of the steps that count first; those left out,
             as without their next observation, are in no mean.
         time_dim: dimension of time; by default the one named so, or the last of the batch.
@@ -73,7 +73,7 @@ class ValueEstimator(NamedModule):
         legacy: keys that are set by `set_keys`.
 
     Raises:
-        ValueError: a setting lies outside its range, or contradicts another; or two modules of the
+        ValueError: a setting is outside its range, or contradicts another; or two modules of the
             network carry their recurrent states under one key.
         TypeError: a number is not an integer, an argument is unknown, or the network has no keys.
         RuntimeError: a key is given here.
@@ -168,7 +168,7 @@ class ValueEstimator(NamedModule):
 
         Args:
             entries: a key for ``advantage``, ``value_target``, ``value``, ``reward``, ``done``,
-                ``terminated``, ``steps_to_next_obs`` or ``sample_log_prob``. What lies under
+                ``terminated``, ``steps_to_next_obs`` or ``sample_log_prob``. What is under
                 ``"next"`` is named as at the root.
 
         Raises:
@@ -359,7 +359,7 @@ class ValueEstimator(NamedModule):
         return Unrolled(now, following, steps.missing, None, None)
 
     def _cut(self, steps: Steps, found: Unrolled) -> Valued:
-        """Say behind which steps nothing flows: ends, steps left out, and those before them."""
+        """Say after which steps nothing flows: ends, steps left out, and those before them."""
         late = None if found.fits is None else steps.widen(~found.fits)
         left_out = found.missing
         for others in (late, steps.without_history):

@@ -28,7 +28,7 @@ class GAE(ValueEstimator):
         settings: what `ValueEstimator` takes besides.
 
     Raises:
-        ValueError: a factor lies outside [0, 1].
+        ValueError: a factor is outside [0, 1].
 
     Example:
         >>> from rl_layout.synthetic import trajectories

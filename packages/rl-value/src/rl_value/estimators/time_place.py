@@ -20,7 +20,7 @@ from rl_tensordict import find, names_of
 from rl_value.returns.arguments import is_transformed
 
 LEAST_JOINS = 4
-"""Fewer neighbours than this prove nothing: rows drawn at random may lie in order by chance."""
+"""Fewer neighbours than this prove nothing: rows drawn at random may are in order by chance."""
 
 NAMED = "Pass time_dim={dim} to an estimator, or name it: names=[{names}] of the tensordict."
 TURNED = "Recurrent networks read along the last one: pass batch.transpose({dim}, -1)."
@@ -84,7 +84,7 @@ def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str
 
 
 def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None:
-    """Warn where rows of each id lie in order with rows of others between them."""
+    """Warn where rows of each id are in order with rows of others between them."""
     order = segments.starts[ids[segments.starts].argsort(stable=True)]
     sorted_ids, sorted_steps = ids[order], steps[order]
     same = sorted_ids[1:] == sorted_ids[:-1]
@@ -93,7 +93,7 @@ def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None
     if number < LEAST_JOINS or number != int(same.sum()):
         return
     msg = (
-        f"{number} of {len(ids)} rows go on from an earlier row of their trajectory, and none from "
+        f"{number} of {len(ids)} rows continue an earlier row of their trajectory, and none from "
         "the row before: environments lie interleaved, and nothing is carried from step to step. "
         "Lay trajectories end to end: batch.transpose(0, -1).reshape(-1) of the batch [T, N]."
     )

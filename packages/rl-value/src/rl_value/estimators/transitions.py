@@ -158,7 +158,7 @@ class Steps:
 
 
 def under_next(key: NestedKey) -> tuple[str, ...]:
-    """Where an entry that is named as at the root lies under ``"next"``."""
+    """Where an entry that is named as at the root is under ``"next"``."""
     parts = as_tuple(key)
     return parts if parts[0] == keys.NEXT else next_key(parts)
 
@@ -228,7 +228,7 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
         raise ValueError(msg)
     if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
         msg = (
-            f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} behind the "
+            f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} after the "
             f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=), or give "
             "a group without flags of its own those of the root: rl_transforms.GroupDone(group)."
         )
@@ -242,13 +242,13 @@ def _check_steps(ahead: Tensor | None, key: NestedKey) -> None:
 
 
 def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
-    """Refuse truncations of a group inside a segment: what they bootstrap from is not known."""
+    """Raise for truncations of a group inside a segment: what they bootstrap from is not known."""
     inside = truncated.flatten(1).any(1)
     inside[segments.offsets[1:] - 1] = False
     if bool(inside.any()):
         msg = (
-            f"{key!r} is truncated where the batch's own markers go on, in "
-            f"{int(inside.sum())} steps. Set 'is_init' behind them, or truncate the batch there."
+            f"{key!r} is truncated where the batch's own markers continue, in "
+            f"{int(inside.sum())} steps. Set 'is_init' after them, or truncate the batch there."
         )
         raise ValueError(msg)
 
@@ -279,7 +279,7 @@ def floats(values: Tensor, key: NestedKey) -> Tensor:
 
 
 def check_writable(tensordict: TensorDictBase) -> None:
-    """Refuse a batch that results cannot be written to, before they are computed."""
+    """Raise for a batch that results cannot be written to, before they are computed."""
     if tensordict.is_locked:
         msg = "the batch is locked, and results are written to it. Pass batch.copy()."
         raise RuntimeError(msg)

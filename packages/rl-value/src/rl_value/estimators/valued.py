@@ -19,7 +19,7 @@ class Valued:
     reward: Tensor  # [M, *G, C]
     value: Tensor  # [M, *G, C]
     next_value: Tensor  # [M, *G, C]
-    cut: Tensor  # bool [M, *G, 1], steps behind which nothing flows
+    cut: Tensor  # bool [M, *G, 1], steps after which nothing flows
     left_out: Tensor | None  # bool [M, *G, 1], steps that have no target; None where all have
     gamma: float | Tensor  # discount, a number or one per step
     found: Unrolled  # what the network said

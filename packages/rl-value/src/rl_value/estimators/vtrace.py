@@ -38,7 +38,7 @@ class VTrace(ValueEstimator):
         settings: what `ValueEstimator` takes besides.
 
     Raises:
-        ValueError: a factor lies outside [0, 1], the batch has n-step rows, or two modules that
+        ValueError: a factor is outside [0, 1], the batch has n-step rows, or two modules that
             differ carry their recurrent states under one key.
         KeyError: the action or its stored log-probability is missing.
 

@@ -287,7 +287,7 @@ class ActorCriticLoss(LossModule):
     def _gain(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What is to be gained by each step, and what is reported beside it.
+        """What is to be gained by each step, and what is reported alongside it.
 
         The weight is π(a|s), divided by μ(a|s) where that is stored.
         """
@@ -333,7 +333,7 @@ class ActorCriticLoss(LossModule):
     def _of_critic(
         self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
-        """``loss_critic`` and what is reported beside it, by equations where it has them."""
+        """``loss_critic`` and what is reported alongside it, by equations where it has them."""
         weight = self.critic_coeff
         assert weight is not None  # there are values
         target = _constant(batch, self.entries["value_target"])

@@ -8,7 +8,7 @@ over the n steps that count. Its gradient needs nothing but what the loss was co
 
     ∂ log pₐ / ∂ zₖ = [k = a] - pₖ,    ∂ H / ∂ zₖ = -pₖ (log pₖ + H)
 
-So one node of autograd stands for some twenty. Arrays are ``[K, n]``: what is taken along K is
+So one node of autograd represents some twenty. Arrays are ``[K, n]``: what is taken along K is
 then taken of whole rows. On a few thousand steps the time goes into calls and not into numbers,
 and a call of numpy takes half as long as one of torch; the few kinds of call there are come again
 and again, because the first of each kind takes several times as long as the others.

@@ -1,4 +1,4 @@
-"""What a loss reports beside itself, over the steps that count."""
+"""What a loss reports alongside itself, over the steps that count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TINY = 1e-30  # below it a square in single precision has lost digits
 
 
 def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:
-    """Share of the steps that as many equal weights would stand for."""
+    """Share of the steps that as many equal weights would represent."""
     # (Σ w)² / (n Σ w²), between 1 / n and 1.
     where = spread(counted, log_weight)
     shown = log_weight if where is None else log_weight.masked_fill(~where, -torch.inf)

@@ -38,7 +38,7 @@ class DistributionalDQNLoss(DQNLoss):
         settings: what `DQNLoss` takes besides; there is no `loss_function`.
 
     Raises:
-        ValueError: the discount lies outside [0, 1], or no support is known, or is not even.
+        ValueError: the discount is outside [0, 1], or no support is known, or is not even.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -130,7 +130,7 @@ class DistributionalDQNLoss(DQNLoss):
         self._check_shape(found.following, steps.reward.shape[:1])
         if steps.reward.shape[1:] != (1,):
             got = list(steps.reward.shape[1:])
-            msg = f"{self.entries['reward']!r}: expected [1] behind the batch, got {got}. "
+            msg = f"{self.entries['reward']!r}: expected [1] after the batch, got {got}. "
             msg += "A distribution is one of a single return."
             raise ValueError(msg)
         probs = found.following.exp()

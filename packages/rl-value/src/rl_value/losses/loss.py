@@ -84,7 +84,7 @@ class LossModule(NamedModule):
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: ``"auto"`` as above; another key for that flag alone; None for all steps.
-        entries: keys by what they are for, beside those of value estimators.
+        entries: keys by what they are for, alongside those of value estimators.
 
     Raises:
         ValueError: there is no such reduction.
@@ -130,7 +130,7 @@ class LossModule(NamedModule):
         """Give entries other names, here and in the value estimator.
 
         Args:
-            entries: a key for each purpose. What lies under ``"next"`` is named as at the root.
+            entries: a key for each purpose. What is under ``"next"`` is named as at the root.
 
         Raises:
             KeyError: there is no such entry.
@@ -256,7 +256,7 @@ def _names(kinds: tuple[ValueEstimators, ...]) -> str:
 
 
 def refuse_moved(given: dict[str, Any]) -> None:
-    """Refuse arguments that a loss does not take, and say where they are given."""
+    """Raise for arguments that a loss does not take, and say where they are given."""
     for name in given:
         hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
         msg = f"unexpected argument {name!r}. {hint}"

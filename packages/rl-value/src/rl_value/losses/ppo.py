@@ -110,7 +110,7 @@ class PPOLoss(ActorCriticLoss):
         if before.shape != shape:
             msg = (
                 f"{entry!r}: expected {list(shape)}, as the actor gives it, got "
-                f"{list(before.shape)}. A log-probability has no dimension of size 1 behind."
+                f"{list(before.shape)}. A log-probability has no dimension of size 1 after."
             )
             raise ValueError(msg)
         return before
@@ -224,7 +224,7 @@ class KLPENPPOLoss(PPOLoss):
     """Proximal policy optimisation with a penalty on the divergence, whose weight adapts.
 
     -E[w A] + β E[KL(μ, π)]. After each call, β is multiplied by `increment` where the divergence
-    is above 1.5 times `dtarg`, and by `decrement` where it is below `dtarg` / 1.5. Beside what
+    is above 1.5 times `dtarg`, and by `decrement` where it is below `dtarg` / 1.5. Alongside what
     `PPOLoss` writes there are ``kl`` and ``beta``. The batch must hold the parameters of the
     distribution that acted. (Schulman et al., arXiv:1707.06347, section 4.)
 

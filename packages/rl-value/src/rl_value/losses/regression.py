@@ -45,7 +45,7 @@ def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
 
 
 def check_kind(name: str, kind: object) -> None:
-    """Raise where there is no distance of that name."""
+    """Raise if there is no distance of that name."""
     if not isinstance(kind, str) or kind not in DISTANCES:
         msg = f"{name}: expected one of {', '.join(DISTANCES)}, got {kind!r}."
         raise ValueError(msg)

@@ -52,7 +52,7 @@ class TargetUpdate:
             target.copy_(source)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is no part of the networks: the count of steps, where there is one."""
+        """What is no part of the networks: the count of steps, if there is one."""
         return {} if self.counter is None else {"counter": self.counter}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class SoftUpdate(TargetUpdate):
         loss_module: the loss, by the name that TorchRL has for it.
 
     Raises:
-        ValueError: both shares are given, one lies outside [0, 1], or the networks differ.
+        ValueError: both shares are given, one is outside [0, 1], or the networks differ.
         RuntimeError: the loss has no target network.
         TypeError: what is given is no module.
 

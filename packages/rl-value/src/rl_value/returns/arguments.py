@@ -114,7 +114,7 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
 
 
 def cut_behind(done: Tensor, time_dim: int) -> Tensor:
-    """Mark the steps behind which nothing flows: done ones, and the last ones of time."""
+    """Mark the steps after which nothing flows: done ones, and the last ones of time."""
     cut = done.clone()
     if cut.numel():
         cut.select(time_of(done, time_dim), -1).fill_(True)

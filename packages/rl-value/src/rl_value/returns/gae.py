@@ -43,7 +43,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
         value: value of each step's state, the same shape.
         next_value: value of each step's own next state, the same shape.
         terminated: bool, the same shape or 1 last.
-        done: bool, the steps behind which nothing flows; the last one is, marked or not. Every
+        done: bool, the steps after which nothing flows; the last one is, marked or not. Every
             terminated step is done.
         gamma: discount in [0, 1], or one per step.
         lmbda: 0 for one step, 1 for the whole trajectory, or one per step.
@@ -54,7 +54,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, a factor lies outside [0, 1], or a step is terminated
+        ValueError: a shape is, a factor is outside [0, 1], or a step is terminated
             and not done, as where the two are swapped.
 
     Example:

@@ -35,7 +35,7 @@ def td0(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: float 
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, or the discount lies outside [0, 1].
+        ValueError: a shape is, or the discount is outside [0, 1].
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ def td1(
         reward: float ``[*B, T, C]``.
         next_value: value of each step's own next state, the same shape.
         terminated: bool, the same shape or 1 last.
-        done: bool, the steps behind which nothing flows; the last one is, marked or not. Every
+        done: bool, the steps after which nothing flows; the last one is, marked or not. Every
             terminated step is done.
         gamma: discount in [0, 1], or one per step.
         time_dim: dimension of time.
@@ -77,7 +77,7 @@ def td1(
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, or the discount lies outside [0, 1].
+        ValueError: a shape is, or the discount is outside [0, 1].
 
     Example:
         >>> import torch
@@ -109,7 +109,7 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
         reward: float ``[*B, T, C]``.
         next_value: value of each step's own next state, the same shape.
         terminated: bool, the same shape or 1 last.
-        done: bool, the steps behind which nothing flows; the last one is, marked or not. Every
+        done: bool, the steps after which nothing flows; the last one is, marked or not. Every
             terminated step is done.
         gamma: discount in [0, 1], or one per step.
         lmbda: 0 for one step, 1 for the whole trajectory, or one per step.
@@ -120,7 +120,7 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, a factor lies outside [0, 1], or a step is terminated
+        ValueError: a shape is, a factor is outside [0, 1], or a step is terminated
             and not done, as where the two are swapped.
 
     Example:
@@ -174,7 +174,7 @@ def reward_to_go(
 
     Args:
         reward: float ``[*B, T, C]``.
-        done: bool, the steps behind which nothing flows, the same shape or 1 last.
+        done: bool, the steps after which nothing flows, the same shape or 1 last.
         gamma: discount in [0, 1], or one per step.
         time_dim: dimension of time.
 
@@ -183,7 +183,7 @@ def reward_to_go(
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, or the discount lies outside [0, 1].
+        ValueError: a shape is, or the discount is outside [0, 1].
 
     Example:
         >>> import torch

@@ -45,7 +45,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
         next_value: value of each step's own next state, the same shape.
         log_ratio: log π - log μ of each action, the same shape.
         terminated: bool, the same shape or 1 last.
-        done: bool, the steps behind which nothing flows; the last one is, marked or not. Every
+        done: bool, the steps after which nothing flows; the last one is, marked or not. Every
             terminated step is done.
         gamma: discount in [0, 1], or one per step.
         lmbda: how far corrections reach, in [0, 1].
@@ -58,7 +58,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
 
     Raises:
         TypeError: a dtype is wrong.
-        ValueError: a shape is, a factor lies outside [0, 1], a bound below 0, or a step is
+        ValueError: a shape is, a factor is outside [0, 1], a bound below 0, or a step is
             terminated and not done, as where the two are swapped.
 
     Example:

@@ -49,7 +49,7 @@ def _is_one_column(shape: tuple[int, ...], dim: int) -> bool:
 
 
 def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
-    """Make an array that lies in memory as `rows_of` lays others out."""
+    """Make an array that is in memory as `rows_of` lays others out."""
     shape = like.shape
     dtype = np.float32 if like.dtype == torch.float32 else np.float64
     if _is_one_column(shape, dim):

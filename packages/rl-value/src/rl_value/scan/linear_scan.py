@@ -1,4 +1,4 @@
-"""The one recurrence behind every return: y(t) = b(t) + a(t) y(t + 1)."""
+"""The one recurrence after every return: y(t) = b(t) + a(t) y(t + 1)."""
 
 from __future__ import annotations
 

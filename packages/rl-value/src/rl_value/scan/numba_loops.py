@@ -1,7 +1,7 @@
 """Generalised advantages in one pass, compiled by numba: the only file here that needs it.
 
-Each y waits for the one behind it, which takes the processor longer than anything else. So a tile
-is cut into eight chains that are scanned side by side, all but the last as if nothing lay behind
+Each y waits for the one after it, which takes the processor longer than anything else. So a tile
+is cut into eight chains that are scanned side by side, all but the last as if nothing lay after
 them. Then what does is carried into each chain, up to its first cut. Nothing is multiplied across
 a cut, so that what is not finite stays in front of its own.
 """
@@ -50,7 +50,7 @@ def fill(reward, value, ahead, terminated, gamma, delta):
 
 @njit(nogil=True, cache=True)
 def scan_chain(y, cut, factor, last):
-    """Scan rows one after the other; `last` is the y behind them."""
+    """Scan rows one after the other; `last` is the y after them."""
     for back in range(len(y)):
         row = np.uintp(len(y) - 1 - back)
         last = y[row] if cut[row] else y[row] + factor * last

@@ -19,7 +19,7 @@ STEPS = np.arange(BLOCK, dtype=np.int16)
 class Powers:
     """Scans blocks of 32 steps as products with the triangle of powers of the factor."""
 
-    # A block that is cut is multiplied once more for each cut, with zeros behind the cut: what lies
+    # A block that is cut is multiplied once more for each cut, with zeros after the cut: what lies
     # in front of a cut is a sum over nothing else.
 
     def __init__(self, factor: float, dtype: np.dtype[Any]) -> None:
@@ -72,7 +72,7 @@ def join(weight: Floats, term: Floats) -> None:
 
 
 def _put_in_front(made: Floats, behind: Flags, block: NDArray[Any], y: Floats) -> None:
-    """Write to blocks what lies in front of each cut, and behind the cut before it."""
+    """Write to blocks what is in front of each cut, and after the cut before it."""
     last = np.ones(len(block), bool)
     np.not_equal(block[1:], block[:-1], out=last[:-1])
     if last.all():

@@ -126,7 +126,7 @@ def test_what_lies_behind_a_lost_observation_is_refused_by_a_recurrent_critic():
     batch[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[1], [2], [2]])
     batch[keys.NEXT_MISSING] = torch.tensor([False, True, False])
     batch["next", "observation"][1] = float("nan")
-    with pytest.raises(ValueError, match=r"of 1 n-step rows lie behind one that is missing.*Mark"):
+    with pytest.raises(ValueError, match=r"of 1 n-step rows come after one that is missing.*Mark"):
         TD0Estimator(gamma=0.9, value_network=critic())(batch.clone())
     batch[keys.NEXT_MISSING] = torch.tensor([False, True, True])
     found = TD0Estimator(gamma=0.9, value_network=critic())(batch.clone())

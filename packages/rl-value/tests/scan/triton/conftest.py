@@ -1,4 +1,4 @@
-"""Kernels run compiled on a CUDA device, and interpreted on the CPU where there is none.
+"""Kernels run compiled on a CUDA device, and interpreted on the CPU if there is none.
 
 Triton decides that when a kernel module is imported. The variable is set for these tests only, so
 that everywhere else in the process a CPU is refused, as it is for users.

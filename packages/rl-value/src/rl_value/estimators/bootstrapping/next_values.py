@@ -1,4 +1,4 @@
-"""Values of the rows of a batch and of what lies behind them, from one call of the network."""
+"""Values of the rows of a batch and of what comes after them, from one call of the network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unroll_steps(
     target_params: TensorDictBase | None = None,
 ) -> Unrolled:
     """Evaluate a network on the rows of a batch and on their next observations."""
-    # A next observation that is a row of the same segment is read there. What lies behind a segment
+    # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
     size_free = calls.num_chunks is None and calls.value_chunk_size is None
     if size_free and not calls.shifted and steps.ahead is None and is_row_wise(network):
@@ -115,7 +115,7 @@ def blank(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
-    """The value of the row that follows each row; behind the last ones of segments another."""
+    """The value of the row that follows each row; after the last ones of segments another."""
     has_graph = values.requires_grad or behind.requires_grad
     if has_graph and torch.is_grad_enabled():
         return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, behind)
@@ -154,13 +154,13 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
 
 
 def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
-    """Refuse next observations that a recurrent network reaches only by way of a lost one."""
+    """Raise for next observations that a recurrent network reaches only by way of a lost one."""
     so_far = (slots.is_next & lost[slots.source]).cumsum(0)
     behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
     count = int((behind & ~steps.terminated.flatten(1).all(1)).sum())
     if count:
         msg = (
-            f"the next observations of {count} n-step rows lie behind one that is missing, which "
+            f"the next observations of {count} n-step rows come after one that is missing, which "
             f"a recurrent network cannot skip. Mark these rows {keys.NEXT_MISSING!r} as well."
         )
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""One sequence of slots for all observations of a batch: its rows, and what lies behind them."""
+"""One sequence of slots for all observations of a batch: its rows, and what comes after them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_layout import Segments
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each observation lies in the flat sequence that a network reads once."""
+    """Where each observation is in the flat sequence that a network reads once."""
 
-    # Rows of a segment follow each other, and behind them lie the next observations that are no row
-    # of the segment: one for plain steps, up to n for n-step rows. So a recurrent network goes on
+    # Rows of a segment follow each other, and after them lie the next observations that are no row
+    # of the segment: one for plain steps, up to n for n-step rows. So a recurrent network continues
     # into them from the state it is in.
 
     source: Tensor  # int64 [K], the real row that each slot is taken from
@@ -25,7 +25,7 @@ class Slots:
     row_slot: Tensor  # int64 [M], slot of each real row
     next_slot: Tensor  # int64 [M], slot of each real row's next observation
     fits: Tensor | None = None  # bool [M], rows with room for what they need; None where all have
-    # whether steps are missing before some next observation, as behind a slice of n-step rows that
+    # whether steps are missing before some next observation, as after a slice of n-step rows that
     # is shorter than n
     has_holes: bool = False
 
@@ -54,7 +54,7 @@ class Slots:
         )
 
     def filled_to(self, size: int) -> Slots:
-        """Repeat the first slot behind the last one, each time as a segment of its own."""
+        """Repeat the first slot after the last one, each time as a segment of its own."""
         more = size - len(self)
         if more <= 0 or not len(self):
             return self
@@ -97,12 +97,12 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slo
 
 
 def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> Slots:
-    """Lay out n-step rows: each segment, and every next observation that lies behind it."""
+    """Lay out n-step rows: each segment, and every next observation that comes after it."""
     device, count = segments.starts.device, segments.num_real
     numbers = torch.arange(count, device=device)
     segment = segments.spread(torch.arange(len(segments), device=device))
     ahead = numbers + steps
-    beyond = ahead - segments.offsets[1:][segment]  # 0 for the one right behind the segment
+    beyond = ahead - segments.offsets[1:][segment]  # 0 for the one right after the segment
     outside = beyond >= 0
     reach = int(steps.max()) + 1 if count else 1
     places, which = torch.unique(

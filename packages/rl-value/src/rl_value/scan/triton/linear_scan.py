@@ -44,7 +44,7 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
 
     Nothing passes a cut: neither NaN, nor infinity, nor rounding. All factors are products of
     a's, so it is stable for any length. No program waits for another: the first launch finds what
-    each chunk of rows does as a whole, the second puts together what enters its chunk and scans it.
+    each chunk of rows does as a whole, the second combines what enters its chunk and scans it.
     Rows that fit into one chunk need only the second. Differentiable once, in a and b.
 
     Its results are tested, in Triton's interpreter; its speed on a GPU has not been measured, nor
@@ -139,7 +139,7 @@ def run(
 
 
 def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
-    """Refuse tensors that the kernels cannot take."""
+    """Raise for tensors that the kernels cannot take."""
     check_device(b)
     if b.dtype not in (torch.float32, torch.float64) or a.dtype != b.dtype:
         msg = f"expected a and b both float32 or both float64: got {a.dtype} and {b.dtype}."
@@ -160,7 +160,7 @@ def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
 
 
 def check_device(b: Tensor) -> None:
-    """Refuse a device on which no kernel runs."""
+    """Raise for a device on which no kernel runs."""
     interpreting = triton.knobs.runtime.interpret
     compiled = isinstance(kernels.add, triton.runtime.JITFunction)
     if b.is_cuda or (b.device.type == "cpu" and interpreting and not compiled):

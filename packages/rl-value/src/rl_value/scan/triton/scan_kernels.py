@@ -21,7 +21,7 @@ import triton.language as tl
 def follow(a_first, b_first, cut_first, a_then, b_then, cut_then):
     """Two runs of steps as one: nothing comes through the second where it holds a cut."""
     b = tl.where(cut_then != 0, b_then, b_then + a_then * b_first)
-    return a_first * a_then, b, cut_first | cut_then  # behind a cut the product is not used
+    return a_first * a_then, b, cut_first | cut_then  # after a cut the product is not used
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def both(left, right):
 
 @triton.jit
 def load_steps(a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT):
-    """Steps (a, b, cut) [R, C] of a chunk, and where they lie; the neutral step behind the end."""
+    """Steps (a, b, cut) [R, C] of a chunk, and where they lie; the neutral step after the end."""
     # The scan from the first row on is the adjoint: its step t takes a and the cut of row t - 1.
     inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
     place = row[:, None] * num_columns + column[None, :]
