@@ -239,7 +239,7 @@ def test_an_exception_keeps_its_type_and_brings_its_traceback():
         assert "worker 1 (process" in str(cause)
         assert "in 'fail'" in str(cause)
         assert 'raise KeyError("no such desk")' in str(cause)
-        assert pool.call(1, "add", 5) == 9  # and the worker goes on
+        assert pool.call(1, "add", 5) == 9  # and the worker continues
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,7 @@ def test_workers_ignore_interrupts():
 
 
 class Office:
-    """Works for ever, and holds a pool of its own."""
+    """Works forever, and holds a pool of its own."""
 
     def __init__(self):
         self.inner = pool_of(1)

@@ -58,7 +58,7 @@ class Channel:
         return cls(one), cls(other)
 
     def limit(self, timeout_s: float | None) -> None:
-        """Let no single packet be waited for longer than this; None for ever.
+        """Let no single packet be waited for longer than this; None forever.
 
         The kernel keeps the time, so a wait costs no call more than without a limit.
 
@@ -72,14 +72,14 @@ class Channel:
             (None, None)
         """
         fraction, seconds = math.modf(timeout_s or 0)
-        # zero means for ever, so the shortest limit is a microsecond
+        # zero means forever, so the shortest limit is a microsecond
         micros = max(int(fraction * 1e6), int(timeout_s is not None and seconds == 0))
         value = struct.pack("ll", int(seconds), micros)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def send(self, message: bytes) -> None:
-        """Send a message, waiting while the receiver is behind.
+        """Send a message, waiting while the receiver is after.
 
         Raises:
             BrokenPipeError: The other end is closed.

@@ -14,7 +14,7 @@ from rl_workers.errors import WorkerError, WorkerTraceback
 class Failure:
     """What is left of an exception when it leaves its process: texts, and what it was made of."""
 
-    # It travels as what it can be made again from, tried out at once, beside its name and its
+    # It travels as what it can be made again from, tried out at once, alongside its name and its
     # traceback: these arrive also where the exception cannot be pickled, or made again.
 
     module: str  # Where its type lives

@@ -8,7 +8,7 @@
       |<--------------------- channel ------------------|
       |  receive(i)                                     |
 
-Data that moves at every step lies in shared memory that both sides were given; a signal only says
+Data that moves at every step is in shared memory that both sides were given; a signal only says
 that it is there. A call carries anything that can be pickled, for what happens seldom.
 
 What each side sees when the other one ends: a worker, the end of its channel and its lifeline, and

@@ -4,7 +4,7 @@
 imported this package and the modules to preload, so they start in milliseconds and inherit no
 threads, no locks and no CUDA context. The server stays until the program ends, for the pools to
 come. `spawn` needs no server, and imports everything anew in each worker; torch takes seconds.
-`fork` is the quickest and leaves nothing behind, but a child of a process that runs threads
+`fork` is the quickest and leaves nothing after, but a child of a process that runs threads
 (torch's own after the first large operation, a prefetching buffer's, CUDA's) may find a lock that
 nobody will ever release. With the first two, a script needs its own lines under `if __name__ ==
 "__main__":`.
