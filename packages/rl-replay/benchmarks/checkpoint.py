@@ -3,7 +3,7 @@
     python packages/rl-replay/benchmarks/checkpoint.py [FOLDER]
 
 Everything is written to a new folder below FOLDER (the system's for temporary files unless given),
-which should are on a real disk. The disk's own rate is that of writing as many bytes one after
+which should be on a real disk. The disk's own rate is that of writing as many bytes one after
 another and waiting for them with fsync; all contenders take turns, and medians are printed.
 """
 

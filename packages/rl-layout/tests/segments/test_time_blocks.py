@@ -44,5 +44,5 @@ def test_a_block_runs_on_while_few_cells_are_empty():
 
 @pytest.mark.parametrize("share", [1.0, -0.1])
 def test_a_share_outside_its_range_is_refused(share):
-    with pytest.raises(ValueError, match=r"must are in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
         Segments.from_lengths(torch.tensor([2])).time_blocks(share)

@@ -105,7 +105,7 @@ def test_a_dimension_that_was_asked_for_stays() -> None:
     assert buffer.dim_extend == 0
     old = buffer.storage
     other = ReplayBuffer(storage=LazyTensorStorage(24, ndim=2), dim_extend=1)
-    with pytest.raises(ValueError, match=r"dim_extend must are in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"dim_extend must be in \[0, 1\)"):
         other.set_storage(LazyTensorStorage(9))
     assert other.storage.ndim == 2
     assert buffer.storage is old

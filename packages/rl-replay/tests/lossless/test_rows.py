@@ -489,7 +489,7 @@ def test_a_row_out_of_range_is_refused():
     batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
     rows = store(batch, 6)
     for index in (torch.tensor([2, 6]), torch.tensor([-1]), torch.tensor([0, 99])):
-        with pytest.raises(ValueError, match=r"must are in \[0, 6\)"):
+        with pytest.raises(ValueError, match=r"must be in \[0, 6\)"):
             rows.read(index)
 
 

@@ -185,13 +185,13 @@ def test_slices_may_reach_out_of_their_trajectory_and_are_cut_off_there(by):
 
 
 def test_a_span_that_leaves_no_row_is_an_error():
-    with pytest.raises(ValueError, match=r"span must are in \[0, 4\).*got 4"):
+    with pytest.raises(ValueError, match=r"span must be in \[0, 4\).*got 4"):
         SliceSampler(slice_len=4, span=4)
     with pytest.raises(ValueError, match=r"got \(0, -1\)"):
         SliceSampler(slice_len=4, span=(0, -1))
     with pytest.raises(TypeError, match="a bool, an integer or a pair"):
         SliceSampler(slice_len=4, span=(1, 2, 3))
-    with pytest.raises(ValueError, match=r"span must are in \[0, 2\)"):
+    with pytest.raises(ValueError, match=r"span must be in \[0, 2\)"):
         SliceSampler(num_slices=4, span=2).sample(stored(trajectories([5])), 8)
 
 

@@ -20,7 +20,7 @@ def test_rows_are_copied(index):
 def test_a_row_out_of_range_is_refused_however_many_there_are(count, bad):
     index = torch.zeros(count, dtype=torch.int64)
     index[count // 2] = bad
-    with pytest.raises(ValueError, match=rf"rows must are in \[0, 10\), got .*{bad}"):
+    with pytest.raises(ValueError, match=rf"rows must be in \[0, 10\), got .*{bad}"):
         take_rows(WORDS, index)
 
 

@@ -191,7 +191,7 @@ def test_a_refused_write_changes_nothing():
     bad["next", "hidden"] = bad["next", "hidden"].double()
     with pytest.raises(TypeError, match="hidden"):
         rows.write(slice(0, 5), bad)
-    with pytest.raises(ValueError, match=r"must are in \[0, 5\), got -1 to 3"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 5\), got -1 to 3"):
         rows.write(torch.tensor([3, -1]), noise(2))
     assert_same_bits(rows.read(slice(0, 5)), steps)
 

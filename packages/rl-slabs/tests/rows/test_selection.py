@@ -27,7 +27,7 @@ def test_rows_out_of_range_are_refused_with_the_range(rows):
 
 
 def test_a_tensor_out_of_range_is_refused_with_what_came():
-    with pytest.raises(ValueError, match=r"must are in \[0, 5\), got -2 to 7"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 5\), got -2 to 7"):
         require_inside(torch.tensor([3, -2, 7]), 5)
     require_inside(torch.tensor([], dtype=torch.int64), 5)
 

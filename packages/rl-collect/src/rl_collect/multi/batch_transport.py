@@ -35,7 +35,7 @@ class Slots:
     def like(cls, batch: TensorDictBase) -> Slots:
         """Make room for batches like one."""
         if isinstance(batch, LazyStackedTensorDict):
-            msg = "entries without one size cannot are in shared memory."
+            msg = "entries without one size cannot be in shared memory."
             raise TypeError(msg)
         schema = RowSchema.from_tensordict(batch)
         return cls(Slab.shared(schema, max(batch.numel(), 1) * NUM_SLOTS))

@@ -92,14 +92,14 @@ def check_options(
         msg = f"cat_results must be 'stack' or a dimension: got {cat_results!r}."
         raise ValueError(msg)
     if threshold is not None and not 0 < threshold <= 1:
-        msg = f"preemptive_threshold must are in (0, 1]: got {threshold}."
+        msg = f"preemptive_threshold must be in (0, 1]: got {threshold}."
         raise ValueError(msg)
 
 
 def check_buffer(
     buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
 ) -> bool:
-    """Raise for a buffer in which the steps of several workers would are in one column."""
+    """Raise for a buffer in which the steps of several workers would be in one column."""
     if buffer is not None and not hasattr(buffer, "extend"):
         msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
         raise TypeError(msg)

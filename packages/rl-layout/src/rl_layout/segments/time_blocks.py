@@ -73,7 +73,7 @@ def time_blocks(starts: Tensor, lengths: Tensor, max_waste: float) -> list[TimeB
     # segment; the next one begins with the segments that continue.
     check_type("max_waste", max_waste, float | int | np.integer | np.floating, "a share in [0, 1)")
     if not 0 <= max_waste < 1:
-        msg = f"max_waste must are in [0, 1): got {max_waste}."
+        msg = f"max_waste must be in [0, 1): got {max_waste}."
         raise ValueError(msg)
     blocks = []
     for first, stop, active in _cuts(lengths.cpu().numpy(), max_waste):

@@ -48,7 +48,7 @@ class SliceShape:
 
 @dataclass(frozen=True)
 class Reach:
-    """How many rows of a slice may are outside its trajectory, where they are left out."""
+    """How many rows of a slice may be outside its trajectory, where they are left out."""
 
     left: int = 0  # Before the first row
     right: int = 0  # After the last row
@@ -64,7 +64,7 @@ class Reach:
         sides = [(slice_len - 1) if side is True else int(side) for side in pair]
         if min(sides) < 0 or max(sides) >= slice_len:
             raise ValueError(
-                f"span must are in [0, {slice_len}), so that one row of {slice_len} is left: got "
+                f"span must be in [0, {slice_len}), so that one row of {slice_len} is left: got "
                 f"{span!r}."
             )
         return cls(*sides)

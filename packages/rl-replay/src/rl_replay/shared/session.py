@@ -119,7 +119,7 @@ class Sharing:
             self.ring.let_go()
 
     def explain(self) -> list[str]:
-        """How capacity divides, and who writes, in words."""
+        """How capacity is divided, and who writes, as text."""
         ring = self.ring
         each = f"{ring.lanes} lanes of {ring.span_limit} rows"
         if ring.takes_turns:

@@ -186,7 +186,7 @@ class Storage(ABC):
         """
         if not 0 <= dim_extend < self.ndim:
             raise ValueError(
-                f"dim_extend must are in [0, {self.ndim}), the dimensions of the storage: got "
+                f"dim_extend must be in [0, {self.ndim}), the dimensions of the storage: got "
                 f"{dim_extend}."
             )
         if dim_extend != self.arrangement.dim_extend and len(self):

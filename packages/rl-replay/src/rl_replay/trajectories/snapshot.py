@@ -1,6 +1,6 @@
 """What a trajectory index holds as plain arrays, for a checkpoint.
 
-An index could be made anew from the rows, but its trajectories would are in other slots, and the
+An index could be made anew from the rows, but its trajectories would be in other slots, and the
 next draws with the same generator would be others.
 """
 

@@ -54,7 +54,7 @@ class Window:
             low, high = (int(bound) for bound in torch.aminmax(places))
             if low < 0 or high >= len(self):
                 raise ValueError(
-                    f"places must are in [0, {len(self)}), the rows that are published: got "
+                    f"places must be in [0, {len(self)}), the rows that are published: got "
                     f"{low} to {high}."
                 )
         return self._numbers(places)

@@ -34,7 +34,7 @@ def select(rows: RowIndex, count: int) -> Selection:
         )
     row = rows.__index__()
     if not 0 <= row < count:
-        raise ValueError(f"rows must are in [0, {count}), got {row}. {_from_the_end(count)}")
+        raise ValueError(f"rows must be in [0, {count}), got {row}. {_from_the_end(count)}")
     return row, torch.Size()
 
 
@@ -45,7 +45,7 @@ def require_inside(index: torch.Tensor, count: int) -> None:
     low, high = (int(bound) for bound in torch.aminmax(index))
     if low < 0 or high >= count:
         raise ValueError(
-            f"rows must are in [0, {count}), got {low} to {high}. {_from_the_end(count)}"
+            f"rows must be in [0, {count}), got {low} to {high}. {_from_the_end(count)}"
         )
 
 
@@ -66,7 +66,7 @@ def _select_slice(rows: slice, count: int) -> Selection:
     step = 1 if rows.step is None else rows.step
     if not (0 <= start <= count and 0 <= stop <= count and step > 0):
         raise ValueError(
-            f"a slice of rows must are in [0, {count}] and step forward, got {rows}. "
+            f"a slice of rows must be in [0, {count}] and step forward, got {rows}. "
             f"{_from_the_end(count)}"
         )
     return slice(start, stop, step), torch.Size([len(range(start, stop, step))])

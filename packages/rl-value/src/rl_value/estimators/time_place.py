@@ -20,7 +20,7 @@ from rl_tensordict import find, names_of
 from rl_value.returns.arguments import is_transformed
 
 LEAST_JOINS = 4
-"""Fewer neighbours than this prove nothing: rows drawn at random may are in order by chance."""
+"""Fewer neighbours than this prove nothing: rows drawn at random may be in order by chance."""
 
 NAMED = "Pass time_dim={dim} to an estimator, or name it: names=[{names}] of the tensordict."
 TURNED = "Recurrent networks read along the last one: pass batch.transpose({dim}, -1)."
