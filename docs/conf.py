@@ -88,7 +88,7 @@ for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):
 
 def link_glossary(_app: Sphinx, name: str, source: list[str]) -> None:
     """End every page with a link to the glossary."""
-    if name not in {"glossary", "index"}:
+    if name != "glossary":
         source[0] += "\n\n---\n\nTerms are defined in the {doc}`/glossary`.\n"
 
 
