@@ -21,8 +21,8 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.lossless.layout import CompactLayout
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Rows, RowSchema
 
 BATCH = 256
@@ -81,9 +81,9 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def filled(
     schema: RowSchema, count: int, environments: int = 1, steps: int = 1000, episode: float = 200
-) -> CompactRows:
+) -> LosslessRows:
     """Compact rows, full."""
-    rows = CompactRows.zeros(schema, count)
+    rows = LosslessRows.zeros(schema, count)
     start = 0
     for cells, back in batches(schema, count, environments, steps, episode):
         stop = min(start + len(cells), count)
@@ -173,7 +173,7 @@ def in_buffers(count: int, rounds: int) -> None:
 
 def writing(schema: RowSchema, count: int, length: int) -> None:
     """Batches of `length` rows of one environment."""
-    compact, plain = CompactRows.zeros(schema, count), Rows.zeros(schema, count)
+    compact, plain = LosslessRows.zeros(schema, count), Rows.zeros(schema, count)
     written = list(batches(schema, 5 * length, 1, length, 200))
     times: dict[str, list[int]] = {"both": [], "once": []}
     number = 0
@@ -193,9 +193,9 @@ def writing(schema: RowSchema, count: int, length: int) -> None:
     print(f"  {length:>6} rows a call: both {both:>8.1f} us, once {once:>8.1f} us")
 
 
-def memory(title: str, schema: RowSchema, rows: CompactRows, episode: float) -> None:
+def memory(title: str, schema: RowSchema, rows: LosslessRows, episode: float) -> None:
     """Bytes of a full buffer alongside those of storing each observation once."""
-    count, layout = len(rows), CompactLayout(schema)
+    count, layout = len(rows), LosslessLayout(schema)
     told = rows.explain(count)
     once = schema.nbytes - layout.side.nbytes  # the same row without its next observation
     used = told["row_bytes"] + told["side_slots"] * (rows.side.schema.nbytes + 12) / count

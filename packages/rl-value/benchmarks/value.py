@@ -304,7 +304,7 @@ def ppo() -> None:
     """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
     from torchrl.objectives import ClipPPOLoss as Peer
 
-    from rl_value.losses.known import Known, attach
+    from rl_value.losses.known import PrecomputedLoss, attach
     from rl_value.losses.regression import distances_apart
 
     def mlp(size: int) -> nn.Sequential:
@@ -369,7 +369,9 @@ def ppo() -> None:
         objective, bonus = attach(known, logits)
         apart = (guess.detach() - batch["value_target"]).numpy()
         each, slope = distances_apart(apart, "smooth_l1")
-        distances = Known((float(each.mean()),), lambda by: slope * (by / 4096), None, tuple)
+        distances = PrecomputedLoss(
+            (float(each.mean()),), lambda by: slope * (by / 4096), None, tuple
+        )
         (error,) = attach(distances, guess)
         (objective + bonus + error).backward()
 

@@ -11,13 +11,13 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
-from rl_collect.batches.assembler import Batches
+from rl_collect.batches.assembler import BatchAssembler
 from rl_collect.inputs.devices import Devices, Moved, mover, policy_on
 from rl_collect.inputs.environments import Makers, limited, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
 from rl_collect.inputs.random_state import generators, set_generators
 from rl_collect.interface import Collecting, between_batches
-from rl_collect.options.options import Settings
+from rl_collect.options.options import CollectorOptions
 from rl_collect.patience import Patience
 from rl_collect.stepping.env_runner import Player
 from rl_collect.weights.load import load_weights, state_of
@@ -139,7 +139,7 @@ class Collector(Collecting):
             progress=progress,
             shutdown_timeout_s=shutdown_timeout_s,
         )
-        self.settings = Settings(
+        self.settings = CollectorOptions(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
             init_random_frames=0 if init_random_frames is None else init_random_frames,
@@ -186,7 +186,7 @@ class Collector(Collecting):
             acting = Moved(acting, to_policy, to_env)
         player = Player(env, acting, exploration_type, is_profiled=profile)
         self._plan = player.plan
-        self._batches = Batches(player, self.settings, producer, store)
+        self._batches = BatchAssembler(player, self.settings, producer, store)
 
     # batches
 

@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import MultiAsyncCollector, MultiSyncCollector
-from rl_collect.multi.batch_transport import Slots
+from rl_collect.multi.batch_transport import BatchSlots
 from rl_collect.multi.worker import Servant
 from rl_collect.weights.load import load_weights
 from rl_collect.weights.shared_weights import WeightBoard
@@ -106,7 +106,7 @@ def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind, gone):
 
 
 POINTS = {
-    "before it copies": (Slots.write, 0),
+    "before it copies": (BatchSlots.write, 0),
     "while it copies": (Rows._write_on_cpu, 70),
     "when it has copied": (Servant.told, 0),
     "at the message": (Channel.send, 0),

@@ -17,7 +17,7 @@ from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay.data.extent import Extent
 from rl_replay.linking.links import Links
 from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import Marks
+from rl_replay.linking.markers import MarkerColumns
 from rl_replay.linking.reference import linked, rows_of
 from rl_replay.storages.ring import PrivateRing
 from rl_slabs import RowSchema
@@ -220,9 +220,9 @@ def test_revising_keeps_what_the_markers_allow_and_finds_what_they_name() -> Non
     ring.extend(rows)
     changed = rows.clone()
     changed[keys.NEXT_DONE][1] = True
-    ring.links.revise(Marks.of(changed, ring.links.keys), 0)
+    ring.links.revise(MarkerColumns.of(changed, ring.links.keys), 0)
     assert ring.links.back[:7].tolist() == [0, 1, 0, 1, 0, 1, 1]
-    ring.links.revise(Marks.of(rows, ring.links.keys), 0)
+    ring.links.revise(MarkerColumns.of(rows, ring.links.keys), 0)
     assert ring.links.back[:7].tolist() == [0, 1, 1, 1, 0, 1, 1]
     assert set(ring.links.pending.values()) == {3, 6}
 

@@ -14,9 +14,9 @@ from rl_replay import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
-from rl_replay.lossless.layout import CompactLayout
-from rl_replay.lossless.overflow import SideTable
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Rows
 
 
@@ -210,9 +210,9 @@ class Apart(LazyTensorStorage):
     """Rows and slots in two memories, as on a device."""
 
     def _allocate(self, schema, capacity, back):
-        layout = CompactLayout(schema)
-        side = SideTable(layout.side, capacity)
-        return CompactRows(layout, Rows.zeros(layout.stored, capacity), side, back=back)
+        layout = LosslessLayout(schema)
+        side = OverflowTable(layout.side, capacity)
+        return LosslessRows(layout, Rows.zeros(layout.stored, capacity), side, back=back)
 
 
 PLACES = {"memory": LazyTensorStorage, "file": LazyMemmapStorage, "apart": Apart}

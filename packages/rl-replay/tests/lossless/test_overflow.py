@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_replay.lossless.overflow import FREE, SideTable
+from rl_replay.lossless.overflow import FREE, OverflowTable
 from rl_slabs import LazyFile, RowSchema, Slab
 from rl_slabs.lanes.lane import LANE_SHIFT
 
@@ -27,7 +27,9 @@ def leaves(count, value):
 @pytest.mark.parametrize("kind", ["private", "shared", "mapped"])
 def test_what_is_put_into_slots_is_there(kind, tmp_path):
     path = tmp_path / "side" if kind == "mapped" else None
-    table = SideTable(SCHEMA, 9, memory=SideTable.memory_for(SCHEMA, 9, kind=kind, path=path))
+    table = OverflowTable(
+        SCHEMA, 9, memory=OverflowTable.memory_for(SCHEMA, 9, kind=kind, path=path)
+    )
     slots = table.take(0, 4)
     table.put(slots, np.arange(70, 74), leaves(4, 5))
     assert table.owners[slots].tolist() == [70, 71, 72, 73]
@@ -35,7 +37,7 @@ def test_what_is_put_into_slots_is_there(kind, tmp_path):
 
 
 def test_a_slot_that_was_given_back_has_no_owner_and_is_the_next():
-    table = SideTable(SCHEMA, 9)
+    table = OverflowTable(SCHEMA, 9)
     slots = table.take(0, 3)
     table.put(slots, np.arange(3), leaves(3, 1))
     table.release(0, slots[1:2])
@@ -46,7 +48,7 @@ def test_a_slot_that_was_given_back_has_no_owner_and_is_the_next():
 
 @given(st.lists(st.integers(-6, 6), max_size=40))
 def test_slots_are_never_given_twice_and_no_more_are_touched_than_were_used_at_once(moves):
-    table, held, most = SideTable(SCHEMA, 30), [], 0
+    table, held, most = OverflowTable(SCHEMA, 30), [], 0
     for move in moves:
         if move > 0 and len(held) + move <= 30:
             slots = table.take(0, move).tolist()
@@ -61,7 +63,7 @@ def test_slots_are_never_given_twice_and_no_more_are_touched_than_were_used_at_o
 
 
 def test_more_slots_than_there_are_are_refused():
-    table = SideTable(SCHEMA, 4)
+    table = OverflowTable(SCHEMA, 4)
     table.take(0, 3)
     assert table.secure(0, 1)
     assert not table.secure(0, 2)
@@ -71,14 +73,14 @@ def test_more_slots_than_there_are_are_refused():
 
 
 def test_lanes_have_slots_of_their_own():
-    table = SideTable(SCHEMA, 4, lanes=3)
+    table = OverflowTable(SCHEMA, 4, lanes=3)
     taken = [table.take(lane, 4).tolist() for lane in (2, 0, 1)]
     assert sorted(slot for lane in taken for slot in lane) == list(range(12))
     assert taken[0] == [8, 9, 10, 11]
 
 
 def test_slots_that_nobody_names_are_found_again():
-    table = SideTable(SCHEMA, 8, lanes=2)
+    table = OverflowTable(SCHEMA, 8, lanes=2)
     slots = table.take(1, 5)
     table.rebuild(1, slots[[1, 3]])
     assert table.in_use() == 2
@@ -89,7 +91,7 @@ def test_slots_that_nobody_names_are_found_again():
 
 
 def test_slots_filled_as_they_came_are_put_into_the_lanes_of_their_owners():
-    table, base = SideTable(SCHEMA, 4, lanes=3), 1 << LANE_SHIFT
+    table, base = OverflowTable(SCHEMA, 4, lanes=3), 1 << LANE_SHIFT
     table.prepare(6)
     table.rows.write(slice(0, 6), torch.cat([leaves(1, value) for value in range(6)]))
     owners = np.array([2 * base + 7, 70, 2 * base + 3, 2 * base + 9, 71, base])
@@ -99,21 +101,21 @@ def test_slots_filled_as_they_came_are_put_into_the_lanes_of_their_owners():
     assert (table.owners[places] == owners).all()
     assert (table.owners > 0).sum() == table.in_use() == 6
     assert [table.take(lane, 1).tolist() for lane in range(3)] == [[2], [5], [11]]
-    empty = SideTable(SCHEMA, 4)
+    empty = OverflowTable(SCHEMA, 4)
     empty.prepare(0)
     assert empty.regroup(np.empty(0, dtype=np.int64)).size == 0
 
 
 def test_only_what_may_be_needed_is_taken_from_memory():
     schema = RowSchema({"frame": (torch.uint8, (1 << 20,))})
-    table = SideTable(schema, 1 << 20)  # a terabyte, promised
+    table = OverflowTable(schema, 1 << 20)  # a terabyte, promised
     table.take(0, 3)
     assert table.nbytes == 3 * ((1 << 20) + 12)
 
 
 def test_hardly_more_is_taken_than_is_in_use():
     schema = RowSchema({"observation": (torch.float32, (8,))})
-    table, each = SideTable(schema, 100_000), 8 * 4 + 12
+    table, each = OverflowTable(schema, 100_000), 8 * 4 + 12
     for used in range(7, 50_000, 7):
         table.take(0, 7)
         assert table.nbytes <= used * each * 17 / 16 + 100_000
@@ -121,8 +123,8 @@ def test_hardly_more_is_taken_than_is_in_use():
 
 def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(tmp_path):
     schema = RowSchema({"frame": (torch.uint8, (1 << 30,))})
-    memory = SideTable.memory_for(schema, 4096, kind="mapped", path=tmp_path / "side")
-    table = SideTable(schema, 4096, memory=memory)
+    memory = OverflowTable.memory_for(schema, 4096, kind="mapped", path=tmp_path / "side")
+    table = OverflowTable(schema, 4096, memory=memory)
     with pytest.raises(OSError, match="a side table of 4000 observations of 1073741824 bytes"):
         table.take(0, 4000)
     assert table.in_use() == 0
@@ -130,7 +132,7 @@ def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(t
 
 def release_elsewhere(table, lane, slots):
     process = multiprocessing.get_context("spawn").Process(
-        target=SideTable.release, args=(table, lane, slots)
+        target=OverflowTable.release, args=(table, lane, slots)
     )
     process.start()
     process.join(60)
@@ -138,7 +140,7 @@ def release_elsewhere(table, lane, slots):
 
 
 def test_a_spawned_process_goes_on_with_the_same_slots():
-    table = SideTable(SCHEMA, 5, memory=SideTable.memory_for(SCHEMA, 5, kind="shared"))
+    table = OverflowTable(SCHEMA, 5, memory=OverflowTable.memory_for(SCHEMA, 5, kind="shared"))
     slots = table.take(0, 4)
     release_elsewhere(table, 0, slots[1:])
     assert table.in_use() == 1
@@ -151,7 +153,7 @@ SMALL = RowSchema({"small": (torch.float32, (3,))})
 def test_slots_can_be_spare_rows_of_a_slab(kind, tmp_path):
     options = {"path": tmp_path / "a"} if kind == "mapped" else {}
     slab = getattr(Slab, kind)(SMALL, 6, lanes=2, spare=6, **options)
-    table = SideTable(SMALL, 3, lanes=2, slab=slab)
+    table = OverflowTable(SMALL, 3, lanes=2, slab=slab)
     slots = table.take(1, 2)
     table.put(slots, np.array([70, 71]), TensorDict(small=torch.ones(2, 3), batch_size=[2]))
     slab.write(slice(0, 6), TensorDict(small=torch.full((6, 3), 2.0), batch_size=[6]))
@@ -163,30 +165,30 @@ def test_slots_can_be_spare_rows_of_a_slab(kind, tmp_path):
 
 def test_another_process_finds_the_slots_of_a_slab():
     slab, file = Slab.shared(SMALL, 6, lanes=2, spare=6), LazyFile.shared("a test")
-    table = SideTable.beside(slab, SMALL, file)
+    table = OverflowTable.beside(slab, SMALL, file)
     slots = table.take(1, 3)
     release_elsewhere(table, 1, slots[1:])
-    again = SideTable.beside(slab, SMALL, file)
+    again = OverflowTable.beside(slab, SMALL, file)
     assert (again.in_use(), again.take(1, 1).tolist()) == (1, [5])
 
 
 def test_a_slab_without_spare_rows_has_its_slots_in_the_file():
     slab, file = Slab.shared(SMALL, 6, lanes=2), LazyFile.shared("a test")
-    table = SideTable.beside(slab, SCHEMA, file)
+    table = OverflowTable.beside(slab, SCHEMA, file)
     table.put(table.take(1, 2), np.array([70, 71]), leaves(2, 5))
-    again = SideTable.beside(slab, SCHEMA, file)
+    again = OverflowTable.beside(slab, SCHEMA, file)
     assert again.space is None
     assert (again.rows.read(slice(3, 5)) == leaves(2, 5)).all()
 
 
 @pytest.mark.parametrize("kind", ["private", "shared"])
 def test_links_stay_where_they_are_secured_again(kind):
-    table = SideTable(SCHEMA, 9, memory=SideTable.memory_for(SCHEMA, 9, kind=kind))
+    table = OverflowTable(SCHEMA, 9, memory=OverflowTable.memory_for(SCHEMA, 9, kind=kind))
     table.secure_links()
     table.links[:] = range(70, 79)
     table.put(table.take(0, 9), np.arange(9), leaves(9, 5))
     table.release(0, np.array([8, 7]))
-    for again in (table, SideTable(SCHEMA, 9, memory=table.memory)):
+    for again in (table, OverflowTable(SCHEMA, 9, memory=table.memory)):
         again.secure_links()
         # neither slots nor what is known of them lie over each other
         assert again.links.tolist() == list(range(70, 79))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tensordict import TensorDict
 
-from rl_replay.lossless.overflow import SideTable
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import carrier
 
@@ -88,12 +88,12 @@ class Ring:
         self.published, self.pending = 0, {}
         schema = RowSchema.from_tensordict(self.cells([], [], [], []))
         self.keys = list(schema)
-        self.rows = CompactRows.zeros(schema, capacity, back=self.back)
+        self.rows = LosslessRows.zeros(schema, capacity, back=self.back)
         assert (self.rows.joined, self.rows.layout.apart) == (small, full)
         if beside:
             layout = self.rows.layout
-            rows, slots = Rows.zeros(layout.stored, capacity), SideTable(layout.side, capacity)
-            self.rows = CompactRows(layout, rows, slots, back=self.back)
+            rows, slots = Rows.zeros(layout.stored, capacity), OverflowTable(layout.side, capacity)
+            self.rows = LosslessRows(layout, rows, slots, back=self.back)
         if by_tensors:
             go_by_tensors(self.rows)
         self.model, self.missing = {}, set()
@@ -339,7 +339,7 @@ def plain_batch(observation, following, ids, steps, extra=()):
 
 
 def store(batch, capacity, keys=None, **options):
-    return CompactRows.zeros(RowSchema.from_tensordict(batch), capacity, keys=keys, **options)
+    return LosslessRows.zeros(RowSchema.from_tensordict(batch), capacity, keys=keys, **options)
 
 
 def put(rows, start, cells, back):
@@ -815,7 +815,7 @@ def in_memory(kind):
     rows = filled()
     if kind == "apart":
         layout = rows.layout
-        rows = CompactRows(layout, Rows.zeros(layout.stored, 9), SideTable(layout.side, 9))
+        rows = LosslessRows(layout, Rows.zeros(layout.stored, 9), OverflowTable(layout.side, 9))
         batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
         put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
     assert rows.joined == (kind == "joined")
@@ -959,7 +959,7 @@ def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
 def test_more_rows_than_can_be_named_are_refused():
     schema = RowSchema({"observation": (torch.float32, (1,))})
     with pytest.raises(ValueError, match="at most 1073741823 rows, got 1073741824"):
-        CompactRows.zeros(schema, 1 << 30, keys=["observation"])
+        LosslessRows.zeros(schema, 1 << 30, keys=["observation"])
 
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float64, torch.complex128]
@@ -972,7 +972,7 @@ def test_the_name_of_the_successor_takes_no_more_than_its_own_bytes(leaves):
     observation = (torch.float32, (3,))
     others = {str(place): (dtype, (size,)) for place, (dtype, size) in enumerate(leaves)}
     once = RowSchema({"observation": observation, **others})
-    rows = CompactRows.zeros(
+    rows = LosslessRows.zeros(
         RowSchema(
             {
                 ("next", "observation"): observation,

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_replay.lossless.layout import CompactLayout
-from rl_replay.lossless.overflow import SideTable
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Lanes, LazyFile, RowSchema, Slab
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
@@ -55,17 +55,17 @@ class Shared:
     """Rows, side table and lanes that a fork inherits."""
 
     def __init__(self, kind):
-        self.layout = CompactLayout(SCHEMAS[kind])
+        self.layout = LosslessLayout(SCHEMAS[kind])
         assert self.layout.apart is kind.endswith("links apart")
         spare = CAPACITY if kind.startswith("joined") else 0
         self.slab = Slab.shared(self.layout.stored, CAPACITY, lanes=LANES, spare=spare)
-        self.side = SideTable.beside(self.slab, self.layout.side, LazyFile.shared("a test"))
+        self.side = OverflowTable.beside(self.slab, self.layout.side, LazyFile.shared("a test"))
         self.lanes = Lanes(self.slab)
-        self.rows = CompactRows(self.layout, self.slab.rows, self.side)
+        self.rows = LosslessRows(self.layout, self.slab.rows, self.side)
 
     def writer(self):
         """Rows of this process's own over the same memory."""
-        return CompactRows(self.layout, self.slab.rows, self.side)
+        return LosslessRows(self.layout, self.slab.rows, self.side)
 
 
 def write(shared, rows, lane, trajectory, extends, generator):

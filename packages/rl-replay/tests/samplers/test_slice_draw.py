@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rl_replay.samplers import slice_draw
-from rl_replay.samplers.slice_shape import Reach
+from rl_replay.samplers.slice_shape import SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 
 
@@ -83,7 +83,7 @@ CASES = given(
 def test_every_place_has_one_number(stood, length, span, strict):
     """Numbers are drawn uniformly, and those of no place passed over: so places are uniform."""
     index, chains = stood
-    reach, minimum = Reach(*(min(side, length - 1) for side in span)), length if strict else 1
+    reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     window = index.window()
     numbers = np.arange(slice_draw.candidates(index, window, reach))
     found = slice_draw.begins_among(index, window, numbers, length, minimum, reach)
@@ -96,7 +96,7 @@ def test_every_place_has_one_number_where_all_trajectories_are_looked_at(
     stood, length, span, strict
 ):
     index, chains = stood
-    reach, minimum = Reach(*(min(side, length - 1) for side in span)), length if strict else 1
+    reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     wanted = places_of(chains, length, minimum, reach)
     if not wanted:
         with pytest.raises(ValueError, match=f"no trajectory has {minimum} rows"):
@@ -113,7 +113,7 @@ def test_with_a_whole_span_every_step_lies_in_as_many_places(stood, length, seed
     """So each is as likely to be sampled; and what is drawn is one of the places."""
     index, chains = stood
     assume(chains)
-    reach = Reach.of(True, length)
+    reach = SpanLimits.of(True, length)
     places = places_of(chains, length, 1, reach)
     times = Counter(row for place, count in places.items() for row in place * count)
     assert times == {row: length for chain in chains for row in chain}
@@ -128,7 +128,7 @@ def test_places_are_drawn_as_often_as_they_should_be():
     index = TrajectoryIndex(400)
     lengths = [2] * 190 + [6]
     index.append(0, np.concatenate([np.arange(n) > 0 for n in lengths]).astype(np.int64))
-    reach, draws = Reach(left=2, right=1), 4000
+    reach, draws = SpanLimits(left=2, right=1), 4000
     drawn = slice_draw.by_step(
         index, draws, 4, minimum=4, reach=reach, generator=torch.Generator().manual_seed(0)
     )
@@ -140,4 +140,4 @@ def test_places_are_drawn_as_often_as_they_should_be():
 
 def test_no_row_is_an_error():
     with pytest.raises(ValueError, match="there is no trajectory yet: write rows"):
-        slice_draw.by_step(TrajectoryIndex(5), 3, 2, reach=Reach(left=1))
+        slice_draw.by_step(TrajectoryIndex(5), 3, 2, reach=SpanLimits(left=1))

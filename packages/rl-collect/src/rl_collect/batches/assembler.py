@@ -18,7 +18,7 @@ from rl_collect.batches.markers import compact, ends_of, mark
 from rl_collect.batches.trajectory_ids import TrajectoryIds
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
-from rl_collect.options.options import Settings
+from rl_collect.options.options import CollectorOptions
 from rl_collect.stepping.env_runner import Player
 from rl_layout import keys
 
@@ -26,13 +26,13 @@ PIECES = 16
 """How often a batch under way asks whether it is enough."""
 
 
-class Batches:
+class BatchAssembler:
     """Plays batches, marks them, and puts whole trajectories together."""
 
     def __init__(
         self,
         player: Player,
-        settings: Settings,
+        settings: CollectorOptions,
         producer: int | None = None,
         store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
     ) -> None:

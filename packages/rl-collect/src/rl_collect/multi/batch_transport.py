@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
 
-class Slots:
+class BatchSlots:
     """Room for a few batches of a worker, shared with whoever takes them."""
 
     # It can be passed to another process; the sender must keep it until that has it.
@@ -32,7 +32,7 @@ class Slots:
         self._rows = slab.capacity // NUM_SLOTS
 
     @classmethod
-    def like(cls, batch: TensorDictBase) -> Slots:
+    def like(cls, batch: TensorDictBase) -> BatchSlots:
         """Make room for batches like one."""
         if isinstance(batch, LazyStackedTensorDict):
             msg = "entries without one size cannot be in shared memory."

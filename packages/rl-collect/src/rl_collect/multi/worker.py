@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.collector import Collector
-from rl_collect.multi.batch_transport import Delivery, Slots
+from rl_collect.multi.batch_transport import BatchSlots, Delivery
 from rl_collect.weights.load import has_weights
 from rl_collect.weights.shared_weights import WeightBoard
 
@@ -36,11 +36,11 @@ class Servant:
 
     def __init__(self, make: Callable[[], Collector]) -> None:
         self._collector = make()
-        self._slots: Slots | None = None
+        self._slots: BatchSlots | None = None
         self._board: WeightBoard | None = None
         self._stop: Any = None
 
-    def attach(self, slots: Slots | None, board: WeightBoard | None, stop: Any) -> None:
+    def attach(self, slots: BatchSlots | None, board: WeightBoard | None, stop: Any) -> None:
         """Take the memory that is shared with the caller."""
         self._slots, self._board = slots, board
         batches = self._collector._batches

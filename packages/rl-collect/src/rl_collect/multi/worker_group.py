@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 
-from rl_collect.multi.batch_transport import NUM_SLOTS, Delivery, Slots
+from rl_collect.multi.batch_transport import NUM_SLOTS, BatchSlots, Delivery
 from rl_collect.patience import Patience
 from rl_collect.weights.shared_weights import WeightBoard
 from rl_envs.env.seeds import next_seed
@@ -43,7 +43,7 @@ class Crew:
         )
         self.stats: list[dict[str, Any]] = [{} for _ in make]
         self.frames = self.restarts = 0
-        self._slots: list[Slots | None] = [None] * len(make)
+        self._slots: list[BatchSlots | None] = [None] * len(make)
         self._begun, self._deaths = [0] * len(make), [0] * len(make)
         self._shared: tuple[WeightBoard | None, Any] = (None, None)
         self._actions_seed = int(torch.randint(2**31, ()))
@@ -185,7 +185,7 @@ class Crew:
     def _make_room(self, index: int, batch: TensorDictBase) -> None:
         """Shared memory for batches like one that came by message."""
         try:
-            made = Slots.like(batch)
+            made = BatchSlots.like(batch)
         except TypeError:
             return  # of entries that have no one size: they continue coming by message
         old, self._slots[index] = self._slots[index], made

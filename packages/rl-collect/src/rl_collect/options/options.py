@@ -15,7 +15,7 @@ from rl_envs import EnvBase
 
 
 @dataclass(frozen=True)
-class Settings:
+class CollectorOptions:
     """The options of a collector."""
 
     frames_per_batch: int  # steps in a batch, of all environments together

@@ -27,7 +27,7 @@ from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.specs import has_form, leaves_of
 from rl_envs.env.whole_number import check_whole
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import Composite, stack_specs
@@ -194,7 +194,7 @@ class ParallelEnv(EnvBase):
 
     # rows
 
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows."""
         if not self.native_rows:
             super().reset_into(rows, mask)
@@ -206,7 +206,7 @@ class ParallelEnv(EnvBase):
             else:
                 np.copyto(row, self._shown[key], where=_fitted(mask, row.ndim))
 
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows."""
         if not self.native_rows:
             super().step_into(root, after)
@@ -223,7 +223,7 @@ class ParallelEnv(EnvBase):
         checks.check_open(self)
         return torch.cat(self.pool.call_all("render"))
 
-    def bind(self, root: Rows, after: Rows) -> Binding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
         return ParallelBinding(self, root, after) if self.native_rows else super().bind(root, after)
 
@@ -280,7 +280,7 @@ class ParallelEnv(EnvBase):
             key in given and has_form(spec, given[key]) for key, spec in self._input_specs.items()
         )
 
-    def _as_tensordict(self, rows: Rows) -> TensorDictBase:
+    def _as_tensordict(self, rows: RowArrays) -> TensorDictBase:
         leaves = {key: torch.from_numpy(row.copy()) for key, row in rows.items()}
         return self._grouped(nest(leaves), ())
 
@@ -347,7 +347,7 @@ class ParallelEnv(EnvBase):
 class ParallelBinding:
     """A `ParallelEnv` bound to the columns of a batch."""
 
-    def __init__(self, env: ParallelEnv, root: Rows, after: Rows) -> None:
+    def __init__(self, env: ParallelEnv, root: RowArrays, after: RowArrays) -> None:
         self.env = env
         time = len(env.batch_size)
         # time first, so that one index finds a column

@@ -12,9 +12,9 @@ from torch import Tensor
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
-from rl_envs.env.specs import Leaves, has_form
+from rl_envs.env.specs import SpecLeaves, has_form
 from rl_envs.env.whole_number import check_whole
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
 from rl_workers import Portable
@@ -90,7 +90,7 @@ class SerialEnv(EnvBase):
             seed = env.set_seed(seed, static_seed)
         return seed
 
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows."""
         for i, env in enumerate(self.envs):
             inner = None if mask is None else mask[i]
@@ -98,7 +98,7 @@ class SerialEnv(EnvBase):
                 env.reset_into({key: row[i, ...] for key, row in rows.items()}, inner)
         self._is_started = True
 
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows."""
         for i, env in enumerate(self.envs):
             mine = {key: row[i, ...] for key, row in root.items()}
@@ -129,7 +129,7 @@ class SerialEnv(EnvBase):
         """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
         return torch.stack([env.render() for env in self.envs])
 
-    def bind(self, root: Rows, after: Rows) -> SerialBinding:
+    def bind(self, root: RowArrays, after: RowArrays) -> SerialBinding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
         return SerialBinding(self, root, after)
 
@@ -175,7 +175,7 @@ class SerialEnv(EnvBase):
 class SerialBinding:
     """A `SerialEnv` bound to the columns of a batch: each environment to its own row."""
 
-    def __init__(self, env: SerialEnv, root: Rows, after: Rows) -> None:
+    def __init__(self, env: SerialEnv, root: RowArrays, after: RowArrays) -> None:
         self.env = env
         self.bindings: list[Binding] = [
             inner.bind(_row(root, i), _row(after, i)) for i, inner in enumerate(env.envs)
@@ -209,7 +209,7 @@ def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
     return made
 
 
-def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
+def requests(tensordict: TensorDictBase, shown: SpecLeaves) -> list[TensorDictBase]:
     """Take a request for a partial reset apart, into one for each environment."""
     # Rows that continue are merged by the caller, after transforms perhaps: here they
     # need only have the form that each environment gives them.
@@ -224,7 +224,7 @@ def requests(tensordict: TensorDictBase, shown: Leaves) -> list[TensorDictBase]:
     return roots
 
 
-def _row(columns: Rows, i: int) -> dict[tuple[str, ...], Array]:
+def _row(columns: RowArrays, i: int) -> dict[tuple[str, ...], Array]:
     return {key: column[i] for key, column in columns.items()}
 
 

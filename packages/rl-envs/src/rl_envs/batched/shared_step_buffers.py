@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rl_envs.env.interface import Environment
-from rl_envs.env.specs import Leaves, has_fixed_form
+from rl_envs.env.specs import SpecLeaves, has_fixed_form
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
@@ -40,7 +40,7 @@ class Exchange:
 def schema_of(env: Environment) -> RowSchema | None:
     """What one row of a batch of environments holds."""
     shown = [*env._observation_leaves, *env._done_leaves]
-    root: Leaves = [*shown, *env._action_leaves, *env._state_leaves]
+    root: SpecLeaves = [*shown, *env._action_leaves, *env._state_leaves]
     parts = [((_ROOT, *key), spec) for key, spec in root]
     parts += [((keys.NEXT, *key), spec) for key, spec in env._after_leaves]
     if env.device.type != "cpu" or not all(_fits(spec) for _, spec in parts):

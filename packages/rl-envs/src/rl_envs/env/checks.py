@@ -16,7 +16,7 @@ from rl_envs.env.device_sync import may_wait
 from rl_envs.env.done import Prefix, complete_done
 from rl_envs.env.interface import Environment
 from rl_envs.env.partial_reset import fitted
-from rl_envs.env.specs import Leaves, leaves_of, matches
+from rl_envs.env.specs import SpecLeaves, leaves_of, matches
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_specs import Bounded, Categorical, NonTensor, OneHot, StackedComposite, TensorSpec
@@ -245,7 +245,9 @@ def check_form(
         raise ValueError(msg)
 
 
-def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, what: str) -> None:
+def check_leaves(
+    leaves: SpecLeaves, tensordict: TensorDictBase, lead: torch.Size, what: str
+) -> None:
     """Raise for what an environment returned where an entry is missing or of another form."""
     for key, spec in leaves:
         value = tensordict.get(key, None)
@@ -262,7 +264,7 @@ def check_leaves(leaves: Leaves, tensordict: TensorDictBase, lead: torch.Size, w
 
 def _parts(
     key: tuple[str, ...], spec: StackedComposite, value: Any
-) -> Iterator[tuple[TensorDictBase, Leaves]]:
+) -> Iterator[tuple[TensorDictBase, SpecLeaves]]:
     """Each part of lazily stacked tensordicts, with the leaves that it owes."""
     name, count = keys.as_key(key), len(spec.specs)
     place = value.ndim - spec.ndim + spec.dim if isinstance(value, TensorDictBase) else -1
@@ -278,7 +280,7 @@ def _parts(
         )
 
 
-def check_values(leaves: Leaves, tensordict: TensorDictBase, what: str) -> None:
+def check_values(leaves: SpecLeaves, tensordict: TensorDictBase, what: str) -> None:
     """Raise for values outside their specs, and NaN anywhere."""
     for key, spec in leaves:
         if isinstance(spec, StackedComposite):

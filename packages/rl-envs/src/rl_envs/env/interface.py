@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env.done import Prefix
-from rl_envs.env.specs import Leaves
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.env.specs import SpecLeaves
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.surplus import Leftover
 from rl_layout import keys
 from rl_specs import Composite
@@ -87,13 +87,13 @@ class Environment(Protocol):
     def render(self) -> torch.Tensor:
         """Draw what it looks like."""
 
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories, and write their first root into numpy rows."""
 
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows."""
 
-    def bind(self, root: Rows, after: Rows) -> Binding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns of a batch."""
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
@@ -101,17 +101,17 @@ class Environment(Protocol):
 
     # the hooks of a class, and what is derived from its specs
     @property
-    def _action_leaves(self) -> Leaves: ...
+    def _action_leaves(self) -> SpecLeaves: ...
     @property
-    def _observation_leaves(self) -> Leaves: ...
+    def _observation_leaves(self) -> SpecLeaves: ...
     @property
-    def _reward_leaves(self) -> Leaves: ...
+    def _reward_leaves(self) -> SpecLeaves: ...
     @property
-    def _done_leaves(self) -> Leaves: ...
+    def _done_leaves(self) -> SpecLeaves: ...
     @property
-    def _state_leaves(self) -> Leaves: ...
+    def _state_leaves(self) -> SpecLeaves: ...
     @property
-    def _after_leaves(self) -> Leaves: ...
+    def _after_leaves(self) -> SpecLeaves: ...
     @property
     def _has_fixed_forms(self) -> bool: ...
 

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explained
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.binding import RowBinding
 from rl_envs.rollouts.surplus import Leftover
 from rl_layout import keys
@@ -66,7 +66,7 @@ class EnvRows:
         return cast("Environment", self), Compose()
 
     @explained
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows.
 
         Args:
@@ -87,7 +87,7 @@ class EnvRows:
         reset_into(cast("Environment", self), rows, mask)
 
     @explained
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows.
 
         Args:
@@ -111,7 +111,7 @@ class EnvRows:
         step_into(cast("Environment", self), root, after)
 
     @explained
-    def bind(self, root: Rows, after: Rows) -> Binding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns of a batch, to step through them in place.
 
         Args:
@@ -132,7 +132,7 @@ class EnvRows:
         return RowBinding(cast("Environment", self), root, after)
 
 
-def reset_into(env: Environment, rows: Rows, mask: Array | None) -> None:
+def reset_into(env: Environment, rows: RowArrays, mask: Array | None) -> None:
     """Reset an environment through a tensordict, and write the root into rows."""
     if mask is None:
         write(rows, env.reset())
@@ -142,20 +142,20 @@ def reset_into(env: Environment, rows: Rows, mask: Array | None) -> None:
     write(rows, env.reset(root))
 
 
-def step_into(env: Environment, root: Rows, after: Rows) -> None:
+def step_into(env: Environment, root: RowArrays, after: RowArrays) -> None:
     """Step an environment through a tensordict, and write what comes into rows."""
     step = env.step(as_tensordict(root, env.batch_size))
     write(after, step.get("next"))
 
 
-def as_tensordict(rows: Rows, batch_size: torch.Size) -> TensorDictBase:
+def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:
     """Copy rows into a tensordict."""
     return build(
         nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
     )
 
 
-def write(rows: Rows, tensordict: TensorDictBase) -> None:
+def write(rows: RowArrays, tensordict: TensorDictBase) -> None:
     """Write the entries of a tensordict into rows, in place."""
     for key, row in rows.items():
         row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()

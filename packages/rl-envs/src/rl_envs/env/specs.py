@@ -12,7 +12,7 @@ from rl_envs.env.done import Prefix, complete_done_spec, done_groups
 from rl_layout import keys
 from rl_specs import Binary, Composite, NonTensor, StackedComposite, TensorSpec, Unbounded
 
-Leaves = list[tuple[tuple[str, ...], TensorSpec]]
+SpecLeaves = list[tuple[tuple[str, ...], TensorSpec]]
 DERIVED = (
     "_groups",
     "_action_leaves",
@@ -168,27 +168,27 @@ class EnvSpecs:
         return done_groups(self.full_done_spec)
 
     @cached_property
-    def _action_leaves(self) -> Leaves:
+    def _action_leaves(self) -> SpecLeaves:
         return leaves_of(self.full_action_spec)
 
     @cached_property
-    def _observation_leaves(self) -> Leaves:
+    def _observation_leaves(self) -> SpecLeaves:
         return leaves_of(self.observation_spec)
 
     @cached_property
-    def _reward_leaves(self) -> Leaves:
+    def _reward_leaves(self) -> SpecLeaves:
         return leaves_of(self.full_reward_spec)
 
     @cached_property
-    def _done_leaves(self) -> Leaves:
+    def _done_leaves(self) -> SpecLeaves:
         return leaves_of(self.full_done_spec)
 
     @cached_property
-    def _state_leaves(self) -> Leaves:
+    def _state_leaves(self) -> SpecLeaves:
         return leaves_of(self.state_spec)
 
     @cached_property
-    def _after_leaves(self) -> Leaves:
+    def _after_leaves(self) -> SpecLeaves:
         return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
 
     @cached_property
@@ -244,7 +244,7 @@ def _only(spec: Composite) -> Any:
     return spec[names[0]] if len(names) == 1 else spec
 
 
-def leaves_of(*specs: Composite) -> Leaves:
+def leaves_of(*specs: Composite) -> SpecLeaves:
     """List the leaves of some specs by key."""
     return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 
-class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FrameSkipWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Takes the same action several times, and adds up the rewards."""
 
     # The last observation counts, and the frame that ends an episode is the last one. Limits

@@ -20,7 +20,7 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_tensordict import build, nest
 
 
@@ -98,7 +98,7 @@ class GymEnv(EnvBase):
             for key, leaf in self._observation_leaves
         }
 
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start an episode and write its first root into numpy rows."""
         if mask is not None and not mask.any():
             return
@@ -107,7 +107,7 @@ class GymEnv(EnvBase):
             if (name,) in rows:
                 rows[name,][...] = False
 
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows."""
         observation, reward, terminated, truncated = self._take(self._read_action(root))
         self._write(after, observation)
@@ -118,7 +118,7 @@ class GymEnv(EnvBase):
         check_renders(self.env)
         return frame_of(self.env.render())
 
-    def bind(self, root: Rows, after: Rows) -> GymBinding:
+    def bind(self, root: RowArrays, after: RowArrays) -> GymBinding:
         """Bind the columns `[T, ...]` of a batch."""
         return GymBinding(self, root, after)
 
@@ -203,13 +203,13 @@ class GymEnv(EnvBase):
             return "this GymEnv was not reset yet: call reset() first."
         return "the episode of this GymEnv is over: call reset() before the next step."
 
-    def _write(self, rows: Rows, observation: Any) -> None:
+    def _write(self, rows: RowArrays, observation: Any) -> None:
         for key, path, write in self._writers:
             if key in rows:
                 write(rows[key], value_at(observation, path))
 
     @staticmethod
-    def _finish(after: Rows, place: Any, results: tuple[Any, bool, bool]) -> None:
+    def _finish(after: RowArrays, place: Any, results: tuple[Any, bool, bool]) -> None:
         reward, terminated, truncated = results
         values = (reward, terminated, truncated, terminated or truncated)
         for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
@@ -229,7 +229,7 @@ class GymEnv(EnvBase):
 class GymBinding:
     """A `GymEnv` bound to the columns of a batch."""
 
-    def __init__(self, env: GymEnv, root: Rows, after: Rows) -> None:
+    def __init__(self, env: GymEnv, root: RowArrays, after: RowArrays) -> None:
         self.env = env
         self._action_at = _reader(env, root)
         self._seen = [
@@ -274,7 +274,7 @@ class GymBinding:
             write(column[t, ...], value_at(observation, path))
 
 
-def _reader(env: GymEnv, root: Rows) -> Callable[[int], Any]:
+def _reader(env: GymEnv, root: RowArrays) -> Callable[[int], Any]:
     """Make what reads the action of a step from columns."""
     if env._one_action:
         key, read = env._readers[0]

@@ -22,7 +22,7 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.binding import RowBinding
 from rl_layout import keys
 from rl_specs import Composite
@@ -145,7 +145,7 @@ class GymVectorEnv(EnvBase):
             seed = seed if static_seed else next_seed(seed)
         return seed
 
-    def reset_into(self, rows: Rows, mask: Array | None = None) -> None:
+    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows."""
         which = np.ones(len(self._over), bool) if mask is None else mask.reshape(-1)
         if not which.any():
@@ -164,7 +164,7 @@ class GymVectorEnv(EnvBase):
             if (name,) in rows:
                 rows[name,][which] = False
 
-    def step_into(self, root: Rows, after: Rows) -> None:
+    def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows."""
         self._refuse_over()
         reward, terminated, truncated, info = self._take(root)
@@ -183,7 +183,7 @@ class GymVectorEnv(EnvBase):
         check_renders(self.env)
         return frame_of(self.env.render())
 
-    def bind(self, root: Rows, after: Rows) -> Binding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_envs, T, ...]` of a batch."""
         if self.resets_by_stepping:
             return NextStepBinding(self, root, after)
@@ -254,7 +254,7 @@ class GymVectorEnv(EnvBase):
             msg = f"this GymVectorEnv is {what}: make a new one."
             raise RuntimeError(msg)
 
-    def _take(self, root: Rows) -> tuple[Array, Array, Array, Any]:
+    def _take(self, root: RowArrays) -> tuple[Array, Array, Array, Any]:
         self._check_alive()
         if not self._is_started:
             msg = "this GymVectorEnv was not reset yet: call reset() first."
@@ -309,7 +309,7 @@ class NextStepBinding(RowBinding):
 
     env: GymVectorEnv
 
-    def __init__(self, env: GymVectorEnv, root: Rows, after: Rows) -> None:
+    def __init__(self, env: GymVectorEnv, root: RowArrays, after: RowArrays) -> None:
         super().__init__(env, root, after)
         self._inputs = {key: root[key] for key, _ in env._readers if key in root}
         self._results = [(after[k], path, write) for k, path, write in env._writers if k in after]

@@ -8,13 +8,13 @@ from typing import Any
 
 import gymnasium
 
-from rl_envs.gym.frame_skip import FrameSkip
+from rl_envs.gym.frame_skip import FrameSkipWrapper
 from rl_envs.gym.info import InfoKeys, ShowInfo
 from rl_envs.gym.pixels import ShowPixels
 
 Env = gymnasium.Env[Any, Any]
 
-STATELESS = (FrameSkip, ShowPixels, ShowInfo)
+STATELESS = (FrameSkipWrapper, ShowPixels, ShowInfo)
 """Wrappers that need not be saved."""
 
 
@@ -28,7 +28,7 @@ def wrappers_for(
     """List the wrappers that were asked for, the inmost first."""
     found: list[Callable[[Env], Env]] = []
     if frame_skip is not None:
-        found.append(partial(FrameSkip, num_frames=frame_skip))
+        found.append(partial(FrameSkipWrapper, num_frames=frame_skip))
     if from_pixels:
         found.append(partial(ShowPixels, pixels_only=pixels_only))
     if info_keys is not None:

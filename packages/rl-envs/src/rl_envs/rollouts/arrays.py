@@ -8,4 +8,4 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Rows: TypeAlias = Mapping[tuple[str, ...], Array]
+RowArrays: TypeAlias = Mapping[tuple[str, ...], Array]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_envs.env.interface import Environment
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 
 
 class RowBinding:
     """Binds any environment by its `reset_into` and `step_into`."""
 
-    def __init__(self, env: Environment, root: Rows, after: Rows) -> None:
+    def __init__(self, env: Environment, root: RowArrays, after: RowArrays) -> None:
         self.env, self.root, self.after = env, root, after
         self._before: tuple[Any, ...] = (slice(None),) * len(env.batch_size)
         inputs = (*env._action_leaves, *env._observation_leaves, *env._state_leaves)

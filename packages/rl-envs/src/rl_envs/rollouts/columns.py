@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_envs.env.specs import Leaves
+from rl_envs.env.specs import SpecLeaves
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_tensordict import build, nest
@@ -30,7 +30,7 @@ class Columns:
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
 
-    def add_leaves(self, leaves: Leaves) -> None:
+    def add_leaves(self, leaves: SpecLeaves) -> None:
         """Add a column of zeros for each leaf of some specs `[*B, ...]`."""
         for key, spec in leaves:
             assert spec.dtype is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_envs.env import checks
 from rl_envs.env.interface import Environment
-from rl_envs.rollouts.arrays import Array, Rows
+from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
@@ -60,7 +60,7 @@ class TransformedBinding:
     # after the other; otherwise the transforms see views of the columns in a tensordict, and what
     # they change is written back, as at a reset.
 
-    def __init__(self, env: Transformed, root: Rows, after: Rows) -> None:
+    def __init__(self, env: Transformed, root: RowArrays, after: RowArrays) -> None:
         self.env, self.base = env, env.inner
         self._rows = env.batch_size
         self._time = len(self._rows)
@@ -107,7 +107,7 @@ class TransformedBinding:
             for key in self._carried
         ]
 
-    def _own(self, key: Key, leaf: Any, columns: Rows) -> Array:
+    def _own(self, key: Key, leaf: Any, columns: RowArrays) -> Array:
         """The column that the environment inside writes: the given one where it fits."""
         shape = (*self._rows, self._num_steps, *leaf.shape[self._time :])
         dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
@@ -284,7 +284,7 @@ class TransformedBinding:
                 np.copyto(place, array, where=where)
 
 
-def _tensors(arrays: Rows) -> dict[Key, Tensor]:
+def _tensors(arrays: RowArrays) -> dict[Key, Tensor]:
     return {key: torch.from_numpy(array) for key, array in arrays.items()}
 
 

@@ -18,7 +18,7 @@ from rl_envs.gym.vector_env import GymVectorEnv
 from rl_layout import keys
 from rl_transforms import Driver, Place
 
-Rows = Literal["stand", "pass", "neither"]
+RowEffect = Literal["stand", "pass", "neither"]
 
 
 @runtime_checkable
@@ -169,13 +169,13 @@ def _resting(env: EnvBase) -> TensorDictBase:
     return after.update(done)
 
 
-def rows_of(env: EnvBase) -> Rows:
+def rows_of(env: EnvBase) -> RowEffect:
     """Tell what the rows of an environment can do while others step."""
     if env.resets_by_stepping:
         return "neither"
     if isinstance(env, SerialEnv):
         found = {rows_of(inner) for inner in env.envs}
-        order: tuple[Rows, ...] = ("neither", "pass", "stand")
+        order: tuple[RowEffect, ...] = ("neither", "pass", "stand")
         return next(kind for kind in order if kind in found)
     if isinstance(env, ParallelEnv):
         alone = len(env.pool) == env.batch_size.numel()

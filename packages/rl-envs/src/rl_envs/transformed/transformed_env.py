@@ -15,7 +15,7 @@ from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
-from rl_envs.rollouts.arrays import Rows
+from rl_envs.rollouts.arrays import RowArrays
 from rl_envs.rollouts.deferred_transforms import split_for
 from rl_envs.rollouts.surplus import Leftover
 from rl_envs.rollouts.tensordict_loop import Request
@@ -239,7 +239,7 @@ class TransformedEnv(EnvBase):
             self._split[place] = inner, Compose(*waiting)
         return self._split[place]
 
-    def bind(self, root: Rows, after: Rows) -> Binding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
         return TransformedBinding(self, root, after)
 

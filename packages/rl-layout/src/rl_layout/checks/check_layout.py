@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.arguments import check_key, check_mapping, shown
 from rl_layout.checks.markers import marker_findings
-from rl_layout.checks.neighbours import Rows
+from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.observations import observation_findings, went_on
 from rl_layout.checks.report import Finding, LayoutReport
 from rl_layout.segments.flat_views import is_plain
@@ -67,7 +67,7 @@ def check_layout(
     shape = batch_shape(batch)
     wrong = [*_wrong_leaves(batch, shape)]
     sound = batch.exclude(*(finding.key for finding in wrong))
-    rows = Rows(Markers.of(sound), _slice_ids(sound))
+    rows = MarkerRows(Markers.of(sound), _slice_ids(sound))
     found = [
         *wrong,
         *marker_findings(rows),
@@ -108,7 +108,7 @@ def _group_findings(batch: TensorDictBase) -> Iterator[Finding]:
             yield Finding("note", key, (), batch.numel(), what)
 
 
-def _root_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+def _root_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]:
     """Steps that were taken from a state that the root flags call done."""
     for name in keys.DONE_KEYS:
         flag = batch.get(name, None)
@@ -127,7 +127,7 @@ def _opaque_findings(batch: TensorDictBase) -> Iterator[Finding]:
 
 
 def _state_findings(
-    batch: TensorDictBase, rows: Rows, defaults: Mapping[NestedKey, Tensor | float]
+    batch: TensorDictBase, rows: MarkerRows, defaults: Mapping[NestedKey, Tensor | float]
 ) -> Iterator[Finding]:
     """Recurrent states at the start of a trajectory that are not the given default."""
     if rows.markers.traj_step is None:

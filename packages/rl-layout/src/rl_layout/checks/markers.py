@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.checks.neighbours import Rows
+from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.report import Finding
 from rl_layout.segments.cuts import cut_rows
 
 
-def marker_findings(rows: Rows) -> Iterator[Finding]:
+def marker_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Find contradictions between the markers of a batch."""
     if not rows.markers.can_cut:
         yield Finding("error", keys.IS_INIT, (), rows.size, "no marker tells trajectories apart")
@@ -24,7 +24,7 @@ def marker_findings(rows: Rows) -> Iterator[Finding]:
     yield from _number_findings(rows)
 
 
-def _done_findings(rows: Rows) -> Iterator[Finding]:
+def _done_findings(rows: MarkerRows) -> Iterator[Finding]:
     m = rows.markers
     if m.done is not None and m.terminated is not None and m.truncated is not None:
         broken = (m.done != (m.terminated | m.truncated)).cpu() & rows.real
@@ -37,9 +37,9 @@ def _done_findings(rows: Rows) -> Iterator[Finding]:
             yield from rows.found("error", key, broken, "is set where done is not")
 
 
-def _start_findings(rows: Rows) -> Iterator[Finding]:
+def _start_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Starts that is_init does not mark, and marks that are no starts."""
-    m, pair = rows.markers, Pairs(rows)
+    m, pair = rows.markers, NeighbourPairs(rows)
     if m.is_init is not None:
         bare = pair.unmarked & rows.real
         what = "is False where traj_step is 0: every reset marks its first step"
@@ -60,7 +60,7 @@ def _start_findings(rows: Rows) -> Iterator[Finding]:
         yield from _change_findings(rows, pair)
 
 
-def _change_findings(rows: Rows, pair: Pairs) -> Iterator[Finding]:
+def _change_findings(rows: MarkerRows, pair: NeighbourPairs) -> Iterator[Finding]:
     """Changes to an id in mid-trajectory: rows laid end to end, or environments interleaved."""
     other = pair.unmarked & rows.paired & ~pair.same & ~pair.first & ~rows.new_slice
     again = other & _seen_before(rows)
@@ -73,9 +73,9 @@ def _change_findings(rows: Rows, pair: Pairs) -> Iterator[Finding]:
     yield from rows.found("note", keys.TRAJ_IDS, other, what)
 
 
-def _id_findings(rows: Rows) -> Iterator[Finding]:
+def _id_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Ids that continue after a done step, and steps that leave a hole."""
-    m, pair = rows.markers, Pairs(rows)
+    m, pair = rows.markers, NeighbourPairs(rows)
     if m.traj_ids is not None:
         behind = pair.joins & pair.ended
         # a marked start that does not follow is a slice of a stored sample, as far as one can tell
@@ -97,7 +97,7 @@ def _id_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.TRAJ_STEP, jumped & pair.marked & pair.first, what)
 
 
-def _end_findings(rows: Rows) -> Iterator[Finding]:
+def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Steps of an id after its termination, and rows of n steps that reach past an end."""
     m = rows.markers
     far = m.steps_to_next_obs
@@ -108,7 +108,9 @@ def _end_findings(rows: Rows) -> Iterator[Finding]:
         ended = m.terminated.cpu() & rows.real
         last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
         last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
-        again = rows.real & (step > last) & ~Pairs(rows).joins  # neighbours are found above
+        again = (
+            rows.real & (step > last) & ~NeighbourPairs(rows).joins
+        )  # neighbours are found above
         what = "continues after its termination, which stands elsewhere: ids are never reused"
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
     if far is not None and m.can_cut:
@@ -122,7 +124,7 @@ def _end_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.STEPS_TO_NEXT_OBS, past, what)
 
 
-def _number_findings(rows: Rows) -> Iterator[Finding]:
+def _number_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Numbers outside their range, and padding that is not numbered -1."""
     m = rows.markers
     if m.traj_ids is not None:
@@ -139,13 +141,13 @@ def _number_findings(rows: Rows) -> Iterator[Finding]:
         yield from rows.found("error", keys.STEPS_TO_NEXT_OBS, low, "is less than 1")
 
 
-class Pairs:
+class NeighbourPairs:
     """What the markers say of each row and the one before it, bool ``[N]`` each."""
 
     # A marker that is absent says nothing: ids are then the same, steps follow, and nothing is
     # marked.
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: MarkerRows) -> None:
         m, none = rows.markers, torch.zeros(rows.size, dtype=torch.bool)
         self.marked = none if m.is_init is None else m.is_init.cpu()
         self.unmarked = ~self.marked
@@ -157,7 +159,7 @@ class Pairs:
         self.joins = rows.paired & self.same & ~rows.new_slice
 
 
-def _seen_before(rows: Rows) -> Tensor:
+def _seen_before(rows: MarkerRows) -> Tensor:
     """Rows whose id stands in an earlier row already, bool ``[N]``."""
     ids = rows.markers.traj_ids
     if ids is None:

@@ -15,7 +15,7 @@ from rl_layout.segments.markers import Markers
 from rl_tensordict import NestedKey
 
 
-class Rows:
+class MarkerRows:
     """The flat rows of a batch with their markers; neighbours are adjacent along time."""
 
     # A flag on pairs stands on the later row of the two.

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.checks.neighbours import Rows
+from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.report import Finding
 from rl_layout.segments.contradiction import Comparison, compare_neighbours, is_observed
 from rl_layout.segments.cuts import cut_rows
@@ -22,7 +22,7 @@ _WANTED: tuple[NestedKey, ...] = ("action", keys.NEXT_REWARD, "observation")
 Pairs = list[tuple[NestedKey, Tensor, Tensor]]
 
 
-def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+def observation_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]:
     """Compare what follows each step with what it says follows."""
     if not rows.markers.can_cut:
         return
@@ -48,7 +48,7 @@ def observation_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]
     yield from _copy_findings(batch, rows)
 
 
-def _axis_findings(batch: TensorDictBase, rows: Rows, last: Comparison) -> Iterator[Finding]:
+def _axis_findings(batch: TensorDictBase, rows: MarkerRows, last: Comparison) -> Iterator[Finding]:
     """Time along another dimension than the last one, as observations tell it."""
     if not last.is_rule:
         return
@@ -67,7 +67,7 @@ def _axis_findings(batch: TensorDictBase, rows: Rows, last: Comparison) -> Itera
             return
 
 
-def went_on(batch: TensorDictBase, rows: Rows) -> Tensor:
+def went_on(batch: TensorDictBase, rows: MarkerRows) -> Tensor:
     """Find the starts after a truncation at which the environment continued."""
     m, pairs = rows.markers, list(_pairs(batch))
     if m.truncated is None or not pairs:
@@ -92,7 +92,7 @@ def _flat_bits(values: Tensor) -> Tensor:
     return found.reshape(len(found), math.prod(found.shape[1:]))
 
 
-def _successors(rows: Rows) -> tuple[Tensor, Tensor]:
+def _successors(rows: MarkerRows) -> tuple[Tensor, Tensor]:
     """The row that each next observation belongs to, and whether it is in the same segment."""
     cut = cut_rows(rows.markers).cpu()
     number = torch.nn.functional.pad(cut.cumsum(0), (1, 0))[:-1]
@@ -104,7 +104,7 @@ def _successors(rows: Rows) -> tuple[Tensor, Tensor]:
     return successor, inside & (number[successor] == number) & rows.real[successor]
 
 
-def _stands_elsewhere(rows: Rows, root: Tensor, after: Tensor, differs: Tensor) -> Tensor:
+def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Tensor) -> Tensor:
     """Rows whose next observation is bit for bit an observation of another id."""
     found = torch.zeros(rows.size, dtype=torch.bool)
     ids = rows.markers.traj_ids
@@ -123,7 +123,7 @@ def _stands_elsewhere(rows: Rows, root: Tensor, after: Tensor, differs: Tensor) 
     return found & rows.real
 
 
-def _taken(rows: Rows, pairs: Pairs) -> Tensor:
+def _taken(rows: MarkerRows, pairs: Pairs) -> Tensor:
     """Rows whose observations are all bit for bit the next ones of the row before."""
     taken = torch.ones(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
@@ -131,7 +131,7 @@ def _taken(rows: Rows, pairs: Pairs) -> Tensor:
     return taken
 
 
-def _reset_findings(rows: Rows, pairs: Pairs) -> Iterator[Finding]:
+def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
     """Done steps whose next observation is the first one of the trajectory after them."""
     # That is right where a cut was made and the environment continued, which only a truncation can
     # be. Where terminations show it, with one value and another, final observations are lost.
@@ -170,7 +170,7 @@ def _telling(pairs: Pairs, starts: Tensor) -> Pairs:
     return [pair for pair in pairs if varies(pair[1])] or pairs
 
 
-def _copy_findings(batch: TensorDictBase, rows: Rows) -> Iterator[Finding]:
+def _copy_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]:
     """Rows that bear the id and step of an earlier row and hold another step."""
     m = rows.markers
     if m.traj_ids is None or m.traj_step is None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
-from rl_policies.distributions.sample_cache import Drawn
+from rl_policies.distributions.sample_cache import SampleCache
 from rl_policies.modules.explained import explained, require_tensor
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -70,7 +70,7 @@ class OneHotCategorical(Distribution):
         elif probs is not None:
             self.logits = _log(probs, mask)
         self.dtype = dtype
-        self._drawn: Drawn | None = None
+        self._drawn: SampleCache | None = None
         shape = self.logits.shape
         # what Distribution.__init__ would set, in a tenth of the time
         self._batch_shape, self._event_shape = shape[:-1], shape[-1:]
@@ -222,7 +222,7 @@ class OneHotCategorical(Distribution):
     def _vectors(self, index: Tensor, like: Tensor) -> Tensor:
         """Write positions `[*S, *B, 1]` as vectors `[*S, *B, n]`, and remember which they are."""
         out = torch.zeros_like(like, dtype=self.dtype).scatter_(-1, index, 1)
-        self._drawn = Drawn(out, index)
+        self._drawn = SampleCache(out, index)
         return out
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Drawn:
+class SampleCache:
     """A drawn value, and where it came from."""
 
     __slots__ = ("origin", "value", "version")

@@ -11,7 +11,7 @@ from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, normal_kl
-from rl_policies.distributions.sample_cache import Drawn
+from rl_policies.distributions.sample_cache import SampleCache
 
 LOG_2 = math.log(2.0)
 
@@ -52,7 +52,7 @@ class TanhNormal(BoundedLocScale):
     _needs_finite = True
 
     def _prepare(self) -> None:
-        self._drawn: Drawn | None = None
+        self._drawn: SampleCache | None = None
 
     @property
     def mode(self) -> Tensor:
@@ -149,7 +149,7 @@ class TanhNormal(BoundedLocScale):
         if self.loc.requires_grad or self.scale.requires_grad:
             # the noise represents (u - loc) / scale only where u carries their gradient
             noise = noise if u.requires_grad else None
-        self._drawn = Drawn(out, (u, noise))
+        self._drawn = SampleCache(out, (u, noise))
         return out
 
     def _before_tanh(self, value: Tensor) -> tuple[Tensor, Tensor | None]:

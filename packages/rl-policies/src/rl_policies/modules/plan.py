@@ -22,7 +22,7 @@ from rl_tensordict import NestedKey
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """The modules of a sequence in the order they run, each to be called on tensors."""
 
     calls: list[Call]
@@ -124,8 +124,8 @@ class PlannedStep(TensorStep):
             return super().step_calls()
         return list(self._planned().calls)
 
-    def _planned(self) -> Plan:
-        plan: Plan | None = self.__dict__.get("_plan")
+    def _planned(self) -> CallPlan:
+        plan: CallPlan | None = self.__dict__.get("_plan")
         if plan is None or plan.stale():
             plan = plan_of(self)
             self.__dict__["_plan"] = plan
@@ -140,7 +140,7 @@ class PlannedStep(TensorStep):
             return False
 
 
-def plan_of(sequence: Any) -> Plan:
+def plan_of(sequence: Any) -> CallPlan:
     """Flatten a sequence of tensordict modules."""
     visited: list[nn.Module] = [sequence, sequence.module]
     parts = [part for child in _children(sequence) for part in _parts(child, visited)]
@@ -149,7 +149,7 @@ def plan_of(sequence: Any) -> Plan:
     hooks = tuple(hook for module in visited[2:] for hook in _hooks(module))
     exact = all(isinstance(part, TensorStep) or _is_stock(part) for part in parts)
     calls = [call for part in parts for call in _calls(part)]
-    return Plan(calls, modules, children, hooks, exact)
+    return CallPlan(calls, modules, children, hooks, exact)
 
 
 def _calls(part: Any) -> list[Call]:

@@ -23,7 +23,7 @@ States = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """A network on the rows of one batch."""
 
     network: Network  # the parameters

@@ -2,11 +2,11 @@ import torch
 
 from rl_layout import Segments
 from rl_recurrent.backends.triton.frame import NO_END, Frame
-from rl_recurrent.backends.triton.plan import Plan
+from rl_recurrent.backends.triton.plan import LaunchPlan
 
 
 def frame_of(regime, lengths, block_s=2):
-    plan = Plan(regime, torch.float32, "ieee", block_s, 16, 16, 4, 1)
+    plan = LaunchPlan(regime, torch.float32, "ieee", block_s, 16, 16, 4, 1)
     return Frame.of(Segments.from_lengths(torch.tensor(lengths)), plan)
 
 
@@ -33,7 +33,7 @@ def test_rows_are_counted_among_the_real_ones():
 
 
 def test_weights_of_tf32_products_are_rounded_to_nearest_not_cut():
-    plan = Plan("walk", torch.float32, "tf32", 2, 16, 16, 4, 1)
+    plan = LaunchPlan("walk", torch.float32, "tf32", 2, 16, 16, 4, 1)
     frame = Frame.of(Segments.from_lengths(torch.tensor([1])), plan)
     step = 2.0**-10  # of a number with 10 bits between 1 and 2
     given = torch.tensor([1 + 0.75 * step, 1 + 0.25 * step, -1 - 0.75 * step, torch.inf])

@@ -10,7 +10,7 @@ import torch
 from rl_layout import Segments
 from rl_recurrent.backends.triton import gru, lstm
 from rl_recurrent.backends.triton.launch import apply_scan
-from rl_recurrent.backends.triton.plan import Plan
+from rl_recurrent.backends.triton.plan import LaunchPlan
 
 
 def lstm_loop(gates, w_hh, h0, c0, lengths):
@@ -97,7 +97,7 @@ each_cell = pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.n
 def plan_of(regime, size, block_s=16, precision="ieee"):
     block_h = 16 if size <= 16 else 32 if size <= 32 else 64
     block_j = block_h if regime == "resident" else 16
-    return Plan(regime, torch.float32, precision, block_s, block_j, 32, 4, 1)
+    return LaunchPlan(regime, torch.float32, precision, block_s, block_j, 32, 4, 1)
 
 
 def segments_of(lengths, device="cpu"):

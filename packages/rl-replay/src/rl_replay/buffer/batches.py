@@ -24,7 +24,7 @@ from rl_slabs.internals import positive
 from rl_tensordict import as_tuple, insert
 
 
-class Drawn(NamedTuple):
+class Draw(NamedTuple):
     """Rows that a sampler chose."""
 
     numbers: torch.Tensor  # Their numbers, int64 [N]
@@ -151,7 +151,7 @@ class Sampling(Composition):
             make, stamp=stamp, size=size, before=before, rng_after=self._rng(), last=drawn.last
         )
 
-    def _draw(self, size: int) -> Drawn:
+    def _draw(self, size: int) -> Draw:
         storage, sampler = self._storage, self._sampler
         if isinstance(storage, SharableStorage) and storage.common:
             numbers, info = choose(storage, sampler, size)
@@ -159,7 +159,7 @@ class Sampling(Composition):
             numbers, info = sampler.sample(storage, size)
         if not sampler.proven:
             self._require_rows(numbers)
-        return Drawn(numbers, info, sampler.ran_out, size)
+        return Draw(numbers, info, sampler.ran_out, size)
 
     def _require_rows(self, numbers: Any) -> None:
         """Raise for what is no choice of rows, before it is taken for one."""
@@ -174,7 +174,7 @@ class Sampling(Composition):
                 "storage.ring.window() says which can be read."
             )
 
-    def _gather(self, drawn: Drawn) -> tuple[Any, dict[str, Any]]:
+    def _gather(self, drawn: Draw) -> tuple[Any, dict[str, Any]]:
         """Copy chosen rows out, with their numbers and marks."""
         storage, numbers, known = self._storage, drawn.numbers, drawn.info
         if isinstance(storage, SharableStorage) and storage.common:

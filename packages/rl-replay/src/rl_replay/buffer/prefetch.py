@@ -23,7 +23,7 @@ class DrawnFrom(NamedTuple):
 
 
 @dataclass
-class Pending:
+class PrefetchedBatch:
     """One batch that is being made."""
 
     stamp: Stamp  # The buffer's counts of changes when its rows were chosen
@@ -42,7 +42,7 @@ class Prefetch:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[PrefetchedBatch] = deque()
         self._threads = ThreadPoolExecutor(depth, thread_name_prefix="rl-replay")
 
     def __len__(self) -> int:
@@ -60,9 +60,9 @@ class Prefetch:
     ) -> None:
         """Let a thread make a batch."""
         future = self._threads.submit(make)
-        self._queue.append(Pending(stamp, size, before, rng_after, last, future))
+        self._queue.append(PrefetchedBatch(stamp, size, before, rng_after, last, future))
 
-    def take(self, stamp: Stamp, size: int) -> Pending | None:
+    def take(self, stamp: Stamp, size: int) -> PrefetchedBatch | None:
         """The batch that is next, if it is neither stale nor of another size."""
         if self._queue and self._queue[0].stamp == stamp and self._queue[0].size == size:
             return self._queue.popleft()

@@ -15,7 +15,7 @@ from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
 from rl_slabs.internals import LANE_MASK
 
-Fill = Callable[[RowStore, NDArray[np.int32]], None]
+FillRows = Callable[[RowStore, NDArray[np.int32]], None]
 """Writes rows into a cleared store, and their links."""
 
 

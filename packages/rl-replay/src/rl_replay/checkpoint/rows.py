@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.lossless.layout import SUCCESSOR
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
 from rl_slabs.internals import LANE_SHIFT
@@ -22,7 +22,7 @@ PLAIN, LOSSLESS = "plain", "lossless"
 
 def schema_of(store: RowStore) -> RowSchema:
     """The leaves of the rows as they came to a store."""
-    return store.layout.given if isinstance(store, CompactRows) else store.schema
+    return store.layout.given if isinstance(store, LosslessRows) else store.schema
 
 
 def store_parts(
@@ -31,7 +31,7 @@ def store_parts(
     """Some rows of a store; of a lossless one also what they name, and nothing else."""
     if isinstance(store, PlainRows):
         return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
-    if not isinstance(store, CompactRows):
+    if not isinstance(store, LosslessRows):
         raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
     successor = np.concatenate([store.successor_of(place) for place in places])
     slots = np.sort(~successor[successor < 0])
@@ -70,8 +70,8 @@ def require_kind(lossless: bool, archive: Archive, under: str) -> None:
 
 def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
     """Nothing where `load_store` can fill this store."""
-    require_kind(isinstance(store, CompactRows), archive, under)
-    if isinstance(store, CompactRows):
+    require_kind(isinstance(store, LosslessRows), archive, under)
+    if isinstance(store, LosslessRows):
         keys = archive.part(f"{under}/keys")
         ours = [list(pair.root) for pair in store.layout.pairs]
         if keys != ours:
@@ -89,7 +89,7 @@ def load_store(
     shifts: NDArray[np.int64],
 ) -> None:
     """Fill a cleared store with rows that `store_parts` kept."""
-    if isinstance(store, CompactRows):
+    if isinstance(store, LosslessRows):
         slots = archive.part(f"{under}/side/slots")
         store.clear()
         store.prepare(len(slots))
@@ -124,19 +124,19 @@ def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, 
     return found | {"arrays": arrays}
 
 
-def _slots(store: CompactRows, count: int) -> Rows:
+def _slots(store: LosslessRows, count: int) -> Rows:
     """Slots as they are dumped, whatever is between observations in this store."""
     return Rows.zeros(store.layout.side, max(1, count))
 
 
-def _columns(store: CompactRows, slots: Rows) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+def _columns(store: LosslessRows, slots: Rows) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """For each observation its column among the slots of a joined store, and in dumped ones."""
     ours, theirs = store.side.rows.columns(), slots.columns()
     stored = store.layout.stored
     return [(ours[stored[pair.root].key], theirs[pair.name]) for pair in store.layout.pairs]
 
 
-def _by_distance(store: CompactRows, places: Sequence[slice]) -> Chunks:
+def _by_distance(store: LosslessRows, places: Sequence[slice]) -> Chunks:
     """The packed rows, which name others by their distance: so they may be put anywhere."""
     packed = store.rows.packed
     assert packed is not None  # what each row names is packed

@@ -18,7 +18,7 @@ from tensordict import TensorDictBase
 
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import Marks
+from rl_replay.linking.markers import MarkerColumns
 from rl_replay.linking.observations import (
     Contradictions,
     Last,
@@ -42,7 +42,7 @@ _FEW = 48
 NOTHING_COMPARED = Contradictions()
 
 
-class Found(NamedTuple):
+class Predecessors(NamedTuple):
     """The links of rows about to be written."""
 
     # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
@@ -77,11 +77,11 @@ class Links:
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         extent: Extent,
         numbers: range,
-    ) -> Found:
+    ) -> Predecessors:
         """The rows that those about to be written continue."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
-        marks, stride = Marks.read(columns.get, self.keys, extent.count), extent.stride
+        marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
         back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
         back[:stride] = 0
         if extent.count > stride:
@@ -108,11 +108,11 @@ class Links:
             found = found._replace(lasts=Side.of(marks, found.back, rows, self.capacity))
         return found._replace(contradictions=seen)
 
-    def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Found:
+    def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
         """`find` for one row whose leaves are got by key."""
         keys = self.keys
         if keys.mask is not None and not _any(get(keys.mask)):
-            return Found(_PADDING, {}, ())
+            return Predecessors(_PADDING, {}, ())
         ids, step = self._name(get)
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
@@ -121,18 +121,18 @@ class Links:
                 found = self._waiting(before, number + 1)
                 if found is not None:
                     back, taken = np.array([number - found], dtype=np.int32), (before,)
-            return Found(back, {} if self._ends(get) else {(*ids, step): number}, taken)
+            return Predecessors(back, {} if self._ends(get) else {(*ids, step): number}, taken)
         pairs = keys.observations
         if not pairs:
-            return Found(_NONE, {}, ())
+            return Predecessors(_NONE, {}, ())
         lasts = last_rows(self._lasts)
         goes_on = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
         last = _OVER
         if not self._ends(get):
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        return Found(_NEXT if goes_on else _NONE, {}, (), [last])
+        return Predecessors(_NEXT if goes_on else _NONE, {}, (), [last])
 
-    def write(self, span: Span, found: Found) -> None:
+    def write(self, span: Span, found: Predecessors) -> None:
         """Take over the links of rows that were written."""
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
@@ -149,7 +149,7 @@ class Links:
         self.pending.clear()
         self._lasts = ()
 
-    def take_in(self, marks: Marks, back: NDArray[np.int32], numbers: range) -> None:
+    def take_in(self, marks: MarkerColumns, back: NDArray[np.int32], numbers: range) -> None:
         """Know rows that somebody else wrote after those that are known."""
         self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
@@ -175,7 +175,7 @@ class Links:
         """Know the newest rows, where they are not numbered by ids and steps."""
         self._lasts = ()
         leaves = leaves_of(cells)
-        marks = Marks.read(_columns(leaves, self.keys).get, self.keys, len(back))
+        marks = MarkerColumns.read(_columns(leaves, self.keys).get, self.keys, len(back))
         self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
@@ -183,7 +183,7 @@ class Links:
         self._lasts = ()
         self._prune(number)
 
-    def revise(self, marks: Marks, first: int) -> None:
+    def revise(self, marks: MarkerColumns, first: int) -> None:
         """Find the links of all live rows again, after their markers changed or were loaded."""
         # Links that the markers still allow stay. Rows with ids and steps find their predecessor
         # wherever it lies.
@@ -206,11 +206,11 @@ class Links:
 
     def _by_number(
         self,
-        marks: Marks,
+        marks: MarkerColumns,
         back: NDArray[np.int32],
         continued: NDArray[np.bool_],
         numbers: range,
-    ) -> Found:
+    ) -> Predecessors:
         """Complete `back` for rows that name their predecessor, looking at older ones too."""
         heads = np.flatnonzero(marks.after_others() & (back == 0))
         tails = np.flatnonzero(marks.before_others() & ~continued)
@@ -220,11 +220,11 @@ class Links:
 
     def _walk(
         self,
-        marks: Marks,
+        marks: MarkerColumns,
         back: NDArray[np.int32],
         ends: tuple[NDArray[np.int64], NDArray[np.int64]],
         numbers: range,
-    ) -> Found:
+    ) -> Predecessors:
         """Match the open ends of few chains one after another."""
         opened: dict[Step, int] = {}
         taken: list[Step] = []
@@ -243,15 +243,15 @@ class Links:
                     back[row] = number - found
             if row in tails:
                 opened[*ids, step] = number
-        return Found(back, opened, taken)
+        return Predecessors(back, opened, taken)
 
     def _sort(
         self,
-        marks: Marks,
+        marks: MarkerColumns,
         back: NDArray[np.int32],
         ends: tuple[NDArray[np.int64], NDArray[np.int64]],
         numbers: range,
-    ) -> Found:
+    ) -> Predecessors:
         """Match the open ends of many chains by one sort."""
         # Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
         heads, tails = ends
@@ -277,7 +277,7 @@ class Links:
                 taken.append(step)
         last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
         late_numbers = (row[last] + numbers.start).tolist()
-        return Found(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
+        return Predecessors(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
 
     def _waiting(self, step: Step, end: int) -> int | None:
         """The row that waits to be continued at a step, if it outlives the rows up to `end`."""
@@ -285,12 +285,16 @@ class Links:
         return number if number is not None and number >= end - self.capacity else None
 
     def _by_bits(
-        self, leaves: Leaves | ValidatedLeaves, marks: Marks, back: NDArray[np.int32], stride: int
-    ) -> Found:
+        self,
+        leaves: Leaves | ValidatedLeaves,
+        marks: MarkerColumns,
+        back: NDArray[np.int32],
+        stride: int,
+    ) -> Predecessors:
         """Complete `back` for first rows that continue where the last call ended, bit for bit."""
         pairs, paths = self.keys.observations, self.keys.observed
         if not pairs or _lacks(leaves, paths):
-            return Found(back, {}, ())
+            return Predecessors(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
         go_on(self._lasts, self.keys, leaves, marks, back, stride)
@@ -307,7 +311,7 @@ class Links:
                 ]
             bits = [rows[place].tobytes() for rows in following]
             lasts.append(Last(*marks.name(row), True, bits))
-        return Found(back, {}, (), lasts)
+        return Predecessors(back, {}, (), lasts)
 
     def _beside(self, seen: Contradictions) -> bool:
         """Whether the rows of one call are of as many environments, as far as it can be told."""
@@ -348,7 +352,7 @@ _PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
-def _steps(marks: Marks) -> NDArray[Any]:
+def _steps(marks: MarkerColumns) -> NDArray[Any]:
     if marks.step is None:
         raise TypeError("rows without steps cannot be matched by them: use Marks.joined.")
     return marks.step

@@ -14,13 +14,13 @@ from tensordict import TensorDictBase
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_tensordict import NestedKey
 
-Rows = slice | NDArray[np.int64]
+RowSelection = slice | NDArray[np.int64]
 _BOOL = np.dtype(np.bool_)
 Get = Callable[[NestedKey], NDArray[Any] | None]
 
 
 @dataclass(slots=True)  # not frozen, which takes four times as long to make
-class Marks:
+class MarkerColumns:
     """The markers of n rows; None where the rows lack one. Nothing changes them."""
 
     count: int  # How many rows
@@ -50,7 +50,7 @@ class Marks:
             real=_flags(get, keys.mask, count),
         )
 
-    def joined(self, earlier: Rows, later: Rows) -> NDArray[np.bool_]:
+    def joined(self, earlier: RowSelection, later: RowSelection) -> NDArray[np.bool_]:
         """For pairs of rows whether no marker cuts between them."""
         cuts = [column[earlier] != column[later] for column in self.ids]
         if not cuts:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rl_layout import compare_neighbours, keys
 from rl_replay.data.extent import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import Marks
+from rl_replay.linking.markers import MarkerColumns
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
 
@@ -81,14 +81,18 @@ class Last(NamedTuple):
 class Side:
     """Rows of one call, one per column: the next call's row of a column may continue it."""
 
-    marks: Marks  # Their markers, copied
+    marks: MarkerColumns  # Their markers, copied
     waits: NDArray[np.bool_]  # Which of them nobody continues, bool [n]
     following: Sequence[NDArray[Any]]  # Their next observations, bit for bit, [n, words] each
     capacity: int  # Rows of the ring
 
     @classmethod
     def of(
-        cls, marks: Marks, back: NDArray[np.int32], rows: Iterable[NDArray[Any]], capacity: int
+        cls,
+        marks: MarkerColumns,
+        back: NDArray[np.int32],
+        rows: Iterable[NDArray[Any]],
+        capacity: int,
     ) -> Self:
         """The rows of a call."""
         waits = marks.before_others()
@@ -100,7 +104,7 @@ class Side:
         name = self.marks.name(-1)
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
-    def goes_on(self, marks: Marks, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
+    def goes_on(self, marks: MarkerColumns, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
         """Which rows of the next call continue the row at their place, bool `[n]`."""
         found = self.waits & marks.after_others()
         # rows that the next call overwrites are continued by none
@@ -131,7 +135,7 @@ def go_on(
     former: Sequence[Last] | Side,
     known: MarkerKeys,
     leaves: Leaves | ValidatedLeaves,
-    marks: Marks,
+    marks: MarkerColumns,
     back: NDArray[np.int32],
     stride: int,
 ) -> None:

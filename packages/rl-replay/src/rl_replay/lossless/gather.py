@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key, Path
-from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.layout import SUCCESSOR, Key, LosslessLayout, Path
+from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Field, Rows
 from rl_slabs.internals import PARALLEL_ITEMS, as_cells, build_unpack, carrier, take_known_rows
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 _INT32 = np.dtype(np.int32)
 
 
-class Found(NamedTuple):
+class SuccessorRows(NamedTuple):
     """Rows and their next observations."""
 
     # The rows [n, words]: by numpy, and after them those of the next observations, or both side by
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     named: torch.Tensor | NDArray[np.integer[Any]]  # What each row names, [n]
 
 
-class Run(NamedTuple):
+class LeafRun(NamedTuple):
     """Bytes of observations that lie together in a stored row and in a side slot."""
 
     size: int  # Bytes of the widest integers that they can be moved as
@@ -39,7 +39,7 @@ class Run(NamedTuple):
     slot: slice  # Where they are in a slot
 
 
-class Piece(NamedTuple):
+class LeafPiece(NamedTuple):
     """A run as numpy moves it."""
 
     dtype: np.dtype[np.signedinteger[Any]]  # The integers
@@ -56,10 +56,10 @@ class Large(NamedTuple):
     dtype: torch.dtype  # Its dtype
 
 
-class Plan:
+class GatherPlan:
     """What reading some leaves needs to know, worked out once."""
 
-    def __init__(self, layout: CompactLayout, keys: Sequence[Key] | None) -> None:
+    def __init__(self, layout: LosslessLayout, keys: Sequence[Key] | None) -> None:
         fields = layout.schema.fields if keys is None else layout.schema.select(keys)
         pairs = {pair.next: pair for pair in layout.pairs}
         virtual = NEXT_MISSING if not layout.has_mark else None
@@ -108,7 +108,7 @@ class Gather:
     # mended.
 
     def __init__(
-        self, layout: CompactLayout, rows: Rows, side: SideTable, links: torch.Tensor
+        self, layout: LosslessLayout, rows: Rows, side: OverflowTable, links: torch.Tensor
     ) -> None:
         if rows.packed is None:
             raise ValueError("stored rows have a packed leaf.")
@@ -133,25 +133,25 @@ class Gather:
 
     def on_cpu(
         self,
-        plan: Plan,
+        plan: GatherPlan,
         index: torch.Tensor,
         given: NDArray[np.int64] | None = None,
-    ) -> Found:
+    ) -> SuccessorRows:
         """The packed rows, the large leaves, and where each next observation was found."""
         places = index.numpy()
         words = take_known_rows(self._words, places)
         named = self._named(words, places).astype(np.int64) if given is None else given
         arrays = self._large_on_cpu(plan, index, named) if plan.large else []
         if not plan.wide:
-            return Found((words,), arrays, named)
+            return SuccessorRows((words,), arrays, named)
         if self._space is not None:
-            return Found((words, take_known_rows(self._space, named)), arrays, named)
+            return SuccessorRows((words, take_known_rows(self._space, named)), arrays, named)
         # any row where none is named
         nexts = take_known_rows(self._words, (named - 1) % self._count)
         odd = ((named == 0) | (named > self._count)).nonzero()[0]
         if odd.size:
             self._mend(nexts, odd, named[odd])
-        return Found((words, nexts), arrays, named)
+        return SuccessorRows((words, nexts), arrays, named)
 
     def joined(
         self, places: NDArray[np.int64]
@@ -175,8 +175,8 @@ class Gather:
         return self._apart.take(places, 0, None, "wrap")
 
     def on_device(
-        self, plan: Plan, index: torch.Tensor, given: torch.Tensor | None = None
-    ) -> Found:
+        self, plan: GatherPlan, index: torch.Tensor, given: torch.Tensor | None = None
+    ) -> SuccessorRows:
         """What `on_cpu` does, by tensor operations alone: for rows on any device."""
         own = self._packed.index_select(0, index)
         named = given
@@ -205,7 +205,7 @@ class Gather:
                 array.index_copy_(0, beside, slot.index_select(0, slots))
                 array.index_copy_(0, nowhere, void.expand(len(nowhere), *void.shape[1:]))
             arrays.append(array.view(dtype))
-        return Found(own, arrays, named)
+        return SuccessorRows(own, arrays, named)
 
     def _mend(
         self, nexts: NDArray[np.int64], odd: NDArray[np.intp], named: NDArray[np.int64]
@@ -225,7 +225,7 @@ class Gather:
             rows[places, columns] = values[:, slot.start * size : slot.stop * size]
 
     def _large_on_cpu(
-        self, plan: Plan, index: torch.Tensor, named: NDArray[np.int64]
+        self, plan: GatherPlan, index: torch.Tensor, named: NDArray[np.int64]
     ) -> list[torch.Tensor]:
         arrays, nexts = [], None
         for path, name, dtype in plan.large:
@@ -273,7 +273,7 @@ class _Nexts:
         return array
 
 
-def _runs(layout: CompactLayout) -> tuple[Run, ...]:
+def _runs(layout: LosslessLayout) -> tuple[LeafRun, ...]:
     pairs = sorted(
         (layout.stored[pair.root].offset or 0, layout.side[pair.name].offset or 0, field.nbytes)
         for pair in layout.pairs
@@ -289,11 +289,11 @@ def _runs(layout: CompactLayout) -> tuple[Run, ...]:
     for row, slot, nbytes in merged:
         size = gcd(8, row, slot, nbytes)
         places = (slice(at // size, (at + nbytes) // size) for at in (row, slot))
-        found.append(Run(size, *places))
+        found.append(LeafRun(size, *places))
     return tuple(found)
 
 
-def _pieces(runs: Sequence[Run], slots: Rows, void: Rows) -> list[Piece]:
+def _pieces(runs: Sequence[LeafRun], slots: Rows, void: Rows) -> list[LeafPiece]:
     if slots.packed is None or void.packed is None:
         return []
     found = []
@@ -302,11 +302,11 @@ def _pieces(runs: Sequence[Run], slots: Rows, void: Rows) -> list[Piece]:
         beside, nowhere = (
             side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed)
         )
-        found.append(Piece(dtype, row, beside, nowhere[0]))
+        found.append(LeafPiece(dtype, row, beside, nowhere[0]))
     return found
 
 
-def _void(layout: CompactLayout, device: torch.device) -> Rows:
+def _void(layout: LosslessLayout, device: torch.device) -> Rows:
     """One slot that represents no observation: NaN if there is one, else zero."""
     void = Rows.zeros(layout.side, 1, device=device)
     live = void.view()
@@ -316,7 +316,7 @@ def _void(layout: CompactLayout, device: torch.device) -> Rows:
     return void
 
 
-def _write_void(layout: CompactLayout, row: NDArray[np.int64]) -> None:
+def _write_void(layout: LosslessLayout, row: NDArray[np.int64]) -> None:
     """Let the observations of a row `[1, words]` be none."""
     columns = Rows(layout.stored, torch.from_numpy(row), {}).columns()
     void = _void(layout, torch.device("cpu")).columns()

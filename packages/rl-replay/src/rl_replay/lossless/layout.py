@@ -21,7 +21,7 @@ At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in sid
 """
 
 
-class Pair(NamedTuple):
+class ObservationPair(NamedTuple):
     """An observation and where it stands in the step before."""
 
     root: Path  # The path of the observation
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
     name: str  # Its name in the side table, where a nested leaf is one like any other
 
 
-class CompactLayout:
+class LosslessLayout:
     """What users see of a row, what is stored of it, and what the side table holds."""
 
     def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
@@ -44,7 +44,7 @@ class CompactLayout:
                 "without next ones, or use a storage that is not lossless."
             )
         self.pairs = tuple(
-            Pair(root, (NEXT, *root), f"{number}.{'.'.join(root)}")
+            ObservationPair(root, (NEXT, *root), f"{number}.{'.'.join(root)}")
             for number, root in enumerate(roots)
         )
         leaves: dict[Key, tuple[torch.dtype, Iterable[int]]] = {

@@ -12,8 +12,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
 from rl_replay.lossless.bitwise import same_bits_on_device, same_rows
-from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Pair, Path
-from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout, ObservationPair, Path
+from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
 from rl_slabs import Rows
 from rl_slabs.internals import (
@@ -28,7 +28,7 @@ from rl_slabs.internals import (
     match_leaves,
 )
 
-Places = NDArray[np.int64]
+RowArray = NDArray[np.int64]
 Back = NDArray[np.integer[Any]]
 
 
@@ -38,19 +38,19 @@ _FEW_DISTANCES = 64
 class _Batch(NamedTuple):
     """Rows that were written and are not linked to older ones yet."""
 
-    positions: Places  # [n]
+    positions: RowArray  # [n]
     numbers: range
-    back: Places  # [n]
+    back: RowArray  # [n]
 
 
-class CompactWriter:
-    """The writing half of `CompactRows`, which documents what is promised."""
+class SuccessorLinker:
+    """Finds, links and releases the successors of rows: the writes of `LosslessRows`."""
 
     def __init__(
         self,
-        layout: CompactLayout,
+        layout: LosslessLayout,
         rows: Rows,
-        side: SideTable,
+        side: OverflowTable,
         links: torch.Tensor,
         back: Back | None,
     ) -> None:
@@ -76,12 +76,12 @@ class CompactWriter:
     def write(
         self,
         rows: slice | torch.Tensor,
-        positions: Places,
+        positions: RowArray,
         numbers: range,
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
     ) -> None:
-        """See `CompactRows.write`; `positions` says the same as `rows`."""
+        """See `LosslessRows.write`; `positions` says the same as `rows`."""
         leaves, observes = self._leaves(cells, len(positions))
         behind = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
@@ -108,14 +108,14 @@ class CompactWriter:
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
     def settle(self, lane: int) -> None:
-        """See `CompactRows.settle`."""
+        """See `LosslessRows.settle`."""
         batch = self._unsettled.get(lane)
         if batch is not None:
             self._settle(batch)
             self._unsettled.pop(lane, None)
 
     def repair(self, lane: int, *, published: bool) -> None:
-        """See `CompactRows.repair`; slots that no row names are free again."""
+        """See `LosslessRows.repair`; slots that no row names are free again."""
         if published:
             self.settle(lane)
         self._unsettled.pop(lane, None)
@@ -144,9 +144,9 @@ class CompactWriter:
             behind = self._back[self._places(numbers)].astype(np.int64)
 
     def update(
-        self, index: torch.Tensor, numbers: Places, cells: TensorDictBase, back: Back
+        self, index: torch.Tensor, numbers: RowArray, cells: TensorDictBase, back: Back
     ) -> None:
-        """See `CompactRows.update`; the positions are `[n]`."""
+        """See `LosslessRows.update`; the positions are `[n]`."""
         leaves = leaves_of(cells)
         mark = None if self._layout.has_mark else leaves.pop(NEXT_MISSING, None)
         fields = self._layout.schema.select(list(leaves))
@@ -171,16 +171,16 @@ class CompactWriter:
             self._link(positions[older], (numbers - behind)[older], 1, missing=False)
 
     def clear(self) -> None:
-        """See `CompactRows.clear`."""
+        """See `LosslessRows.clear`."""
         self._unsettled.clear()
         self._name(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
         for lane in range(self._side.lanes):
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
     def resume(
-        self, places: Sequence[slice], slots: NDArray[np.integer[Any]], where: Places
+        self, places: Sequence[slice], slots: NDArray[np.integer[Any]], where: RowArray
     ) -> None:
-        """See `CompactRows.resume`; `where` says in which slot each of `slots` lies here."""
+        """See `LosslessRows.resume`; `where` says in which slot each of `slots` lies here."""
         for place in places:
             away = self._live[place].cpu().numpy().astype(np.int64)
             positions, beside, ahead = np.arange(place.start, place.stop), away < 0, away > 0
@@ -190,7 +190,7 @@ class CompactWriter:
             self._name(positions, named)
 
     def successor(self, place: slice) -> NDArray[np.int32]:
-        """See `CompactRows.successor`."""
+        """See `LosslessRows.successor`."""
         positions = np.arange(self._count)[place]
         named = self.named[place].astype(np.int64)
         away = np.where(named > 0, self._apart(positions, named - 1), 0)
@@ -223,8 +223,8 @@ class CompactWriter:
         return ~_bits(mark)
 
     def _within(
-        self, leaves: dict[Path, Any], back: Places, observed: NDArray[np.bool_]
-    ) -> tuple[Places, NDArray[np.bool_]]:
+        self, leaves: dict[Path, Any], back: RowArray, observed: NDArray[np.bool_]
+    ) -> tuple[RowArray, NDArray[np.bool_]]:
         """The row of the batch that each row could name, and whether it does."""
         steps = None
         if self._layout.has_steps:
@@ -247,13 +247,15 @@ class CompactWriter:
     def _paths(self) -> list[tuple[Path, Path]]:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
-    def _apart(self, earlier: Places, later: Places) -> Places:
+    def _apart(self, earlier: RowArray, later: RowArray) -> RowArray:
         """How many rows round the ring some rows come after others."""
         away = later - earlier
         away[away < 0] += self._count
         return away
 
-    def _fill(self, slots: Places, numbers: Places, leaves: dict[Path, Any], rows: Places) -> None:
+    def _fill(
+        self, slots: RowArray, numbers: RowArray, leaves: dict[Path, Any], rows: RowArray
+    ) -> None:
         """Put the next observations of some rows of a batch alongside."""
         if not self._on_cpu:
             found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
@@ -264,7 +266,7 @@ class CompactWriter:
         # last, so that no reader takes a half written slot for whole
         self._side.owners[slots] = numbers
 
-    def _make_room(self, lane: int, place: slice | Places, count: int) -> None:
+    def _make_room(self, lane: int, place: slice | RowArray, count: int) -> None:
         """Free what the old rows named, once it is sure that `count` slots can be had."""
         named = self.named[place]
         beside = named >= self._first_slot
@@ -282,11 +284,11 @@ class CompactWriter:
             self._name(place[beside], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
-    def _used(self, lane: int) -> Places:
+    def _used(self, lane: int) -> RowArray:
         named = self.named[lane * self._lane_rows : (lane + 1) * self._lane_rows]
         return named[named >= self._first_slot].astype(np.int64) - self._first_slot
 
-    def _name(self, positions: Places, named: NDArray[np.integer[Any]]) -> None:
+    def _name(self, positions: RowArray, named: NDArray[np.integer[Any]]) -> None:
         self.named[positions] = named
         if not self._on_cpu:
             device = self._live.device
@@ -294,11 +296,11 @@ class CompactWriter:
             values = torch.from_numpy(named.astype(np.int32))
             self._live[places.to(device)] = values.to(device)
 
-    def _places(self, numbers: Places) -> Places:
+    def _places(self, numbers: RowArray) -> RowArray:
         lanes = (numbers >> LANE_SHIFT) * self._lane_rows
         return lanes + (numbers & LANE_MASK) % self._lane_rows
 
-    def _link(self, positions: Places, numbers: Places, step: int, *, missing: bool) -> None:
+    def _link(self, positions: RowArray, numbers: RowArray, step: int, *, missing: bool) -> None:
         """Let older rows name rows whose observation equals their next one."""
         places = self._places(numbers)
         named = self.named[places].astype(np.int64)
@@ -326,12 +328,12 @@ class CompactWriter:
         for lane in np.unique(lanes).tolist():
             self._side.release(lane, freed[lanes == lane])
 
-    def _steps(self, places: Places) -> Places:
+    def _steps(self, places: RowArray) -> RowArray:
         steps = _taken(self._view.get(STEPS_TO_NEXT_OBS), places)
-        found: Places = steps.cpu().numpy().reshape(-1)
+        found: RowArray = steps.cpu().numpy().reshape(-1)
         return found
 
-    def _same_as_beside(self, positions: Places, slots: Places) -> NDArray[np.bool_]:
+    def _same_as_beside(self, positions: RowArray, slots: RowArray) -> NDArray[np.bool_]:
         """For each row whether its observation equals the one in a side slot."""
         same = np.ones(len(slots), dtype=np.bool_)
         if not same.size:
@@ -347,7 +349,7 @@ class CompactWriter:
             same &= same_bits_on_device(ours, others).cpu().numpy()
         return same
 
-    def _observed(self, positions: Places, mark: torch.Tensor | None) -> Places:
+    def _observed(self, positions: RowArray, mark: torch.Tensor | None) -> RowArray:
         """Places in a batch to update whose next observation is one, not the lack of one."""
         if mark is None:
             return np.arange(len(positions))
@@ -359,14 +361,14 @@ class CompactWriter:
             )
         return np.flatnonzero(~missing)
 
-    def _require_all(self, nexts: list[Pair], positions: Places) -> None:
+    def _require_all(self, nexts: list[ObservationPair], positions: RowArray) -> None:
         if len(nexts) < len(self._layout.pairs) and (self.named[positions] == 0).any():
             raise KeyError(
                 "rows that have no next observation get a whole one or none: give all of "
                 f"{[pair.next for pair in self._layout.pairs]}."
             )
 
-    def _naming(self, positions: Places, numbers: Places) -> tuple[Places, Places]:
+    def _naming(self, positions: RowArray, numbers: RowArray) -> tuple[RowArray, RowArray]:
         """The rows that name some rows: where they lie, and their numbers."""
         if self._distances is None:
             inside = (self.named > 0) & (self.named < self._first_slot)
@@ -392,7 +394,7 @@ class CompactWriter:
         if len(self._distances) > _FEW_DISTANCES:
             self._distances = None
 
-    def _materialize(self, places: Places, numbers: Places) -> None:
+    def _materialize(self, places: RowArray, numbers: RowArray) -> None:
         """Give rows a slot of their own for the next observation that they have."""
         places, first = np.unique(places, return_index=True)
         numbers, named = numbers[first], self.named[places].astype(np.int64)
@@ -413,10 +415,10 @@ class CompactWriter:
 
     def _write_beside(
         self,
-        positions: Places,
-        pairs: list[Pair],
+        positions: RowArray,
+        pairs: list[ObservationPair],
         leaves: dict[Path, torch.Tensor],
-        rows: Places,
+        rows: RowArray,
     ) -> None:
         slots = self.named[positions].astype(np.int64) - self._first_slot
         if self._on_cpu:
@@ -431,7 +433,7 @@ class CompactWriter:
 
 
 def _columns(
-    layout: CompactLayout, rows: Rows, side: SideTable
+    layout: LosslessLayout, rows: Rows, side: OverflowTable
 ) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """For each observation its columns in the rows and in the side table, live."""
     ours, theirs = rows.columns(), side.rows.columns()
@@ -445,7 +447,7 @@ def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _taken(leaf: torch.Tensor, rows: Places) -> torch.Tensor:
+def _taken(leaf: torch.Tensor, rows: RowArray) -> torch.Tensor:
     """Some rows of a leaf of any dtype, `[k, *shape]`."""
     bits = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
     return bits[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)

@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 16
 _GROWTH = 16
 
 
-class SideTable:
+class OverflowTable:
     """Slots for rows of one schema, taken and given back by number."""
 
     # A slot that was given back is the next to be taken, so that memory is touched only up to the
@@ -249,8 +249,8 @@ def _size(schema: RowSchema | None, slots: int, lanes: int) -> int:
 
 def _over(
     schema: RowSchema, slots: int, lanes: int, memory: SparseMemory, slab: Slab | None
-) -> SideTable:
-    return SideTable(schema, slots, lanes=lanes, memory=memory, slab=slab)
+) -> OverflowTable:
+    return OverflowTable(schema, slots, lanes=lanes, memory=memory, slab=slab)
 
 
 def _starts(slots: int, lanes: int) -> tuple[int, int, int, int]:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.gather import Found, Gather, Plan
-from rl_replay.lossless.layout import SUCCESSOR, CompactLayout, Key
-from rl_replay.lossless.linker import CompactWriter
-from rl_replay.lossless.overflow import SideTable
+from rl_replay.lossless.gather import Gather, GatherPlan, SuccessorRows
+from rl_replay.lossless.layout import SUCCESSOR, Key, LosslessLayout
+from rl_replay.lossless.linker import SuccessorLinker
+from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (
     LANE_SHIFT,
@@ -30,7 +30,7 @@ STEADY = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""
 
 
-class CompactRows:
+class LosslessRows:
     """Rows that keep each observation once: a row names the row that holds its next one."""
 
     # A row's next observation is the observation of the row that continues it, wherever and
@@ -40,9 +40,9 @@ class CompactRows:
 
     def __init__(
         self,
-        layout: CompactLayout,
+        layout: LosslessLayout,
         rows: Rows,
-        side: SideTable,
+        side: OverflowTable,
         *,
         back: NDArray[np.integer[Any]] | None = None,
     ) -> None:
@@ -54,11 +54,11 @@ class CompactRows:
         self._on_cpu = self._device.type == "cpu"
         self.links = self._links()
         self._gather = Gather(layout, rows, side, self.links)
-        self._writer = CompactWriter(layout, rows, side, self.links, back)
+        self._writer = SuccessorLinker(layout, rows, side, self.links, back)
         self.joined = side.space is not None
-        self._whole = Plan(layout, None)
+        self._whole = GatherPlan(layout, None)
         self._unpack = self._whole.unpack[True, False]
-        self._plans: dict[tuple[Key, ...] | None, Plan] = {None: self._whole}
+        self._plans: dict[tuple[Key, ...] | None, GatherPlan] = {None: self._whole}
 
     @classmethod
     def zeros(
@@ -71,13 +71,15 @@ class CompactRows:
         device: torch.device | str | None = None,
     ) -> Self:
         """Compact rows in the memory of this process."""
-        layout, capacity = CompactLayout(schema, keys), positive(capacity, "capacity")
+        layout, capacity = LosslessLayout(schema, keys), positive(capacity, "capacity")
         layout.require_addresses(capacity)
         if torch.device(device or "cpu").type == "cpu" and layout.joins:
             slab = Slab.private(layout.stored, capacity, spare=capacity)
-            return cls(layout, slab.rows, SideTable(layout.stored, capacity, slab=slab), back=back)
+            return cls(
+                layout, slab.rows, OverflowTable(layout.stored, capacity, slab=slab), back=back
+            )
         rows = Rows.zeros(layout.stored, capacity, device=device)
-        return cls(layout, rows, SideTable(layout.side, capacity, device=device), back=back)
+        return cls(layout, rows, OverflowTable(layout.side, capacity, device=device), back=back)
 
     def _links(self) -> torch.Tensor:
         """What each row names, wherever the rows say it."""
@@ -260,12 +262,12 @@ class CompactRows:
             "linked_share": max(0, live - slots - missing) / live if live else 1.0,
         }
 
-    def _plan(self, keys: Sequence[Key] | None) -> Plan:
+    def _plan(self, keys: Sequence[Key] | None) -> GatherPlan:
         chosen = None if keys is None else tuple(keys)
         if chosen not in self._plans:
             if chosen == ():
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
-            self._plans[chosen] = Plan(self.layout, chosen)
+            self._plans[chosen] = GatherPlan(self.layout, chosen)
         return self._plans[chosen]
 
     def _index(self, rows: RowIndex) -> tuple[torch.Tensor, torch.Size]:
@@ -276,7 +278,9 @@ class CompactRows:
         found = torch.arange(places.start, places.stop, places.step, device=self._device)
         return found, shape
 
-    def _gathered(self, plan: Plan, index: torch.Tensor, given: NDArray[np.int64] | None) -> Found:
+    def _gathered(
+        self, plan: GatherPlan, index: torch.Tensor, given: NDArray[np.int64] | None
+    ) -> SuccessorRows:
         if not self._on_cpu:
             return self._gather.on_device(plan, index)
         try:
@@ -290,8 +294,8 @@ class CompactRows:
 
     def _finish(
         self,
-        plan: Plan,
-        gathered: Found,
+        plan: GatherPlan,
+        gathered: SuccessorRows,
         shape: torch.Size,
         contiguous: bool,
         device: torch.device | str | None,

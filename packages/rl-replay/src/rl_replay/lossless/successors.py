@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from rl_replay.lossless.bitwise import same_bits, same_bits_on_device, same_rows
 
-Places = NDArray[np.int64]
+RowArray = NDArray[np.int64]
 
 
-def successors(back: NDArray[np.integer[Any]], steps: Places | None = None) -> Places:
+def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) -> RowArray:
     """For each row of a batch the row in it that its next observation should equal."""
     # That is the row that continues it, and on n-step rows the one so many steps further on.
     count = len(back)
@@ -38,7 +38,7 @@ def successors(back: NDArray[np.integer[Any]], steps: Places | None = None) -> P
 
 
 def equal_within(
-    roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: Places
+    roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: RowArray
 ) -> NDArray[np.bool_]:
     """Which rows of a batch have as next observation, bit for bit, the observation of another."""
     rows = np.flatnonzero(target >= 0)
@@ -59,7 +59,7 @@ def equal_within(
 
 
 def equal_within_on_device(
-    roots: list[torch.Tensor], nexts: list[torch.Tensor], target: Places
+    roots: list[torch.Tensor], nexts: list[torch.Tensor], target: RowArray
 ) -> NDArray[np.bool_]:
     """`equal_within` for tensors on any device; one copy of `[k]` flags to the host."""
     rows = np.flatnonzero(target >= 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
 
 
-class GivenTrajectories:
+class ExplicitBoundaries:
     """Ends or ids, one for each row of a storage that is written no more."""
 
     # The index is made at the first sample, and again should the rows of the storage be others.

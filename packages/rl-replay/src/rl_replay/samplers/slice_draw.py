@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.samplers.slice_shape import Reach
+from rl_replay.samplers.slice_shape import SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
 
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 _LARGE = 1 << 62
 
 
-class Places(NamedTuple):
+class SliceBounds(NamedTuple):
     """Slices of trajectories."""
 
     slots: Ints  # int64 [n], the trajectories
@@ -32,13 +32,13 @@ def by_trajectory(
     length: int,
     *,
     minimum: int = 1,
-    reach: Reach | None = None,
+    reach: SpanLimits | None = None,
     generator: torch.Generator | None = None,
-) -> Places:
+) -> SliceBounds:
     """Draw trajectories uniformly, then a place in each."""
     random = random_numbers((2, count), generator)
     slots = index.draw_by(random[0], minimum, generator)
-    return Places(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
+    return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
 
 
 def by_step(
@@ -47,15 +47,15 @@ def by_step(
     length: int,
     *,
     minimum: int = 1,
-    reach: Reach | None = None,
+    reach: SpanLimits | None = None,
     generator: torch.Generator | None = None,
-) -> Places:
+) -> SliceBounds:
     """Draw places uniformly, among all that a slice of the wanted length can have."""
     # A trajectory of n rows has one at each step from which the slice continues: n
     # - length + 1; a shorter one has one, its first. With reach there are left more before these
     # and up to right after, of which the last is the last row. So where left and right are length
     # - 1 every row is in length places: all are drawn equally often.
-    reach = reach or Reach()
+    reach = reach or SpanLimits()
     parts: list[tuple[Ints, Ints, Ints]] = []
     missing, tries = count, 2 * count  # once is enough, mostly
     while missing > 0 and tries <= 2 * max(len(index), count):
@@ -71,7 +71,7 @@ def by_step(
         which, begins = begin_at(ends, drawn.numpy(), reach)
         parts.append((slots[which], begins, totals[which]))
     slots, begins, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Places(slots, *inside(begins, totals, length))
+    return SliceBounds(slots, *inside(begins, totals, length))
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
@@ -81,7 +81,7 @@ def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) ->
 
 
 def place_in(
-    totals: Ints, length: int, random: Ints, reach: Reach | None = None
+    totals: Ints, length: int, random: Ints, reach: SpanLimits | None = None
 ) -> tuple[Ints, Ints]:
     """Choose where a slice begins in each of some trajectories, every place equally likely."""
     # Where a slice reaches out of its trajectory, only what is in it is left, at least one row.
@@ -92,7 +92,7 @@ def place_in(
     return inside(random % (last + reach.left + 1) - reach.left, totals, length)
 
 
-def candidates(index: TrajectoryIndex, window: Window, reach: Reach) -> int:
+def candidates(index: TrajectoryIndex, window: Window, reach: SpanLimits) -> int:
     """Size of the range of `begins_among`: one per row and per position before a trajectory."""
     if not len(window):
         raise ValueError("there is no trajectory yet: write rows before drawing.")
@@ -100,7 +100,12 @@ def candidates(index: TrajectoryIndex, window: Window, reach: Reach) -> int:
 
 
 def begins_among(
-    index: TrajectoryIndex, window: Window, numbers: Ints, length: int, minimum: int, reach: Reach
+    index: TrajectoryIndex,
+    window: Window,
+    numbers: Ints,
+    length: int,
+    minimum: int,
+    reach: SpanLimits,
 ) -> tuple[Ints, Ints, Ints]:
     """Where slices begin, each place by a number of its own; other numbers are passed over."""
     rows = len(window)
@@ -118,7 +123,7 @@ def begins_among(
 
 
 def begins_of_all(
-    index: TrajectoryIndex, length: int, minimum: int, reach: Reach
+    index: TrajectoryIndex, length: int, minimum: int, reach: SpanLimits
 ) -> tuple[Ints, Ints, Ints]:
     """Every trajectory and how many places it has, by looking at all of them."""
     slots = index.slots()
@@ -133,7 +138,7 @@ def begins_of_all(
     return slots, totals, ends
 
 
-def begin_at(ends: Ints, numbers: Ints, reach: Reach) -> tuple[Ints, Ints]:
+def begin_at(ends: Ints, numbers: Ints, reach: SpanLimits) -> tuple[Ints, Ints]:
     """Which trajectory some places are of, and where in it they begin."""
     which = ends.searchsorted(numbers, "right")
     return which, numbers - np.append(0, ends)[which] - reach.left
@@ -146,7 +151,7 @@ def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
     return begins, ends - begins
 
 
-def _last_begin(totals: Ints, length: int, reach: Reach) -> Ints:
+def _last_begin(totals: Ints, length: int, reach: SpanLimits) -> Ints:
     """Where the last place begins in trajectories of so many rows."""
     room: Ints = np.maximum(totals - length, 0)
     return np.minimum(room + reach.right, totals - 1) if reach.right else room

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Self
 
-Overhang = bool | int | tuple[bool | int, bool | int]
+SliceSpan = bool | int | tuple[bool | int, bool | int]
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class SliceShape:
 
 
 @dataclass(frozen=True)
-class Reach:
+class SpanLimits:
     """How many rows of a slice may be outside its trajectory, where they are left out."""
 
     left: int = 0  # Before the first row
     right: int = 0  # After the last row
 
     @classmethod
-    def of(cls, span: Overhang, slice_len: int) -> Self:
+    def of(cls, span: SliceSpan, slice_len: int) -> Self:
         """What the argument `span` of a slice sampler means."""
         if not span and not isinstance(span, tuple):
             return cls()

@@ -13,8 +13,8 @@ from rl_layout import keys
 from rl_replay.samplers import slice_draw
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.slice_draw import By, Places
-from rl_replay.samplers.slice_shape import Overhang, Reach, SliceShape
+from rl_replay.samplers.slice_draw import By, SliceBounds
+from rl_replay.samplers.slice_shape import SliceShape, SliceSpan, SpanLimits
 from rl_replay.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -90,7 +90,7 @@ class SliceSampler(TrajectorySampler):
         strict_length: bool = False,
         pad_output: bool = False,
         compile: bool | dict[str, object] = False,
-        span: Overhang = False,
+        span: SliceSpan = False,
         use_gpu: bool | torch.device = False,
         by: By = "trajectory",
     ) -> None:
@@ -112,7 +112,7 @@ class SliceSampler(TrajectorySampler):
         self.span = span
         self.by = by
         if slice_len is not None:
-            Reach.of(span, slice_len)
+            SpanLimits.of(span, slice_len)
 
     def sample_slices(
         self, storage: Storage, count: int, length: int
@@ -134,7 +134,7 @@ class SliceSampler(TrajectorySampler):
         numbers, slices = super().sample_slices(storage, count, length)
         return slices.pad(numbers, length) if self.pad_output else (numbers, slices)
 
-    def choose(self, index: TrajectoryIndex, count: int, length: int) -> Places:
+    def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Draw slices of some trajectories.
 
         Args:
@@ -146,7 +146,7 @@ class SliceSampler(TrajectorySampler):
             ValueError: No trajectory is long enough.
         """
         minimum = length if self.strict_length else 1
-        reach = Reach.of(self.span, length) if self.span else None
+        reach = SpanLimits.of(self.span, length) if self.span else None
         draw = slice_draw.by_step if self.by == "step" else slice_draw.by_trajectory
         return draw(index, count, length, minimum=minimum, reach=reach, generator=self.generator)
 

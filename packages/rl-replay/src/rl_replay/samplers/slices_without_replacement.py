@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rl_layout import keys
-from rl_replay.samplers.slice_draw import Ints, Places, place_in, random_numbers
+from rl_replay.samplers.slice_draw import Ints, SliceBounds, place_in, random_numbers
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -97,7 +97,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         self.ran_out = False
         self._slots = self._born = _NOTHING
 
-    def choose(self, index: TrajectoryIndex, count: int, length: int) -> Places:
+    def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Take the next trajectories of the epoch.
 
         Args:
@@ -118,7 +118,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         if self.ran_out:
             self._slots = self._born = _NOTHING
         random = random_numbers((len(slots),), self.generator)
-        return Places(slots, *place_in(index.lengths_of(slots), length, random))
+        return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random))
 
     def state_dict(self) -> dict[str, Any]:
         """The rest of the epoch."""

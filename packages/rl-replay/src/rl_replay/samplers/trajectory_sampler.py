@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.samplers.explicit_boundaries import GivenTrajectories
+from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.slice_draw import Places
+from rl_replay.samplers.slice_draw import SliceBounds
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_tensordict import NestedKey, as_key, as_tuple
@@ -70,9 +70,9 @@ class TrajectorySampler(Sampler):
         self.id_keys = [] if traj_key is None else [as_key(as_tuple(traj_key))]
         self.end_keys = [as_key(as_tuple(key)) for key in end_keys]
         self.truncated_key = None if truncated_key is None else as_key(as_tuple(truncated_key))
-        self._given: GivenTrajectories | None = None
+        self._given: ExplicitBoundaries | None = None
         if ends is not None or trajectories is not None:
-            self._given = GivenTrajectories(ends=ends, trajectories=trajectories)
+            self._given = ExplicitBoundaries(ends=ends, trajectories=trajectories)
             if self.id_keys or self.end_keys:
                 raise ValueError(
                     "ends and trajectories say where trajectories end, instead of any column: "
@@ -128,7 +128,7 @@ class TrajectorySampler(Sampler):
         return index.rows(*places), Slices(places.lengths)
 
     @abstractmethod
-    def choose(self, index: TrajectoryIndex, count: int, length: int) -> Places:
+    def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Choose slices of some trajectories.
 
         Args:

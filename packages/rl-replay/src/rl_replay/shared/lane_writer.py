@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rl_replay.linking.links import Links
-from rl_replay.linking.markers import Marks
+from rl_replay.linking.markers import MarkerColumns
 from rl_replay.shared.ring import SharedRing
 from rl_replay.storages.row_store import RowStore
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -50,7 +50,7 @@ class LaneWriter:
             positions = ring.positions(numbers)
             keys, distances = self.links.keys, back[positions.numpy()]
             if keys.numbered:
-                marks = Marks.of(store.read(positions, keys=list(keys.columns)), keys)
+                marks = MarkerColumns.of(store.read(positions, keys=list(keys.columns)), keys)
                 self.links.take_in(marks, distances, range(first, end))
             else:
                 self.links.forget()

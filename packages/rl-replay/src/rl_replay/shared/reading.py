@@ -21,7 +21,7 @@ _TRUSTING_ROUNDS = 8
 """So often slices are drawn from the shared index before this process makes one of its own."""
 
 
-class Standing(NamedTuple):
+class ConcurrentSample(NamedTuple):
     """Rows that were whole when they were copied."""
 
     cells: TensorDict  # Their leaves [N]
@@ -52,7 +52,7 @@ def gather(
     sampler: Sampler,
     size: int,
     chosen: tuple[torch.Tensor, dict[str, Any]],
-) -> Standing:
+) -> ConcurrentSample:
     """Copy chosen rows out, with others in place of those that were overwritten meanwhile."""
     numbers, info = chosen
     slices = info.get("slices")
@@ -63,14 +63,14 @@ def gather(
 
 def _rows(
     storage: SharableStorage, sampler: Sampler, numbers: torch.Tensor, info: dict[str, Any]
-) -> Standing:
+) -> ConcurrentSample:
     positions, redrawn = storage.ring.positions(numbers), 0
     cells, good = storage.read_standing(numbers, positions=positions)
     for _ in range(_ROUNDS):
         if good.all():
             if redrawn:
                 positions = storage.ring.positions(numbers)
-            return Standing(cells, numbers, positions, info, redrawn)
+            return ConcurrentSample(cells, numbers, positions, info, redrawn)
         if not redrawn:
             numbers = numbers.clone()
         bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
@@ -98,7 +98,7 @@ def _slices(
     size: int,
     numbers: torch.Tensor,
     info: dict[str, Any],
-) -> Standing:
+) -> ConcurrentSample:
     _, length = sampler.shape.of(size)
     found = _proved(storage, numbers, info["slices"])
     parts, wanted, redrawn = [found], len(info["slices"]) - len(found[2]), 0
@@ -124,7 +124,7 @@ def _slices(
         cells = torch.cat([part[0] for part in parts])
         numbers = torch.cat([part[1] for part in parts])
     positions = storage.ring.positions(numbers)
-    return Standing(cells, numbers, positions, info | {"slices": slices}, redrawn)
+    return ConcurrentSample(cells, numbers, positions, info | {"slices": slices}, redrawn)
 
 
 def _drawn(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from rl_replay.shared.update_lock import UpdateGate
+from rl_replay.shared.update_lock import InPlaceUpdateLock
 from rl_slabs import Lane, Lanes, LaneState, LazySlab, Slab, Span, Window
 from rl_slabs.internals import (
     FLOOR,
@@ -45,7 +45,7 @@ class SharedRing:
         self.capacity = capacity
         self.lanes = rows.lanes
         self.takes_turns = self.lanes == 1
-        self.gate: UpdateGate | None = None
+        self.gate: InPlaceUpdateLock | None = None
         self._rows = rows
         self._found: Lanes | None = None
         self._timeout_s = timeout_s

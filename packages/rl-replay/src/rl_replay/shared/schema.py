@@ -9,9 +9,9 @@ from typing import NamedTuple, Self
 import torch
 
 from rl_replay.data.structure import Structure
-from rl_replay.lossless.layout import CompactLayout
-from rl_replay.lossless.overflow import SideTable
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.rows import LosslessRows
 from rl_replay.shared.session import Sharing
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import RowSchema
@@ -26,11 +26,11 @@ class SharedRows(NamedTuple):
     columns: torch.Size  # The dimensions of the storage after the one along which it grows
     ids: list[NestedKey]  # Columns that cut alongside those of the contract
     ends: list[NestedKey]  # Flags of last steps alongside those of the contract
-    layout: CompactLayout | None  # How observations are kept once; None where they are not
+    layout: LosslessLayout | None  # How observations are kept once; None where they are not
     dim_extend: int = 0  # The dimension of data along which the storage grows
 
     @classmethod
-    def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], CompactLayout] | None) -> Self:
+    def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], LosslessLayout] | None) -> Self:
         """What somebody made."""
         slab = sharing.slab
         assert slab is not None  # it was opened
@@ -64,5 +64,5 @@ class SharedRows(NamedTuple):
         assert slab is not None  # it was opened
         if self.layout is None:
             return PlainRows(slab.rows)
-        side = SideTable.beside(slab, self.layout.side, sharing.files.side)
-        return CompactRows(self.layout, slab.rows, side, back=sharing.back)
+        side = OverflowTable.beside(slab, self.layout.side, sharing.files.side)
+        return LosslessRows(self.layout, slab.rows, side, back=sharing.back)

@@ -14,7 +14,7 @@ from rl_replay.lossless.layout import Key
 from rl_replay.shared.files import EMPTIED, SharedFiles
 from rl_replay.shared.lane_writer import LaneWriter
 from rl_replay.shared.ring import SharedRing
-from rl_replay.shared.update_lock import UpdateGate
+from rl_replay.shared.update_lock import InPlaceUpdateLock
 from rl_replay.storages.row_store import RowStore
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import TrajectoryTables
@@ -28,7 +28,7 @@ class Sharing:
     board: NDArray[np.int64]  # A few words for all processes
     back: NDArray[np.int32]  # The links of all rows
     index: TrajectoryIndex  # The trajectories, in tables that others write too
-    gate: UpdateGate  # What holds writers back while rows are changed in place
+    gate: InPlaceUpdateLock  # What holds writers back while rows are changed in place
 
     def __init__(self, files: SharedFiles, capacity: int) -> None:
         self.files = files
@@ -75,7 +75,7 @@ class Sharing:
         self.board, self.back = arrays["board"], arrays["back"]
         made = TrajectoryTables.over(tables, capacity, lanes)
         self.index = TrajectoryIndex(capacity, lanes=lanes, tables=made)
-        self.gate = self.ring.gate = UpdateGate(self.board, self.files.tables)
+        self.gate = self.ring.gate = InPlaceUpdateLock(self.board, self.files.tables)
         self.slab = slab
         return True
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.checkpoint.contents import Contents, Fill
+from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.data.containers import portable, register_container
 from rl_replay.data.structure import Batch, Structure
-from rl_replay.linking.links import Found, Links
-from rl_replay.lossless.layout import CompactLayout
-from rl_replay.lossless.rows import STEADY, CompactRows
+from rl_replay.linking.links import Links, Predecessors
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.rows import STEADY, LosslessRows
 from rl_replay.shared.files import MISSES, REACH, SharedFiles
 from rl_replay.shared.restore import loaded
 from rl_replay.shared.schema import SharedRows
@@ -244,7 +244,7 @@ class SharableStorage(TensorStorage):
         self, numbers: torch.Tensor, positions: torch.Tensor, keys: list[NestedKey] | None
     ) -> tuple[TensorDict, torch.Tensor]:
         store, _ = self._made()
-        if not isinstance(store, CompactRows):
+        if not isinstance(store, LosslessRows):
             quick = keys is None and positions.ndim == 1
             cells = store.gather(positions) if quick else store.read(positions, keys=keys)
             return cells, STEADY
@@ -303,7 +303,7 @@ class SharableStorage(TensorStorage):
             RuntimeError: Lossless rows were written since, which changes older ones too.
         """
         now = self.ring.window()
-        if isinstance(self.store, CompactRows) and now != window:
+        if isinstance(self.store, LosslessRows) and now != window:
             raise RuntimeError(
                 "rows were written while this lossless buffer was dumped, and name each other: let "
                 "its writers pause meanwhile."
@@ -347,7 +347,7 @@ class SharableStorage(TensorStorage):
             sharing.ring.empty()
             sharing.epoch += 1
 
-    def stand(self, contents: Contents, fill: Fill) -> None:
+    def stand(self, contents: Contents, fill: FillRows) -> None:
         """Hold other rows instead, as loaders do; see `TensorStorage.stand`.
 
         Raises:
@@ -450,8 +450,8 @@ class SharableStorage(TensorStorage):
         self.columns, self.ids, self.ends = rows.columns, rows.ids, rows.ends
         self._take(rows.structure, store, sharing.back)
 
-    def _layout(self, schema: RowSchema) -> CompactLayout:
-        return CompactLayout(schema, None if self.lossless is True else self.lossless or ())
+    def _layout(self, schema: RowSchema) -> LosslessLayout:
+        return LosslessLayout(schema, None if self.lossless is True else self.lossless or ())
 
     def _begin_write(self, count: int) -> Links:
         sharing = self._sharing
@@ -468,13 +468,13 @@ class SharableStorage(TensorStorage):
         return self._writer.links
 
     def _before_publish(self) -> None:
-        if self._sharing is not None and isinstance(self.store, CompactRows):
+        if self._sharing is not None and isinstance(self.store, LosslessRows):
             self._know_others(self.store)
             board = self._sharing.board
             board[MISSES] |= self.store.misses
             board[REACH] = max(board[REACH], self.store.reach)
 
-    def _published(self, span: Span, found: Found) -> None:
+    def _published(self, span: Span, found: Predecessors) -> None:
         if self._sharing is None:
             super()._published(span, found)
         else:
@@ -493,7 +493,7 @@ class SharableStorage(TensorStorage):
             self._writer.forget()  # the next write learns what stands in the lane
         super()._recover(span, touched=touched)
 
-    def _know_others(self, store: CompactRows) -> None:
+    def _know_others(self, store: LosslessRows) -> None:
         if self._sharing is not None:
             board = self._sharing.board
             store.expect(misses=bool(board[MISSES]), reach=int(board[REACH]))
@@ -510,7 +510,7 @@ class SharableStorage(TensorStorage):
         """Raise for changes of leaves from which links and next observations were made."""
         given = list(leaves_of(cells))
         fixed = [as_tuple(key) for key in self._linked().keys.columns]
-        if isinstance(self.store, CompactRows):
+        if isinstance(self.store, LosslessRows):
             fixed += [path for pair in self.store.layout.pairs for path in (pair.root, pair.next)]
         found = [path for path in given if path in fixed]
         if found:

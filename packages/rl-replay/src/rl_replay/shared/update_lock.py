@@ -16,7 +16,7 @@ from rl_slabs.internals import claim_lock, fence
 _PERHAPS, _FOR_GOOD = 1, 2
 
 
-class UpdateGate:
+class InPlaceUpdateLock:
     """Lets one process at a time change rows in place; writers wait meanwhile."""
 
     def __init__(self, board: NDArray[np.int64], file: LazyFile, timeout_s: float = 5.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from rl_replay.linking.observations import CURES
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.marked import MarkedStorage
 
 _FEW_LINKS = 0.5
@@ -47,7 +47,7 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
     return lines
 
 
-def warn_of_few_links(store: CompactRows, live: int) -> None:
+def warn_of_few_links(store: LosslessRows, live: int) -> None:
     """Warn where lossless rows cost about what plain ones do."""
     share = store.explain(live)["linked_share"]
     if share < _FEW_LINKS:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.rows import LosslessRows
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.tensor import Device
@@ -66,4 +66,4 @@ class LazyTensorStorage(SharableStorage):
                 return PlainRows(Slab.private(schema, capacity).rows)
             return PlainRows(Rows.zeros(schema, capacity, device=self.rows_device))
         named = None if self.lossless is True else self.lossless
-        return CompactRows.zeros(schema, capacity, keys=named, back=back, device=self.rows_device)
+        return LosslessRows.zeros(schema, capacity, keys=named, back=back, device=self.rows_device)

@@ -13,7 +13,7 @@ from rl_replay.data.extent import Extent
 from rl_replay.data.structure import Arrangement, Structure
 from rl_replay.linking.links import Links
 from rl_replay.linking.marker_keys import MarkerKeys, end_candidates
-from rl_replay.linking.markers import Marks
+from rl_replay.linking.markers import MarkerColumns
 from rl_replay.linking.observations import Comparisons, contradictions
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.storage import Storage
@@ -263,7 +263,7 @@ class MarkedStorage(Storage):
         self.ring.restore(count, 0)
         known, inner = self._linked().keys, self.columns.numel()
         cells = store.read(slice(0, count), keys=list(known.columns) or None)
-        marks = Marks.of(cells, known)
+        marks = MarkerColumns.of(cells, known)
         joined = marks.joined(slice(0, count - inner), slice(inner, count))
         if known.compares and not self._is_time:
             rows = (
@@ -321,7 +321,7 @@ class MarkedStorage(Storage):
         numbers = torch.arange(window.first[0], window.first[0] + len(window))
         if columns := list(links.keys.columns):
             cells = self.read_keys(self.ring.positions(numbers), columns)
-            links.revise(Marks.of(cells, links.keys), window.first[0])
+            links.revise(MarkerColumns.of(cells, links.keys), window.first[0])
         self._know_last(links, numbers)
 
     def _know_last(self, links: Links, numbers: torch.Tensor) -> None:

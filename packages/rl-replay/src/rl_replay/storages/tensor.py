@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
-from rl_replay.checkpoint.contents import Contents, Fill
+from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.data.extent import Extent
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
-from rl_replay.linking.links import Found, Links
+from rl_replay.linking.links import Links, Predecessors
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.observations import Comparisons
-from rl_replay.lossless.rows import CompactRows
+from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.casts import with_exact_casts
 from rl_replay.storages.explain import storage_lines, warn_of_few_links
 from rl_replay.storages.marked import MarkedStorage
@@ -284,7 +284,7 @@ class TensorStorage(MarkedStorage):
 
         self.stand(contents, fill)
 
-    def stand(self, contents: Contents, fill: Fill) -> None:
+    def stand(self, contents: Contents, fill: FillRows) -> None:
         """Hold other rows instead, as loaders do; the former rows are dropped first.
 
         Nobody can read a row before all of them are there; where that fails there is none.
@@ -305,7 +305,7 @@ class TensorStorage(MarkedStorage):
             self.empty()
             raise
 
-    def _fill(self, contents: Contents, fill: Fill) -> None:
+    def _fill(self, contents: Contents, fill: FillRows) -> None:
         if self.store is None or _schema_of(self.store) != contents.schema:
             self._take_new(contents.structure, contents.schema, contents.columns)
         self.structure, self.columns, self._open = contents.structure, contents.columns, False
@@ -373,7 +373,7 @@ class TensorStorage(MarkedStorage):
         """Stand over new rows."""
         self.store = None  # until all that belongs to it is made
         self.structure = structure
-        self._watched = isinstance(store, CompactRows)
+        self._watched = isinstance(store, LosslessRows)
         self._plain = self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
@@ -383,7 +383,7 @@ class TensorStorage(MarkedStorage):
         self._index = None
         self._look_at_device()
         plain = self.ndim == 1 and self.on_host and structure.form == "tensordict"
-        misses = isinstance(store, CompactRows) and store.layout.may_miss
+        misses = isinstance(store, LosslessRows) and store.layout.may_miss
         if plain and not misses and not structure.element:
             self._plain = TensordictReader(_schema_of(store))
             if isinstance(store, PlainRows):
@@ -435,7 +435,7 @@ class TensorStorage(MarkedStorage):
         # rows of the last calls may still wait for the ones that continue them
         if self.ring.written >= max(_ENOUGH_ROWS, _ENOUGH_CALLS * count):
             self._watched = False
-            if isinstance(store, CompactRows):
+            if isinstance(store, LosslessRows):
                 warn_of_few_links(store, len(self.ring.window()))
 
     def _write_one(self, one_row: OneRow, row: ValidatedLeaves) -> Span:
@@ -485,7 +485,7 @@ class TensorStorage(MarkedStorage):
     def _before_publish(self) -> None:
         """Say what readers of rows about to be published must know."""
 
-    def _published(self, span: Span, found: Found) -> None:
+    def _published(self, span: Span, found: Predecessors) -> None:
         """Take note of rows that were published."""
         if self._indexed:
             self._unindexed += len(span.numbers)
@@ -503,7 +503,7 @@ class TensorStorage(MarkedStorage):
         extent: Extent,
         span: Span,
         marks: MarkerKeys | None,
-    ) -> Found:
+    ) -> Predecessors:
         usual = links.keys
         if marks is not None:
             links.keys = marks
@@ -575,4 +575,4 @@ def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> 
 
 def _schema_of(store: RowStore) -> RowSchema:
     """The leaves of rows as they came, which may lack the next observations."""
-    return store.layout.given if isinstance(store, CompactRows) else store.schema
+    return store.layout.given if isinstance(store, LosslessRows) else store.schema

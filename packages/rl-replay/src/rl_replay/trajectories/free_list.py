@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Slots:
+class FreeList:
     """The free slots of one lane's part of a table, kept in arrays that may be shared."""
 
     def __init__(self, freed: NDArray[np.int32], words: memoryview, column: int, base: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_replay.trajectories.free_list import Slots
+from rl_replay.trajectories.free_list import FreeList
 from rl_replay.trajectories.tables import (
     BROKEN,
     FREE_PIECES,
@@ -23,8 +23,8 @@ class LaneTables:
         self.base = lane * capacity
         self.words = words = tables.words[lane].data
         mine = slice(self.base, self.base + capacity)
-        self.free_pieces = Slots(tables.free_pieces[mine], words, FREE_PIECES, self.base)
-        self.free_trajectories = Slots(
+        self.free_pieces = FreeList(tables.free_pieces[mine], words, FREE_PIECES, self.base)
+        self.free_trajectories = FreeList(
             tables.free_trajectories[mine], words, FREE_TRAJECTORIES, self.base
         )
         self.first_number = lane << LANE_SHIFT

@@ -29,14 +29,14 @@ from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
 
 
-class Pending(NamedTuple):
+class HeldRows(NamedTuple):
     """Rows that are held back, and for how many calls of its producer each of them has been."""
 
     rows: FlatRows | None
     waited: Array
 
 
-_NOTHING = Pending(None, np.zeros(0, dtype=np.int64))
+_NOTHING = HeldRows(None, np.zeros(0, dtype=np.int64))
 
 
 class MultiStepTransform(Transform):
@@ -217,7 +217,7 @@ class MultiStepTransform(Transform):
         kept = np.flatnonzero(is_kept)
         made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
         held = rows.take(rows.index(waiting)) if len(waiting) else None
-        self._pending = Pending(held, waited[waiting])
+        self._pending = HeldRows(held, waited[waiting])
         return made
 
     def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
@@ -277,7 +277,7 @@ class MultiStepTransform(Transform):
             return
         waited, held = np.array(state["waited"], dtype=np.int64), state["held"]
         rows = None if held is None else FlatRows.of(TensorDict(held, [len(waited)]))
-        self._pending = Pending(rows, waited)
+        self._pending = HeldRows(rows, waited)
 
 
 def _own(held: FlatRows | None) -> FlatRows | None:

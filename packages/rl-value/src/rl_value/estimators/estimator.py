@@ -22,7 +22,7 @@ from rl_value.dispatch import NamedModule, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.chunking import MissingNext, ValueCalls
 from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
-from rl_value.estimators.key_map import Entries
+from rl_value.estimators.key_map import KeyMap
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import Steps, check_writable, under_next
 from rl_value.estimators.valued import Valued, standardised
@@ -121,7 +121,7 @@ class ValueEstimator(NamedModule):
             value_chunk_dim=value_chunk_dim,
             missing_next=missing_next,
         )
-        self.entries = Entries(
+        self.entries = KeyMap(
             advantage="advantage",
             value_target="value_target",
             value="state_value",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from rl_tensordict import NestedKey, as_tuple
 
 
-class Entries(Mapping[str, NestedKey]):
+class KeyMap(Mapping[str, NestedKey]):
     """Keys by what they are for."""
 
     def __init__(self, **defaults: NestedKey) -> None:

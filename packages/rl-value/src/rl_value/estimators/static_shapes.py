@@ -24,7 +24,7 @@ PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 
 
 @dataclass(frozen=True)
-class Rows:
+class StaticRows:
     """All rows of a batch, in the place of its segments."""
 
     batch_shape: torch.Size  # [*B, T]
@@ -71,7 +71,7 @@ class FixedSteps(Steps):
         known = {key: value for key, value in leaves.items() if value is not None}
         found = read_rows(list(known.values()), _joined([*names, *known]), list(shape))
         real, terminated, missing, last, behind, source, is_next, is_start, next_slot = found
-        rows, ahead = Rows(shape, real), known.get(names[3])
+        rows, ahead = StaticRows(shape, real), known.get(names[3])
         return cls(
             batch=batch,
             segments=rows,  # type: ignore[arg-type]  # gathers and scatters as segments do

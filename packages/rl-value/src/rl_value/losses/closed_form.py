@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rl_value.losses.arrays import Array, array_of
-from rl_value.losses.known import Known
+from rl_value.losses.known import PrecomputedLoss
 
 FLOATS = (torch.float32, torch.float64)
 
@@ -82,7 +82,9 @@ def terms_of(
     return Terms(rows, chosen, others, where)
 
 
-def losses_of_choice(recipe: Recipe, terms: Terms) -> tuple[Known, dict[str, float]] | None:
+def losses_of_choice(
+    recipe: Recipe, terms: Terms
+) -> tuple[PrecomputedLoss, dict[str, float]] | None:
     """Compute the objective -c Σ g and the entropy loss -c η Σ H."""
     log_p = terms.logits.T.copy()  # [K, n]
     steps = log_p.shape[1]
@@ -111,5 +113,5 @@ def losses_of_choice(recipe: Recipe, terms: Terms) -> tuple[Known, dict[str, flo
         return made.T
 
     losses = -share * float(np.add.reduce(gain.value)), -bonus * entropy
-    known = Known(losses, gradient, terms.counted, recipe.plain)
+    known = PrecomputedLoss(losses, gradient, terms.counted, recipe.plain)
     return known, gain.reported | {"entropy": entropy / steps}

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_value.losses.arrays import array_of, is_eager
 from rl_value.losses.closed_form import FLOATS
 from rl_value.losses.diagnostics import explained_share, explained_variance
-from rl_value.losses.known import Known, attach
+from rl_value.losses.known import PrecomputedLoss, attach
 from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.regression import distance, distances_apart, reduced_distance
 
@@ -71,7 +71,7 @@ def critic_by_equations(
         loss = share * float(np.add.reduce(each.reshape(-1)))
         if settings.explains:
             reported["explained_variance"] = explained_share(apart.reshape(-1), targets.reshape(-1))
-    known = Known((loss,), lambda by: slope * (share * by), where, again)
+    known = PrecomputedLoss((loss,), lambda by: slope * (share * by), where, again)
     return {settings.name: attach(known, value)[0], **as_tensors(reported, value.dtype)}
 
 

@@ -15,7 +15,7 @@ from rl_value.losses.arrays import Array
 
 
 @dataclass
-class Known:
+class PrecomputedLoss:
     """Losses of one tensor, and the way back to it."""
 
     losses: tuple[float, ...]
@@ -24,7 +24,7 @@ class Known:
     plain: Callable[[Tensor], tuple[Tensor, ...]]
 
 
-def attach(known: Known, at: Tensor) -> tuple[Tensor, ...]:
+def attach(known: PrecomputedLoss, at: Tensor) -> tuple[Tensor, ...]:
     """Make tensors of losses that are known, whose gradients reach what they were computed from."""
     # Each tensor that losses are computed from has a node of its own, so that the losses of one can
     # go back while the graph of another stays.
@@ -32,11 +32,11 @@ def attach(known: Known, at: Tensor) -> tuple[Tensor, ...]:
     return found
 
 
-class _Known(Function):
+class _PrecomputedGradients(Function):
     """The losses of one tensor."""
 
     @staticmethod
-    def forward(ctx: Any, known: Known, at: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, known: PrecomputedLoss, at: Tensor) -> tuple[Tensor, ...]:
         ctx.known = known
         ctx.save_for_backward(at)
         ctx.set_materialize_grads(False)
@@ -53,7 +53,7 @@ class _Known(Function):
 
 
 # Function.apply looks for transforms before it calls this, which takes as long as a small loss.
-_apply = super(Function, _Known).apply
+_apply = super(Function, _PrecomputedGradients).apply
 
 
 def _laid_out(made: Array, counted: Array | None, shape: torch.Size) -> Array:

@@ -25,7 +25,7 @@ from rl_value.estimators import (
     ValueEstimator,
     VTrace,
 )
-from rl_value.estimators.key_map import Entries
+from rl_value.estimators.key_map import KeyMap
 from rl_value.losses.masked_means import Reduction, counted_steps, reduce
 from rl_value.padding import readable
 
@@ -106,7 +106,7 @@ class LossModule(NamedModule):
             raise ValueError(msg)
         self.reduction: Reduction = reduction or "mean"
         self.loss_mask_key = loss_mask_key
-        self.entries = Entries(
+        self.entries = KeyMap(
             **{
                 "advantage": "advantage",
                 "value_target": "value_target",

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from rl_layout import Segments
 from rl_recurrent.backends.pack import pointwise
 from rl_recurrent.backends.pack.pointwise import GRUGates, LSTMGates
-from rl_recurrent.backends.pack.step_plan import Piece, StepPlan, step_plan
+from rl_recurrent.backends.pack.step_plan import StepBlock, StepPlan, step_plan
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.network.layer_weights import RowWeights
 
@@ -136,7 +136,7 @@ class _Backward:
         ]
         self.of_x = torch.empty_like(self.x) if needs[0] else None
 
-    def before(self, which: int, piece: Piece) -> Tensor:
+    def before(self, which: int, piece: StepBlock) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
         made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
         if piece.begin:
@@ -144,17 +144,17 @@ class _Backward:
         inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
         return torch.cat([first.index_select(0, self.plan.order), inside])
 
-    def arriving(self, which: int, piece: Piece) -> Tensor | None:
+    def arriving(self, which: int, piece: StepBlock) -> Tensor | None:
         """The gradient of an output at each row of a piece, ``[R, H]``, in memory of its own."""
         grad = self.grads[which]
         return None if grad is None else grad.index_select(0, piece.rows)
 
-    def arriving_hidden(self, piece: Piece) -> Tensor:
+    def arriving_hidden(self, piece: StepBlock) -> Tensor:
         """The same of h, zeros if there is none."""
         grad = self.arriving(0, piece)
         return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
 
-    def add_inputs(self, piece: Piece, x: Tensor, towards: Tensor) -> None:
+    def add_inputs(self, piece: StepBlock, x: Tensor, towards: Tensor) -> None:
         """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
         of_w_ih, _, of_bias, *_ = self.sums
         if self.of_x is not None:
@@ -188,7 +188,7 @@ class _LSTMBackward(_Backward):
         of_states = (later @ self.w_hh).index_select(0, back), dc.index_select(0, back)
         return (self.of_x, *self.sums[:3], *of_states)
 
-    def _steps(self, piece: Piece, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
+    def _steps(self, piece: StepBlock, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
         """Turn the gates of a piece into their gradients, in place; return the first step's."""
         cell = self.made[1].index_select(0, piece.rows)
         factors, towards_cell, forget = pointwise.lstm_factors_(gates, self.before(1, piece), cell)
@@ -274,7 +274,7 @@ class _GRUBackward(_Backward):
         of_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
         return (self.of_x, *self.sums[:4], of_state)
 
-    def _open(self, piece: Piece, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _open(self, piece: StepBlock, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
         gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
         gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
@@ -284,7 +284,7 @@ class _GRUBackward(_Backward):
 
     def _steps(
         self,
-        piece: Piece,
+        piece: StepBlock,
         of_piece: tuple[Tensor, Tensor, Tensor],
         carried: tuple[Tensor, Tensor],
     ) -> None:
@@ -313,5 +313,5 @@ def _piece_rows(width: int) -> int:
     return max(MIN_ROWS, CELLS // width)
 
 
-def _top(memory: Tensor, piece: Piece) -> Tensor:
+def _top(memory: Tensor, piece: StepBlock) -> Tensor:
     return memory[: len(piece.rows)]

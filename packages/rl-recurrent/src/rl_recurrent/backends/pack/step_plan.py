@@ -16,7 +16,7 @@ from rl_layout import Segments
 
 
 @dataclass(frozen=True)
-class Piece:
+class StepBlock:
     """Some successive steps of all segments that are long enough."""
 
     rows: Tensor  # row of each cell, step after step, int64 [R], counted over real rows
@@ -52,7 +52,7 @@ class StepPlan:
         begins = np.repeat(np.cumsum(counts) - counts, counts)
         columns = torch.from_numpy(np.arange(len(begins)) - begins).to(device)
         self.rows = self.firsts[self.order][columns] + steps
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[int, list[StepBlock]] = {}
 
     @property
     def num_segments(self) -> int:
@@ -65,21 +65,21 @@ class StepPlan:
         columns = torch.arange(self.num_segments, device=self.order.device)
         return torch.empty_like(self.order).index_copy_(0, self.order, columns)
 
-    def pieces(self, min_rows: int) -> list[Piece]:
+    def pieces(self, min_rows: int) -> list[StepBlock]:
         """Cut time into pieces, each large enough for a good matrix product."""
         if min_rows not in self._pieces:
             self._pieces[min_rows] = self._cut(min_rows)
         return self._pieces[min_rows]
 
-    def _cut(self, min_rows: int) -> list[Piece]:
-        found: list[Piece] = []
+    def _cut(self, min_rows: int) -> list[StepBlock]:
+        found: list[StepBlock] = []
         counts: list[int] = []
         begin = end = 0
         for step, count in enumerate(self.counts):
             counts.append(count)
             end += count
             if end - begin >= min_rows or step + 1 == len(self.counts):
-                found.append(Piece(self.rows[begin:end], counts, begin))
+                found.append(StepBlock(self.rows[begin:end], counts, begin))
                 counts, begin = [], end
         return found
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends.triton.plan import Plan
+from rl_recurrent.backends.triton.plan import LaunchPlan
 
 NO_END = 2**31 - 1  # each program stops at its own longest segment
 
@@ -23,10 +23,10 @@ class Frame:
     first: Tensor  # int64 [S], first of each segment's rows among the real ones
     lengths: Tensor  # int64 [S]
     segments: Segments  # what the others were taken from
-    plan: Plan  # the kernel and its blocks
+    plan: LaunchPlan  # the kernel and its blocks
 
     @classmethod
-    def of(cls, segments: Segments, plan: Plan) -> Frame:
+    def of(cls, segments: Segments, plan: LaunchPlan) -> Frame:
         """Take the tensors from segments, contiguous."""
         first = segments.offsets[:-1].contiguous()
         return cls(segments.order, first, segments.lengths.contiguous(), segments, plan)

@@ -33,11 +33,11 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
     tensors = {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 3, segments, precision=precision, **options)
-    made: Tensor = apply_scan(Scan, plan, [*tensors.values()], segments, **options)
+    made: Tensor = apply_scan(GRUScan, plan, [*tensors.values()], segments, **options)
     return made
 
 
-class Scan(torch.autograd.Function):
+class GRUScan(torch.autograd.Function):
     """The recurrence and its gradient, one kernel each, and the products around them."""
 
     @staticmethod

@@ -16,7 +16,7 @@ from rl_recurrent.backends.triton.checks import (
     check_scan,
 )
 from rl_recurrent.backends.triton.frame import Frame
-from rl_recurrent.backends.triton.plan import Plan, make_plan
+from rl_recurrent.backends.triton.plan import LaunchPlan, make_plan
 
 
 def checked_plan(
@@ -27,7 +27,7 @@ def checked_plan(
     save: str,
     precision: str,
     projection: Projection | None,
-) -> Plan:
+) -> LaunchPlan:
     """Raise for what the kernels cannot take, and choose the kernel and its blocks."""
     gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
     states = (len(segments), size)
@@ -48,7 +48,7 @@ def checked_plan(
 
 def apply_scan(
     scan: type[torch.autograd.Function],
-    plan: Plan,
+    plan: LaunchPlan,
     tensors: Sequence[Tensor],
     segments: Segments,
     *,

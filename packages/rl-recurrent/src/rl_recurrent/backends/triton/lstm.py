@@ -32,11 +32,13 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
     tensors = {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 4, segments, precision=precision, **options)
-    made: tuple[Tensor, Tensor] = apply_scan(Scan, plan, [*tensors.values()], segments, **options)
+    made: tuple[Tensor, Tensor] = apply_scan(
+        LSTMScan, plan, [*tensors.values()], segments, **options
+    )
     return made
 
 
-class Scan(torch.autograd.Function):
+class LSTMScan(torch.autograd.Function):
     """The recurrence and its gradient, one kernel each, and the products around them."""
 
     @staticmethod

@@ -11,7 +11,7 @@ Product = Literal["ieee", "tf32", "tf32x3"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """How one recurrence is run."""
 
     # "resident": w_hh and the state stay on chip; "walk": a program reads w_hh anew at every step;
@@ -26,7 +26,9 @@ class Plan:
     num_stages: int  # how many steps of a loop are loaded ahead, the one in work included
 
 
-def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.dtype) -> Plan:
+def make_plan(
+    hidden_size: int, num_segments: int, precision: str, dtype: torch.dtype
+) -> LaunchPlan:
     """Choose the kernel and its blocks from a fixed table, so that nothing is tuned at run time."""
     # Compiled for an H200 every entry fits its shared memory and its registers, but for a few
     # bytes. Nothing of it has been timed.
@@ -37,14 +39,14 @@ def make_plan(hidden_size: int, num_segments: int, precision: str, dtype: torch.
     block_s = 16 if num_segments <= 16 * 132 else 32  # 132 multiprocessors: enough programs first
     if block_h <= 64:
         warps = 8 if block_h == 64 else 4
-        return Plan("resident", operands, how, block_s, block_h, block_h, warps, 2)
+        return LaunchPlan("resident", operands, how, block_s, block_h, block_h, warps, 2)
     if block_h == 128 and operands == torch.bfloat16:  # w_hh takes 128 of the 227 KB there are
-        return Plan("resident", operands, how, 16, block_h, block_h, 8, 1)
+        return LaunchPlan("resident", operands, how, 16, block_h, block_h, 8, 1)
     # one launch costs about what one multiprocessor needs to read w_hh of 256 columns
     regime: Literal["walk", "steps"] = "walk" if hidden_size <= 256 else "steps"
     block_j = 64 if hidden_size % 64 == 0 else 32
     warps = 4 if block_s * block_j <= 512 else 8  # so that no register spills
-    return Plan(regime, operands, how, block_s, block_j, 32, warps, 3)
+    return LaunchPlan(regime, operands, how, block_s, block_j, 32, warps, 3)
 
 
 def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Product]:

@@ -15,7 +15,11 @@ from rl_layout import keys
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
 from rl_value.estimators.bootstrapping.chunking import ValueCalls
-from rl_value.estimators.bootstrapping.sequence_layout import Slots, n_step_slots, one_step_slots
+from rl_value.estimators.bootstrapping.sequence_layout import (
+    UnrollLayout,
+    n_step_slots,
+    one_step_slots,
+)
 from rl_value.estimators.bootstrapping.unroll import (
     Reader,
     evaluate,
@@ -136,7 +140,7 @@ def _is_one_column(values: Tensor) -> bool:
     return known and values.numel() == len(values) and not torch.compiler.is_compiling()
 
 
-def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Slots:
+def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> UnrollLayout:
     if steps.ahead is None:
         slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
         return _budgeted(slots, steps, calls) if calls.shifted else slots
@@ -153,7 +157,7 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Sl
     return replace(slots, has_holes=False)
 
 
-def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
+def _refuse_behind_lost(slots: UnrollLayout, steps: Steps, lost: Tensor) -> None:
     """Raise for next observations that a recurrent network reaches only by way of a lost one."""
     so_far = (slots.is_next & lost[slots.source]).cumsum(0)
     behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
@@ -166,7 +170,7 @@ def _refuse_behind_lost(slots: Slots, steps: Steps, lost: Tensor) -> None:
         raise ValueError(msg)
 
 
-def _budgeted(slots: Slots, steps: Steps, calls: ValueCalls) -> Slots:
+def _budgeted(slots: UnrollLayout, steps: Steps, calls: ValueCalls) -> UnrollLayout:
     """As many slots for each row of the batch, however many segments end in it."""
     num_steps = steps.batch.batch_size[-1]
     rows_of = steps.segments.rows // num_steps

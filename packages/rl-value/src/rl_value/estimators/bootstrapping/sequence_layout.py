@@ -12,7 +12,7 @@ from rl_layout import Segments
 
 
 @dataclass(frozen=True)
-class Slots:
+class UnrollLayout:
     """Where each observation is in the flat sequence that a network reads once."""
 
     # Rows of a segment follow each other, and after them lie the next observations that are no row
@@ -37,14 +37,14 @@ class Slots:
         """Rows whose next observation is no row of their segment, bool ``[M]``."""
         return self.is_next[self.next_slot]
 
-    def cut_to(self, rows_of: Tensor, room: int, terminated: Tensor) -> Slots:
+    def cut_to(self, rows_of: Tensor, room: int, terminated: Tensor) -> UnrollLayout:
         """Keep the first slots of each row of the batch, as many as there is room for."""
         row = rows_of[self.source]
         first = torch.searchsorted(row, row)  # rows of the batch are in order
         kept = torch.arange(len(self), device=row.device) - first < room
         place = kept.cumsum(0) - 1
         fits = kept[self.row_slot] & (terminated | kept[self.next_slot])
-        return Slots(
+        return UnrollLayout(
             self.source[kept],
             self.is_next[kept],
             self.is_start[kept],
@@ -53,7 +53,7 @@ class Slots:
             fits,
         )
 
-    def filled_to(self, size: int) -> Slots:
+    def filled_to(self, size: int) -> UnrollLayout:
         """Repeat the first slot after the last one, each time as a segment of its own."""
         more = size - len(self)
         if more <= 0 or not len(self):
@@ -78,7 +78,7 @@ class Slots:
         return list(pairwise(cuts))
 
 
-def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slots:
+def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> UnrollLayout:
     """Lay out plain steps: each segment, and the last next observation of each."""
     device, count = segments.starts.device, segments.num_real
     has_extra = torch.ones(len(segments), dtype=torch.bool, device=device)
@@ -96,7 +96,7 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Slo
     return _assemble(row_slot, next_slot, (extra_row, extra_slot), starts)
 
 
-def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> Slots:
+def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> UnrollLayout:
     """Lay out n-step rows: each segment, and every next observation that comes after it."""
     device, count = segments.starts.device, segments.num_real
     numbers = torch.arange(count, device=device)
@@ -127,7 +127,7 @@ def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) 
 
 def _assemble(
     row_slot: Tensor, next_slot: Tensor, extras: tuple[Tensor, Tensor], starts: Tensor
-) -> Slots:
+) -> UnrollLayout:
     extra_row, extra_slot = extras
     size = len(row_slot) + len(extra_row)
     source = torch.empty(size, dtype=torch.int64, device=row_slot.device)
@@ -137,4 +137,4 @@ def _assemble(
     is_next[extra_slot] = True
     is_start = torch.zeros_like(is_next)
     is_start[starts] = True
-    return Slots(source, is_next, is_start, row_slot, next_slot)
+    return UnrollLayout(source, is_next, is_start, row_slot, next_slot)

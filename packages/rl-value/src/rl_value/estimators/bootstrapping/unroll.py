@@ -18,7 +18,7 @@ from rl_layout.internals import flatten
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, build, find, nest, require
 from rl_value.direct_call import Key, noted, output_from
-from rl_value.estimators.bootstrapping.sequence_layout import Slots
+from rl_value.estimators.bootstrapping.sequence_layout import UnrollLayout
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Reader:
         network: TensorDictModuleBase,
         batch: TensorDictBase,
         segments: Segments,
-        slots: Slots,
+        slots: UnrollLayout,
         stand_in: Tensor | None,
     ) -> None:
         self.network = network
