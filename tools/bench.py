@@ -1,8 +1,9 @@
 """What benchmarks share: medians of calls that take turns, printed rows, and records of them.
 
-A benchmark calls `medians_us`, hands its figures to `report`, and runs in `with bench.session():`,
-which reads `--json FILE` from the command line and writes the record there. `nox -s "bench(NAME)"`
-puts this module on the path; by hand, `PYTHONPATH=tools python packages/NAME/benchmarks/FILE.py`.
+A benchmark calls `medians_us`, hands its figures to `report` or `table`, and runs in
+`with bench.session():`, which reads the command line: `--json FILE` writes the record there,
+`--turns N` shortens every measurement, to see that a benchmark runs. `nox -s "bench(NAME)"` puts
+this module on the path; by hand, `PYTHONPATH=tools python packages/NAME/benchmarks/FILE.py`.
 """
 
 from __future__ import annotations
@@ -16,43 +17,73 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 VERSIONS = ("torch", "tensordict", "torchrl", "numpy", "numba", "gymnasium", "cpprb")
-ROWS: list[dict[str, Any]] = []  # what `report` was given, in order
+ROWS: list[dict[str, Any]] = []  # what `report` and `table` were given, in order
+LIMIT: list[int] = []  # the most turns of any measurement, where `--turns` gives them
 
 
-def medians_us(
+def turns(wanted: int) -> int:
+    """As many turns as a benchmark wants, or the fewer of `--turns`."""
+    return min([wanted, *LIMIT])
+
+
+def medians_us(  # noqa: PLR0913 - independent options of one measurement
     repeats: int,
     *calls: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
     warm_up: int = 3,
     burst: int = 1,
     shuffle: bool = False,
+    before: Sequence[Callable[[], object]] = (),
+    per_unit: bool = False,
 ) -> list[float]:
     """Median durations of some calls in microseconds; they take turns, so that load hits all.
 
     Of more than one call a turn, `burst`, one more comes first and is not timed. `shuffle` draws
-    the order of every turn: the caches are those of whoever came before.
+    the order of every turn: the caches are those of whoever came before. `before` has a call for
+    each, which is not timed and precedes it every time. `per_unit` divides each duration by the
+    number that the call returns.
     """
     times: list[list[float]] = [[] for _ in calls]
     order = range(len(calls))
-    for turn in range(repeats + warm_up):
+    prepare = before or [_nothing] * len(calls)
+    warm_up = turns(warm_up)
+    for turn in range(turns(repeats) + warm_up):
         for number in random.sample(order, len(calls)) if shuffle else order:
-            call, taken = calls[number], times[number]
+            call: Callable[[], Any] = calls[number]
             if burst > 1:
+                prepare[number]()
                 call()
             for _ in range(burst):
+                prepare[number]()
                 begin = clock()
-                call()
+                made = call()
                 took = clock() - begin
                 if turn >= warm_up:
-                    taken.append(took)
+                    times[number].append(took / made if per_unit else took)
     return [statistics.median(taken) * 1e6 for taken in times]
+
+
+def _nothing() -> None:
+    pass
+
+
+def medians(
+    repeats: int, *measures: Callable[[], Sequence[float]], warm_up: int = 0
+) -> list[list[float]]:
+    """Medians of the figures that some measures return, taken in turns: a list for each measure."""
+    found: list[list[Sequence[float]]] = [[] for _ in measures]
+    for turn in range(turns(repeats) + warm_up):
+        for measure, rows in zip(measures, found, strict=True):
+            figures = measure()
+            rows += [figures] * (turn >= warm_up)
+    return [[statistics.median(column) for column in zip(*rows, strict=True)] for rows in found]
 
 
 def report(
@@ -64,10 +95,28 @@ def report(
     if theirs is not None:
         row[peer] = theirs
         line += f"   {peer} {theirs:12,.1f} us   {theirs / ours:7.2f} x"
-    times = sum(other["work"].partition(" #")[0] == work for other in ROWS)
-    row["work"] = f"{work} #{times + 1}" if times else work  # a record has one row of a name
-    ROWS.append(row)
+    _keep(row)
     print(f"{line}{note and '   '}{note}")
+
+
+def table(
+    work: str, found: Mapping[str, float], ours: str, notes: Mapping[str, str] | None = None
+) -> None:
+    """Print microseconds of contenders and their ratios to ours; record them as one row."""
+    print(f"\n{work}")
+    for name, took in found.items():
+        note = (notes or {}).get(name, "")
+        line = f"  {name:<44}{took:12,.1f} us   {took / found[ours]:7.2f} x"
+        print(f"{line}{note and '   '}{note}", flush=True)
+    peers = {name: took for name, took in found.items() if name != ours}
+    _keep({"work": work, "unit": "us", "ours": found[ours], **peers})
+
+
+def _keep(row: dict[str, Any]) -> None:
+    """Add a row to the record, which has one row of a name."""
+    work = row["work"]
+    times = sum(other["work"].partition(" #")[0] == work for other in ROWS)
+    ROWS.append({**row, "work": f"{work} #{times + 1}" if times else work})
 
 
 def machine() -> str:
@@ -93,9 +142,15 @@ def versions() -> dict[str, str]:
 
 
 def record(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows with what one must know of where they come from."""
+    """Rows with what one must know of where they come from.
+
+    A row has `benchmark` ("rl-replay/slices"), `work`, `unit`, `ours` and a figure for each peer.
+    """
+    script = Path(sys.argv[0]).absolute()
+    named = [{"benchmark": f"{script.parts[-3]}/{script.stem}", **row} for row in rows]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"date": today, "machine": machine(), "versions": versions(), "rows": rows}
+    found = {"date": today, "machine": machine(), "versions": versions(), "rows": named}
+    return {**found, "turns": LIMIT[0]} if LIMIT else found
 
 
 @contextmanager
@@ -103,8 +158,11 @@ def session(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.
     """Read the command line, run a benchmark, and write its record where `--json` asks for it."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--json", type=Path, help="write the record into this file")
+    hint = "at most so many turns of every measurement: to see that it runs, not for figures"
+    parser.add_argument("--turns", type=int, help=hint)
     given = parser.parse_args()
     ROWS.clear()
+    LIMIT[:] = [] if given.turns is None else [max(1, given.turns)]
     found = versions()
     print(f"{Path(sys.argv[0]).name}: {machine()}; {', '.join(map(' '.join, found.items()))}")
     yield given
