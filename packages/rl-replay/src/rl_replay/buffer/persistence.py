@@ -84,6 +84,9 @@ class Keeping(Sampling):
     def loads(self, path: str | os.PathLike[str], *, rows_only: bool = False) -> None:
         """Stand as the buffer did that was written to a folder: the next samples are the same.
 
+        In a storage of another size, or of another number of lanes, rows keep their order and an
+        epoch begins anew.
+
         Args:
             path: The folder.
             rows_only: Take the rows alone. Sampler, writer, transforms, batch size and generator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.checkpoint.contents import Contents
+from rl_replay.checkpoint.moves import Moves, lane_by_lane, targets
 from rl_replay.checkpoint.parts import Late
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.rows import (
@@ -26,7 +26,7 @@ from rl_replay.data.structure import Structure
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
-from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_SHIFT
 
 if TYPE_CHECKING:
     from rl_replay.samplers import Sampler
@@ -70,7 +70,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         return
     columns = _columns(archive, under)
     _require_same_shape(storage, archive, under, columns)
-    require_kind(getattr(storage, "lossless", False) is not False, archive, f"{under}/store")
+    require_kind(storage.lossless is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
     window = _window(archive, under)
     contents = Contents(
@@ -82,17 +82,16 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         tuple(archive.part(f"{under}/floor")),
         archive.part(f"{under}/order") if f"{under}/order" in archive.names() else None,
     )
-    contents = _in_room(contents, storage, archive, under)
+    room, lanes = storage.capacity_for(columns), len(storage.ring.window().first)
+    contents = contents.in_room(capacity, room, lanes)
     if storage.store is not None and schema_of(storage.store) == schema:
         require_fitting(storage.store, archive, f"{under}/store")
-    places = _places(contents.window, storage.capacity_for(columns))
-    shifts = _shifts(window.first, contents.window)
+    moves = Moves(contents.runs(), count, capacity // len(window.first), room // lanes)
 
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
         require_fitting(store, archive, f"{under}/store")
-        load_store(store, archive, f"{under}/store", places, shifts)
-        back = torch.from_numpy(links)
-        archive.read_into(f"{under}/back", [back[place] for place in places])
+        load_store(store, archive, f"{under}/store", moves)
+        archive.read_into(f"{under}/back", targets(torch.from_numpy(links), moves.places()))
 
     storage.stand(contents, fill)
 
@@ -126,8 +125,10 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
             "batch_size": archive.part("batch_size"),
             "rng": archive.part("generator"),
         }
-        capacity = archive.part("storage/capacity")
-        stand(buffer, state, lambda: load_storage(buffer._storage, archive), capacity)
+        first = archive.part("storage/first") if "storage/first" in archive.names() else None
+        kept = archive.part("storage/capacity")
+        size = (kept, len(first)) if isinstance(first, list) else None
+        stand(buffer, state, lambda: load_storage(buffer._storage, archive), size)
 
 
 def load_rows(buffer: Any, path: str | os.PathLike[str]) -> None:
@@ -179,15 +180,9 @@ def _named(part: Sampler | Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _places(window: Window, capacity: int) -> list[slice]:
-    """Where rows lie, lane by lane: one slice, or two where the ring closes in between."""
+    """Where rows lie, lane by lane."""
     each = capacity // len(window.first)
-    places = []
-    for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
-        base, start = lane * each, (first & LANE_MASK) % each
-        stop = min(start + count, each)
-        parts = [slice(start, stop), slice(0, start + count - stop)]
-        places += [slice(base + p.start, base + p.stop) for p in parts if p.stop > p.start]
-    return places
+    return [place for run in lane_by_lane(window, window.first) for place in run.places(each)]
 
 
 def _of_tensors(storage: Storage) -> TensorStorage:
@@ -214,20 +209,3 @@ def _require_same_shape(
             f"dimension {dim}, this one has {storage.ndim} dimensions and grows along "
             f"{storage.arrangement.dim_extend}: make one of the same shape."
         )
-
-
-def _in_room(contents: Contents, storage: TensorStorage, archive: Archive, under: str) -> Contents:
-    """The contents as they are in this storage, which may be larger than the dumped one."""
-    kept, capacity = archive.part(f"{under}/capacity"), storage.capacity_for(contents.columns)
-    lossless = getattr(storage, "lossless", False) is not False
-    if lossless and capacity != kept and len(contents.window.first) > 1:
-        raise ValueError(
-            f"{archive.folder} holds lossless rows of {kept} in {len(contents.window.first)} "
-            f"lanes, and this storage has room for {capacity}: make one of the same size."
-        )
-    return contents.in_room(kept, capacity)
-
-
-def _shifts(first: Sequence[int], window: Window) -> NDArray[np.int64]:
-    """For each lane how far its rows were numbered on."""
-    return np.array(window.first, dtype=np.int64) - np.array(first, dtype=np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.checkpoint.moves import Move, end_to_end, lane_by_lane, order_of, window_of
 from rl_replay.data.structure import Structure
 from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
@@ -32,6 +33,9 @@ class Contents:
     floor: Sequence[int] | None = None
     # The lanes, the one that was written longest ago first; by number unless given
     order: Sequence[int] | None = None
+    # Where rows go that have other numbers or lanes from now on; None where all stay
+    moved: Sequence[Move] | None = None
+    joins: bool = False  # Whether those of several lanes may be in one now, or of one in several
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
@@ -44,10 +48,16 @@ class Contents:
         order = state.get("order")
         return cls(structure, schema, columns, window, index, state["floor"], order)
 
-    def in_room(self, kept: int, capacity: int) -> Self:
-        """The same contents for a storage that may be larger than the one that held them."""
-        # There the rows of each lane begin at the first position of the lane, with later numbers if
-        # they lay elsewhere, and the index is made anew.
+    def in_room(self, kept: int, capacity: int, lanes: int) -> Self:
+        """The same contents for a storage of another size or another number of lanes."""
+        # In a larger one the rows of each lane begin at the first position of the lane, with later
+        # numbers if they lay elsewhere. Where the number of lanes differs, the rows fill lane after
+        # lane, the oldest lane first. The index is made anew.
+        former = self.window
+        if lanes != len(former.first):
+            floor = self.floor or former.first
+            laid = end_to_end(former, floor, self._by_age(), capacity, lanes)
+            return self._moved(laid, capacity, lanes)
         if capacity == kept:
             return self
         if capacity < kept:
@@ -55,16 +65,27 @@ class Contents:
                 f"these rows are of a storage of {kept} rows and this one has {capacity}: make one "
                 "that is as large, or larger."
             )
-        each = capacity // len(self.window.first)
-        first = tuple(_next_start(number, each) for number in self.window.first)
-        floor = [
-            number + after - before
-            for number, after, before in zip(
-                self.floor or self.window.first, first, self.window.first, strict=True
-            )
-        ]
-        window = Window(first, self.window.counts)
-        return replace(self, window=window, index=None, floor=tuple(floor))
+        first = tuple(_next_start(number, capacity // lanes) for number in former.first)
+        moves = zip(self.floor or former.first, first, former.first, strict=True)
+        return replace(
+            self,
+            window=Window(first, former.counts),
+            index=None,
+            floor=tuple(number + after - before for number, after, before in moves),
+            moved=lane_by_lane(former, first),
+        )
+
+    def _moved(self, runs: Sequence[Move], capacity: int, lanes: int) -> Self:
+        window = window_of(runs, lanes)
+        order = order_of(window, capacity // lanes)
+        floor = window.first
+        return replace(
+            self, window=window, index=None, floor=floor, order=order, moved=runs, joins=True
+        )
+
+    def _by_age(self) -> Sequence[int]:
+        lanes = range(len(self.window.first))
+        return lanes if self.order is None or sorted(self.order) != list(lanes) else self.order
 
     def state(self, capacity: int) -> dict[str, Any]:
         """Everything but rows and schema, for a `state_dict`."""
@@ -81,13 +102,9 @@ class Contents:
             "order": list(self.order or range(len(self.window.first))),
         }
 
-    def runs(self) -> Iterator[tuple[slice, range]]:
-        """For each lane with rows where they are among all rows, and their numbers."""
-        begin = 0
-        for first, count in zip(self.window.first, self.window.counts, strict=True):
-            if count:
-                yield slice(begin, begin + count), range(first, first + count)
-            begin += count
+    def runs(self) -> Sequence[Move]:
+        """Where the rows are among those that are kept, and their numbers, in that order."""
+        return lane_by_lane(self.window, self.window.first) if self.moved is None else self.moved
 
 
 def _next_start(number: int, capacity: int) -> int:

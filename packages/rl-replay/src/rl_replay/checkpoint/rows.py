@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.checkpoint.moves import Moves, Targets, targets
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import Rows, RowSchema
-from rl_slabs.internals import LANE_SHIFT
 
 PLAIN, LOSSLESS = "plain", "lossless"
 
@@ -85,19 +85,18 @@ def load_store(
     store: RowStore,
     archive: Archive,
     under: str,
-    places: Sequence[slice],
-    shifts: NDArray[np.int64],
+    moves: Moves,
 ) -> None:
     """Fill a cleared store with rows that `store_parts` kept."""
+    places = moves.places()
     if isinstance(store, LosslessRows):
         slots = archive.part(f"{under}/side/slots")
         store.clear()
         store.prepare(len(slots))
         _load_rows(store.rows, archive, f"{under}/rows", places)
         if store.layout.apart:
-            links = [store.links[place] for place in places]
-            archive.read_into(f"{under}/rows/successor", links)
-        first = [slice(0, len(slots))]
+            archive.read_into(f"{under}/rows/successor", targets(store.links, places))
+        first: Targets = [slice(0, len(slots))]
         if store.joined:
             beside = _slots(store, len(slots))
             _load_rows(beside, archive, f"{under}/side", first)
@@ -105,13 +104,15 @@ def load_store(
                 ours[: len(slots)] = theirs[: len(slots)]
         else:
             _load_rows(store.side.rows, archive, f"{under}/side", first)
+        positions, numbers = moves.positions()
         store.resume(
-            places,
+            positions,
+            numbers,
+            moves.distances(store.links[positions].cpu().numpy()),
             slots,
-            (owners := archive.part(f"{under}/side/owners")) + shifts[owners >> LANE_SHIFT],
-            misses=archive.part(f"{under}/misses"),
-            reach=archive.part(f"{under}/reach"),
+            moves.renumbered(archive.part(f"{under}/side/owners")),
         )
+        store.expect(misses=archive.part(f"{under}/misses"), reach=archive.part(f"{under}/reach"))
     elif isinstance(store, PlainRows):
         _load_rows(store.rows, archive, f"{under}/rows", places)
 
@@ -156,11 +157,11 @@ def _by_distance(store: LosslessRows, places: Sequence[slice]) -> Chunks:
     return Chunks(packed.dtype, (count, *packed.shape[1:]), pieces)
 
 
-def _load_rows(rows: Rows, archive: Archive, under: str, places: Sequence[slice]) -> None:
+def _load_rows(rows: Rows, archive: Archive, under: str, places: Targets) -> None:
     if rows.packed is not None:
-        archive.read_into(f"{under}/packed", [rows.packed[place] for place in places])
+        archive.read_into(f"{under}/packed", targets(rows.packed, places))
     for name, array in _named(rows):
-        archive.read_into(f"{under}/arrays/{name}", [array[place] for place in places])
+        archive.read_into(f"{under}/arrays/{name}", targets(array, places))
 
 
 def _named(rows: Rows) -> Iterator[tuple[str, torch.Tensor]]:

@@ -47,16 +47,20 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
     for name, kind in state["kinds"].items():
         require_same_kind("the state", name, kind, getattr(buffer, f"_{name}"))
     _require_same_rows(buffer, state)
+    rows = state["storage"]
     stand(
         buffer,
         state,
-        lambda: buffer._storage.load_state_dict(state["storage"]),
-        state["storage"].get("capacity"),
+        lambda: buffer._storage.load_state_dict(rows),
+        (rows["capacity"], len(rows["first"])) if "first" in rows else None,
     )
 
 
 def stand(
-    buffer: Any, state: Mapping[str, Any], load_rows: Callable[[], None], capacity: int | None
+    buffer: Any,
+    state: Mapping[str, Any],
+    load_rows: Callable[[], None],
+    size: tuple[int, int] | None,
 ) -> None:
     """Take over what is alongside the rows, then the rows; where either fails, nothing changes."""
     # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
@@ -65,12 +69,17 @@ def stand(
     try:
         _put(buffer, state)
         load_rows()
-        if capacity not in (None, buffer._storage.max_size):
+        if size not in (None, size_of(buffer._storage)):
             buffer._sampler.reset()
     except BaseException:
         buffer._generator = buffer._sampler.generator = generator
         _put(buffer, former)
         raise
+
+
+def size_of(storage: Any) -> tuple[int, int]:
+    """How many rows a storage holds, and in how many lanes."""
+    return storage.max_size, len(storage.ring.window().first)
 
 
 def require_same_kind(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,17 +106,23 @@ class SuccessorLinker:
         self.misses |= not observed.all()
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
-    def settle(self, lane: int) -> None:
+    def settle(self, numbers: range, back: Back | None = None) -> None:
         """See `LosslessRows.settle`."""
+        if back is not None:
+            there = np.arange(numbers.start, numbers.stop)
+            self._settle(_Batch(self._places(there), numbers, np.asarray(back, dtype=np.int64)))
+            return
+        lane = numbers.start >> LANE_SHIFT
         batch = self._unsettled.get(lane)
         if batch is not None:
             self._settle(batch)
             self._unsettled.pop(lane, None)
 
-    def repair(self, lane: int, *, published: bool) -> None:
+    def repair(self, numbers: range, *, published: bool) -> None:
         """See `LosslessRows.repair`; slots that no row names are free again."""
+        lane = numbers.start >> LANE_SHIFT
         if published:
-            self.settle(lane)
+            self.settle(numbers)
         self._unsettled.pop(lane, None)
         self._side.rebuild(lane, self._used(lane))
 
@@ -178,16 +183,28 @@ class SuccessorLinker:
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
     def resume(
-        self, places: Sequence[slice], slots: NDArray[np.integer[Any]], where: RowArray
+        self,
+        positions: RowArray,
+        numbers: RowArray,
+        away: NDArray[np.int32],
+        slots: NDArray[np.integer[Any]],
+        where: RowArray,
     ) -> None:
         """See `LosslessRows.resume`; `where` says in which slot each of `slots` lies here."""
-        for place in places:
-            away = self._live[place].cpu().numpy().astype(np.int64)
-            positions, beside, ahead = np.arange(place.start, place.stop), away < 0, away > 0
-            named = np.where(ahead, (positions + away) % self._count + 1, 0)
-            named[beside] = where[np.searchsorted(slots, ~away[beside])] + self._first_slot
-            self._note(away[ahead])
-            self._name(positions, named)
+        here = np.flatnonzero(positions >= 0)
+        ahead = here[away[here] > 0]
+        target = ahead + away[ahead]
+        if target.size and (target.max() >= len(positions) or positions[target].min() < 0):
+            raise ValueError("rows name others that are not there: restore the dump from a copy.")
+        following, beside = positions[target], here[away[here] < 0]
+        named = np.zeros(len(positions), dtype=np.int64)
+        named[ahead] = following + 1
+        named[beside] = where[np.searchsorted(slots, ~away[beside])] + self._first_slot
+        self._note(self._apart(positions[ahead], following))
+        self._name(positions[here], named[here])
+        # a row may name those of its own lane alone, which are overwritten later than it
+        parted = positions[ahead] // self._lane_rows != following // self._lane_rows
+        self._materialize(positions[ahead[parted]], numbers[ahead[parted]])
 
     def successor(self, place: slice) -> NDArray[np.int32]:
         """See `LosslessRows.successor`."""

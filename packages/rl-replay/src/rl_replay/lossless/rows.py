@@ -17,7 +17,6 @@ from rl_replay.lossless.linker import SuccessorLinker
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (
-    LANE_SHIFT,
     Leaves,
     RowIndex,
     ValidatedLeaves,
@@ -109,9 +108,10 @@ class LosslessRows:
         index, _ = self._index(rows)
         self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
 
-    def settle(self, numbers: range) -> None:
+    def settle(self, numbers: range, back: NDArray[np.integer[Any]] | None = None) -> None:
         """Link older rows to those that were written last, which are published by now."""
-        self._writer.settle(numbers.start >> LANE_SHIFT)
+        # `back` is for rows that came otherwise than by `write`, as loaded ones do
+        self._writer.settle(numbers, back)
 
     @property
     def touches(self) -> int:
@@ -120,7 +120,7 @@ class LosslessRows:
 
     def repair(self, numbers: range, *, published: bool) -> None:
         """Go on after a write of these rows that was interrupted."""
-        self._writer.repair(numbers.start >> LANE_SHIFT, published=published)
+        self._writer.repair(numbers, published=published)
 
     def read(
         self,
@@ -208,16 +208,16 @@ class LosslessRows:
 
     def resume(
         self,
-        places: Sequence[slice],
+        positions: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        away: NDArray[np.int32],
         slots: NDArray[np.integer[Any]],
         owners: NDArray[np.int64],
-        *,
-        misses: bool,
-        reach: int,
     ) -> None:
-        """Go on with rows and slots that were filled from a dump."""
-        self._writer.resume(places, slots, self.side.regroup(owners))
-        self.expect(misses=misses, reach=reach)
+        """Go on with rows and slots that were filled from a dump; `expect` what is among them."""
+        # positions and numbers are -1 for rows that are left out; away [n]: above 0 the next
+        # observation is so many rows further on in the dump, below 0 in its slot -1 - value
+        self._writer.resume(positions, numbers, away, slots, self.side.regroup(owners))
 
     def expect(self, *, misses: bool, reach: int) -> None:
         """Be ready for rows that others wrote."""

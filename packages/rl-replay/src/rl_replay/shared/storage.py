@@ -58,7 +58,6 @@ class SharableStorage(TensorStorage):
         lossless: Which observations are kept once.
     """
 
-    lossless: bool | list[NestedKey]
     lanes: int | None = None
     _sharing: Sharing | None = None
     _seen = 0  # the epoch when it was looked at whether any row stands
@@ -359,7 +358,6 @@ class SharableStorage(TensorStorage):
             super().stand(contents, fill)
             return
         ring = self._sharing.ring
-        self._require_lanes(contents)
         ring.let_go()
         ring.require_free()
         wanted = contents.structure, contents.schema, contents.columns
@@ -368,7 +366,7 @@ class SharableStorage(TensorStorage):
         store = self._made()[0]
         self._open = False
         with loaded(self._sharing, store, contents):
-            fill(store, self._sharing.back)
+            self._fill_rows(contents, fill, self._sharing.back)
             self._before_publish()
 
     def explain(self) -> list[str]:

@@ -37,7 +37,7 @@ class RowStore(Protocol):
         """Copy a batch into the rows of a span. All is checked before anything is written."""
         ...
 
-    def settle(self, numbers: range) -> None:
+    def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
         """Do what may be done only after the rows are published."""
         ...
 
@@ -88,7 +88,7 @@ class PlainRows:
         del numbers, back
         self.rows.write(rows, cells)
 
-    def settle(self, numbers: range) -> None:
+    def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
         """Nothing: no row depends on another."""
 
     @property

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.checkpoint.moves import join
 from rl_replay.data.extent import Extent
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
@@ -27,8 +28,6 @@ from rl_replay.trajectories.build import PENDING_ROWS
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.internals import (
-    LANE_MASK,
-    LANE_SHIFT,
     PACKED_LEAF_BYTES,
     Leaves,
     TensordictReader,
@@ -68,6 +67,8 @@ class TensorStorage(MarkedStorage):
         >>> room[0].tolist(), len(buffer)
         ([7, 8, 9], 1)
     """
+
+    lossless: bool | list[NestedKey] = False
 
     def __init__(
         self,
@@ -253,9 +254,11 @@ class TensorStorage(MarkedStorage):
         back, index = self.back[positions.numpy()], self.index_state()
         floor = self.floor_since(window)
         order = self.lane_order()
-        head = Contents(self.structure, self._came(), self.columns, window, index, floor, order)
+        came = self._came()
+        head = Contents(self.structure, came, self.columns, window, index, floor, order)
         links = {"back": torch.from_numpy(back)}  # no arrays, which torch.load takes for pickles
-        return head.state(self.ring.capacity) | {"rows": rows.to_dict()} | links
+        leaves = {"rows": rows.to_dict(), "came": [list(field.path) for field in came.fields]}
+        return head.state(self.ring.capacity) | leaves | links
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold what another storage held.
@@ -264,7 +267,8 @@ class TensorStorage(MarkedStorage):
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: It had a larger capacity, other lanes or other keys.
+            ValueError: It had a larger capacity, more rows than other lanes have room for, or other
+                keys.
         """
         if state["rows"] is None:
             self.empty()
@@ -272,15 +276,19 @@ class TensorStorage(MarkedStorage):
         back = torch.as_tensor(state["back"]).numpy()
         cells = TensorDict(state["rows"], batch_size=[len(back)])
         self._choose_device(cells)
-        contents = Contents.of_state(state, self._schema(cells))
-        contents = contents.in_room(state["capacity"], self.capacity_for(contents.columns))
+        # a lossless storage adds next observations to rows that came without
+        came = [tuple(path) for path in state.get("came", ())] if self.lossless else []
+        contents = Contents.of_state(state, self._schema(cells.select(*came) if came else cells))
+        room, lanes = self.capacity_for(contents.columns), len(self.ring.window().first)
+        contents = contents.in_room(state["capacity"], room, lanes)
 
         def fill(store: RowStore, links: NDArray[np.int32]) -> None:
-            for part, numbers in contents.runs():
-                positions = _positions(numbers, len(store) // len(contents.window.first))
-                links[positions.numpy()] = back[part]
-                store.write(positions, numbers, cells[part], back[part])
-                store.settle(numbers)
+            for run in contents.runs():
+                positions, behind = run.positions(room // lanes), back[run.rows]
+                behind = run.inside(behind) if contents.joins else behind
+                links[positions] = behind
+                store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], behind)
+                store.settle(run.numbers)
 
         self.stand(contents, fill)
 
@@ -297,7 +305,6 @@ class TensorStorage(MarkedStorage):
             ValueError: They do not fit.
             OSError: Too little memory or disk.
         """
-        self._require_lanes(contents)
         self.empty()
         try:
             self._fill(contents, fill)
@@ -311,7 +318,7 @@ class TensorStorage(MarkedStorage):
         self.structure, self.columns, self._open = contents.structure, contents.columns, False
         links, (first,), (count,) = self._linked(), contents.window.first, contents.window.counts
         links.back[:] = 0
-        fill(self._made()[0], links.back)
+        self._fill_rows(contents, fill, links.back)
         self.ring.restore(first + count, first)
         self._relink()
         if contents.index is not None:
@@ -319,6 +326,13 @@ class TensorStorage(MarkedStorage):
             index.restore(contents.index)
             self._index = index
         self._take_into_index()
+
+    def _fill_rows(self, contents: Contents, fill: FillRows, back: NDArray[np.int32]) -> None:
+        """Write rows and links; those of several lanes may go on in each other then."""
+        store, _ = self._made()
+        fill(store, back)
+        if contents.joins:
+            join(contents.runs(), store, self._linked().keys, back, len(contents.window.first))
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
@@ -522,14 +536,6 @@ class TensorStorage(MarkedStorage):
     def _came(self) -> RowSchema:
         return _schema_of(self._made()[0])
 
-    def _require_lanes(self, contents: Contents) -> None:
-        theirs, ours = len(contents.window.first), len(self.ring.window().first)
-        if theirs != ours:
-            raise ValueError(
-                f"these rows are in {theirs} lanes and this storage has {ours}: share one that is "
-                f"made with lanes={theirs}."
-            )
-
     def _require_room(self, count: int, limit: int) -> None:
         if count > limit:
             lanes = len(self.ring.window().first)
@@ -554,12 +560,6 @@ class TensorStorage(MarkedStorage):
             f"expected batches with columns {list(self.columns)} after dimension "
             f"{self.arrangement.dim_extend}, as first stored, got batch size {list(shape)}."
         )
-
-
-def _positions(numbers: range, each: int) -> torch.Tensor:
-    """Where rows of one lane lie, whatever the ring says at the moment; each lane has as many."""
-    found = torch.arange(numbers.start, numbers.stop)
-    return (found & LANE_MASK) % each + (numbers.start >> LANE_SHIFT) * each
 
 
 def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
