@@ -107,7 +107,7 @@ class ParallelEnv(EnvBase):
             raise
 
     def _take_after(self, traits: list[EnvTraits]) -> None:
-        """Be what the environments are, stacked."""
+        """Take over specs, device and batch size of the environments, stacked along dimension 0."""
         first = self._traits = traits[0]
         for number, other in enumerate(traits):
             _check_alike(first, other, number)
@@ -359,8 +359,8 @@ class ParallelBinding:
         self._inputs = [(root[key], row) for key, row in env._inputs.items() if key in root]
         self._shown = [(root[key], row) for key, row in env._shown.items() if key in root]
         self._next = [(after[key], row) for key, row in found.items() if key in after]
-        # what is carried on comes from the columns of `after` where it can: whoever wraps the
-        # environments may have changed it there, and have ended more rows
+        # entries of the next root come from the columns of `after` where there are such: a
+        # transform around the environments may have changed them there, and ended more rows
         self._carried = [
             (root[key], after.get(key), found[key]) for key in env._shown if key in root
         ]
@@ -396,7 +396,7 @@ class ParallelBinding:
 
 
 def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
-    """Which environments each process runs, as evenly as can be."""
+    """Split the environments over the processes into slices whose sizes differ by at most one."""
     check_whole(num_workers, 1, "num_workers")
     processes = num_workers if num_processes is None else num_processes
     if not 1 <= processes <= num_workers:
@@ -425,6 +425,6 @@ def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:
 
 
 def _fitted(mask: Array, ndim: int) -> Array:
-    """A mask `[N, *B, 1]` that broadcasts against rows `[N, *B, ...]`."""
+    """Reshape a mask `[N, *B, 1]` so that it broadcasts against rows `[N, *B, ...]`."""
     rows = mask[..., 0]
     return rows.reshape(*rows.shape, *(1,) * (ndim - rows.ndim))

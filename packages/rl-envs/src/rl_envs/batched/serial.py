@@ -204,15 +204,15 @@ class SerialBinding:
 
 
 def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
-    """Stack one tensordict of each environment; lazily where sizes vary."""
+    """Stack one tensordict of each environment; lazily where their shapes differ."""
     made: TensorDictBase = TensorDict.maybe_dense_stack(list(rows), 0)
     return made
 
 
 def requests(tensordict: TensorDictBase, shown: SpecLeaves) -> list[TensorDictBase]:
-    """Take a request for a partial reset apart, into one for each environment."""
-    # Rows that continue are merged by the caller, after transforms perhaps: here they
-    # need only have the form that each environment gives them.
+    """Split the root of a partial reset into one root for each environment."""
+    # the caller merges the rows that continue, whose entries may have passed transforms: an entry
+    # of another form than the environment's own is replaced by zeros
     roots = []
     for row in tensordict.unbind(0):
         root = row.copy()
@@ -235,7 +235,7 @@ def environment_makers(num_workers: int, create_env_fn: Makers) -> list[Portable
 
 
 def one_each(number: int, given: Any, name: str) -> list[Any]:
-    """Give every worker one of what was given: the same, or its own."""
+    """Return one argument for each worker: the same for all, or the items of a sequence."""
     check_whole(number, 1, "num_workers")
     if not isinstance(given, Sequence):
         return [given] * number
@@ -260,7 +260,7 @@ def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
 
 
 def states_of(state: Mapping[str, Any], count: int) -> list[Any]:
-    """List the states of environments that were saved together."""
+    """Return the saved state of each environment; raise if there are more or fewer than `count`."""
     states = list(state["envs"])
     if len(states) != count:
         msg = f"expected the state of {count} environments: got {len(states)}."

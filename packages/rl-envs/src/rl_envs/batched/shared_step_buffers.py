@@ -19,26 +19,29 @@ _ROOT = "root"
 
 
 class Exchange:
-    """A shared slab of one row for each environment, as the numpy rows of its parts."""
+    """The shared memory through which steps pass: numpy views of one row per environment."""
 
+    # row i:  mask | root: action, observation, done flags, state | next: observation, reward, ...
     # The caller writes root (and mask) and signals; the worker of an environment then owns its row
-    # until it has replied. No row is ever written by both at a time, so nothing locks.
+    # until it has replied. A row has one writer at any time, so no lock is needed.
 
     def __init__(self, slab: Slab, rows: slice | None = None) -> None:
         self.slab = slab
-        self.root: dict[Key, Array] = {}
-        self.after: dict[Key, Array] = {}
+        self.root: dict[Key, Array] = {}  # [rows, *B, ...], inputs of a step
+        self.after: dict[Key, Array] = {}  # [rows, *B, ...], its results, keys without "next"
         for field in slab.schema.fields:
             column = slab.columns()[field.key][rows or slice(None)]
             part = {_ROOT: self.root, keys.NEXT: self.after}.get(field.path[0])
             if part is None:
-                self.mask = column
+                self.mask = column  # bool [rows, *B, 1], the rows to reset
             else:
                 part[field.path[1:]] = column
 
 
 def schema_of(env: Environment) -> RowSchema | None:
-    """What one row of a batch of environments holds."""
+    """The schema of one environment's row; None where its entries do not fit into shared rows."""
+    # shared rows need a fixed shape, a dtype that numpy has, and the CPU; specs are [N, *B, ...],
+    # a row is [*B, ...]
     shown = [*env._observation_leaves, *env._done_leaves]
     root: SpecLeaves = [*shown, *env._action_leaves, *env._state_leaves]
     parts = [((_ROOT, *key), spec) for key, spec in root]

@@ -19,18 +19,18 @@ from rl_slabs import Slab
 
 @dataclass(frozen=True)
 class EnvTraits:
-    """What the caller must know of one environment in a worker."""
+    """Specs and properties of one environment, as a worker reports them to the caller."""
 
-    specs: Mapping[str, Any]  # By the name of the attribute
-    batch_size: torch.Size  # Its sizes [*B]
-    device: torch.device  # Where its data lies
-    reads_actions_only: bool  # Whether it steps through numpy rows by itself, from its action alone
-    check_values: bool  # Whether its values are compared with their specs
-    flags_agree: bool  # Whether done is always terminated or truncated
+    specs: Mapping[str, Any]  # by the name of the attribute
+    batch_size: torch.Size  # [*B]
+    device: torch.device
+    reads_actions_only: bool  # steps through numpy rows itself, and reads nothing but its action
+    check_values: bool
+    flags_agree: bool  # done is always terminated | truncated
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
-        """Read them off an environment."""
+        """Collect the traits of an environment."""
         specs = {
             "observation_spec": env.observation_spec,
             "action_spec": env.full_action_spec,
@@ -49,7 +49,7 @@ class EnvTraits:
 
 
 class EnvServant:
-    """A serial environment whose steps come and go through shared rows, or as messages."""
+    """A serial environment in a worker, stepped through shared rows or by messages."""
 
     signals = ("step", "restart", "reset")
 
@@ -60,11 +60,11 @@ class EnvServant:
         self._rows: Exchange | None = None
 
     def traits(self) -> list[EnvTraits]:
-        """What each environment is like."""
+        """The traits of each environment."""
         return [EnvTraits.of(env) for env in self.env.envs]
 
     def attach(self, slab: Slab, first: int) -> None:
-        """Take the rows from `first` on as those of the environments here."""
+        """Attach the shared rows of the environments here, the first of which is row `first`."""
         self._rows = Exchange(slab, slice(first, first + len(self.env.envs)))
         shown = (*self.env._observation_leaves, *self.env._done_leaves)
         inputs = (*self.env._action_leaves, *self.env._observation_leaves, *self.env._state_leaves)
@@ -74,7 +74,7 @@ class EnvServant:
     # signals
 
     def step(self) -> None:
-        """Step from the rows into the rows."""
+        """Step every environment: inputs and results are in the shared rows."""
         assert self._rows is not None
         self.env.step_into(self._inputs, self._rows.after)
 
@@ -83,7 +83,7 @@ class EnvServant:
         self.env.reset_into(self._shown)
 
     def reset(self) -> None:
-        """Reset what the mask names, over the roots in the rows."""
+        """Reset the rows that the mask selects; the others keep their root."""
         assert self._rows is not None
         self.env.reset_into(self._shown, self._rows.mask)
 

@@ -1,4 +1,4 @@
-"""What an environment refuses, and what it says then."""
+"""Argument checks of environments, and their error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_open(env: Environment) -> None:
 
 
 def check_root(env: Environment, root: Any) -> None:
-    """Raise where something is no root of an environment, None included."""
+    """Raise unless `root` is a tensordict of the environment's batch size."""
     if root is None:
         msg = "expected a tensordict, as reset returns it: got None."
         raise TypeError(msg)
@@ -40,13 +40,14 @@ def check_root(env: Environment, root: Any) -> None:
 
 def check_started(env: Environment) -> None:
     """Raise for an environment that was never reset."""
+    # one that is not batch-locked keeps its state in the root, and can step from any
     if env.batch_locked and not env._is_started:
         msg = f"this {type(env).__name__} was not reset yet: call reset() first."
         raise RuntimeError(msg)
 
 
 def check_step(env: Environment, root: TensorDictBase) -> None:
-    """Raise for what no step can be taken from."""
+    """Raise for a closed environment, one that was never reset, or a root of another batch size."""
     check_open(env)
     check_started(env)
     if root is None:
@@ -57,7 +58,7 @@ def check_step(env: Environment, root: TensorDictBase) -> None:
 
 @contextmanager
 def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise for what no environment like this one has saved, and undo what fails in the middle."""
+    """Check a saved state, and restore the state before if loading it fails halfway."""
     check_open(env)
     check_kind(state, dict, "what state_dict() has returned")
     missing = [name for name in ("is_started", "state") if name not in state]
@@ -79,7 +80,8 @@ def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_start(env: Environment, root: TensorDictBase | None) -> None:
-    """Raise for a rollout without a reset that has nothing to continue."""
+    """Check where a rollout without a reset starts: at a root, or at surplus steps."""
+    # an environment that resets rows while others step keeps its own root, and takes no other
     if not env.resets_by_stepping:
         if root is None:
             msg = "auto_reset=False needs a root to start from: pass tensordict=env.reset()."
@@ -102,7 +104,7 @@ def check_start(env: Environment, root: TensorDictBase | None) -> None:
 
 
 def check_masks(env: Environment) -> None:
-    """Raise for an environment that cannot reset single rows, where others rely on that."""
+    """Raise for an environment that cannot reset single rows on request."""
     if env.resets_by_stepping:
         msg = (
             f"this {type(env).__name__} resets rows only while others step, so it cannot be "
@@ -112,7 +114,7 @@ def check_masks(env: Environment) -> None:
 
 
 def check_limits(transforms: Iterable[Transform]) -> None:
-    """Raise for limits of transforms where the environment alone can end its rows."""
+    """Raise for a step limit in a transform, whose rows only the environment itself can reset."""
     for one in transforms:
         if isinstance(one, StepCounter) and one.max_steps is not None and one.update_done:
             msg = (
@@ -123,7 +125,7 @@ def check_limits(transforms: Iterable[Transform]) -> None:
 
 
 def check_ends(over: Array, truly: Array) -> None:
-    """Raise for rows that a transform has ended, where the environment alone can end them."""
+    """Raise for rows that only a transform has ended; both flags are bool `[B]`."""
     if (over & ~truly).any():
         rows = (over & ~truly).nonzero()[0].tolist()
         msg = (
@@ -169,7 +171,8 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
 
 
 def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
-    """Cast actions to the dtype of their specs where that is exact, and refuse others."""
+    """Cast actions to the dtype of their specs; raise where that would change a number."""
+    # the input stays as it is: a copy is made as soon as one action has to be cast
     lead, out = env._lead(tensordict), tensordict
     for key, spec in env._action_leaves:
         value = tensordict.get(key, None)
@@ -211,7 +214,7 @@ def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor
 
 def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
     """Raise for an action that is none of the choices of its spec, such as two at once."""
-    # Masks are not looked at: they say what is allowed now, and a batch holds former steps.
+    # masks are ignored: they hold what is allowed now, and a batch holds earlier steps
     if not isinstance(spec, Categorical | OneHot):
         return
     if spec.mask is not None:
@@ -229,7 +232,7 @@ def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
 def check_form(
     key: tuple[str, ...], spec: TensorSpec, value: Any, lead: torch.Size, what: str
 ) -> None:
-    """Raise for a value of another dtype or shape than its spec."""
+    """Raise for a value of another dtype than its spec, or another shape than `lead + spec`."""
     if spec.dtype is None or not isinstance(value, Tensor):
         return
     if value.dtype != spec.dtype:
@@ -248,7 +251,7 @@ def check_form(
 def check_leaves(
     leaves: SpecLeaves, tensordict: TensorDictBase, lead: torch.Size, what: str
 ) -> None:
-    """Raise for what an environment returned where an entry is missing or of another form."""
+    """Raise where an entry that an environment owes is missing, or has another shape or dtype."""
     for key, spec in leaves:
         value = tensordict.get(key, None)
         if value is None:
@@ -265,7 +268,7 @@ def check_leaves(
 def _parts(
     key: tuple[str, ...], spec: StackedComposite, value: Any
 ) -> Iterator[tuple[TensorDictBase, SpecLeaves]]:
-    """Each part of lazily stacked tensordicts, with the leaves that it owes."""
+    """Yield each part of a lazy stack, with the spec leaves that it must have."""
     name, count = keys.as_key(key), len(spec.specs)
     place = value.ndim - spec.ndim + spec.dim if isinstance(value, TensorDictBase) else -1
     if place < 0 or value.batch_size[place] != count:
@@ -294,7 +297,7 @@ def check_value(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -
     """Raise for a value outside its spec, and NaN."""
     inside = spec.is_in(value)
     is_float = isinstance(value, Tensor) and value.is_floating_point()
-    # NaN is within no bounds, so that those need no second look
+    # NaN is within no bounds, so a value inside a Bounded spec holds none: no second pass
     if is_float and not (inside and isinstance(spec, Bounded)) and bool(value.isnan().any()):
         msg = f"{what} {keys.as_key(key)!r} holds NaN. check_values = False allows it."
         raise ValueError(msg)
@@ -334,7 +337,7 @@ def checked_reset(
     """Check what a reset returned, and complete its done flags, in place."""
     lead = env._lead(root)
     fit_columns(env, root, lead)
-    flagged, waits = [], may_wait(env)
+    flagged, waits = [], may_wait(env)  # groups that the reset returned flags for
     for prefix in env.done_groups:
         flags = _flags(root, prefix)
         mask = masks.get(prefix, masks.get((), None))
@@ -350,7 +353,8 @@ def checked_reset(
             zeros = {name: holder[name].zero(lead) for name in keys.DONE_KEYS}
             for name, flag in zeros.items():
                 root.set((*prefix, name), flag)
-    # flags of rows that were reset are False; the others' are the root's own
+    # flags of rows that were reset are False; those of the others come from the root, which may
+    # hold a done that differs from terminated | truncated
     complete_done(root, flagged, "reset", waits=waits, agree=False)
     check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
     return root

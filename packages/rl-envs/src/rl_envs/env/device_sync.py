@@ -1,4 +1,4 @@
-"""Whether the host may look at flags, which waits for the device that they are on."""
+"""Reads of flags on the host, which wait for the device that holds them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from rl_envs.env.done import Prefix
 
 
 def may_wait(env: Any) -> bool:
-    """Tell whether masks may be looked at, which waits for the device they are on."""
+    """Whether the host may read masks, which synchronises with the device."""
+    # the innermost environment decides
     inner = getattr(env, "base_env", None)
     return bool(env.waits_for_device) if inner is None else may_wait(inner)
 
 
 def names_no_row(masks: Mapping[Prefix, Tensor]) -> bool:
-    """Look whether masks are False everywhere."""
+    """Whether every mask is False everywhere: there is nothing to reset."""
     return not any(bool(mask.any()) for mask in masks.values())
 
 
 def names_every_row(masks: Mapping[Prefix, Tensor]) -> bool:
-    """Look whether masks are True everywhere."""
+    """Whether every mask is True everywhere: all rows are to be reset."""
     return all(bool(mask.all()) for mask in masks.values())

@@ -1,4 +1,4 @@
-"""Done flags: which there are, what follows from them, and which rows they end."""
+"""Done flags: their groups, the flags that follow from others, and the rows that they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESET = "_reset"
 
 
 def done_groups(full_done_spec: Composite) -> list[Prefix]:
-    """List the groups that have done flags of their own, the root's first."""
+    """List the prefixes of the groups with done flags, the root's `()` first."""
     found = {
         keys.as_tuple(key)[:-1]: None
         for key in full_done_spec.keys(True, True)
@@ -27,7 +27,7 @@ def done_groups(full_done_spec: Composite) -> list[Prefix]:
 
 
 def complete_done_spec(full_done_spec: Composite) -> Composite:
-    """Give every group all three flags."""
+    """Return a spec with `done`, `terminated` and `truncated` in every group."""
     spec = full_done_spec.clone()
     for prefix in done_groups(spec):
         there = [name for name in keys.DONE_KEYS if spec.get((*prefix, name)) is not None]
@@ -46,9 +46,9 @@ def complete_done(
     waits: bool = True,
     agree: bool = True,
 ) -> None:
-    """Write the flags that follow from those that are there, in place."""
-    # done is terminated | truncated. done alone means that the task ended; truncated alone that it
-    # did not.
+    """Write the missing done flags of a step `[*B]`, in place."""
+    # waits: compare redundant flags, which synchronises with the device; otherwise terminated and
+    # truncated win. agree=False: three flags that are there stay, whether or not they agree
     for prefix in groups:
         holder = tensordict if not prefix else tensordict.get(prefix, None)
         flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
@@ -63,7 +63,9 @@ def complete_done(
 def completed(
     flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Work out the three flags of one group from those that are there."""
+    """Derive done, terminated and truncated of one group from those that are given."""
+    # done is terminated | truncated; done alone means that the task ended, truncated alone that
+    # it did not
     done, terminated, truncated = (flags.get(name) for name in keys.DONE_KEYS)
     if terminated is None and truncated is None:
         if done is None:
@@ -96,8 +98,8 @@ def completed(
 
 
 def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
-    """Find what a finished step asks to be reset."""
-    # Where the root has a flag it alone decides; otherwise each group decides for itself.
+    """Return the `done` flag of each group whose rows a step may end."""
+    # where the root has a flag it alone decides; otherwise each group decides for itself
     deciding = [()] if () in groups else groups
     flags = {prefix: step.get((*prefix, keys.DONE), None) for prefix in deciding}
     return {prefix: flag for prefix, flag in flags.items() if flag is not None}

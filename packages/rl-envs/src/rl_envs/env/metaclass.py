@@ -9,7 +9,7 @@ from rl_envs.env.row_arguments import METHODS, explained
 
 
 class EnvType(type):
-    """Makes environments, and wires them to a policy where one is given."""
+    """Metaclass of environments: every constructor takes `policy=` and wires the policy."""
 
     wire: Callable[[Any, Any], Any]
     """Wires an environment to a policy; `rl_envs.transformed.wire_policy` sets it."""

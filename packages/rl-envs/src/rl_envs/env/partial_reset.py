@@ -1,4 +1,4 @@
-"""Partial resets: which rows a `_reset` mask names, and what the others keep."""
+"""Partial resets: masks of the rows to reset, and the merge with the rows that continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_tensordict import build
 def reset_masks(
     tensordict: TensorDictBase | None, groups: list[Prefix], batch_size: torch.Size
 ) -> dict[Prefix, Tensor]:
-    """Read the `_reset` masks of a tensordict."""
+    """Read the `_reset` masks `[*B, ..., 1]` by prefix; empty means that every row is reset."""
     if tensordict is None:
         return {}
     found: dict[Prefix, Tensor] = {}
@@ -42,7 +42,7 @@ def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
 
 
 def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
-    """Copy the structure of a root, without masks and without `"next"`."""
+    """Return a root without masks and `"next"`; leaves are shared."""
     kept = tensordict.copy()
     for key in (keys.NEXT, *((*prefix, RESET) for prefix in masks)):
         if kept.get(key, None) is not None:
@@ -51,7 +51,7 @@ def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) ->
 
 
 def asked(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
-    """Write the masks back into a root, in the shape of a done flag each."""
+    """Return a root with the masks as `_reset`, each in the shape of a done flag."""
     root = kept.copy()
     for prefix, mask in masks.items():
         root.set((*prefix, RESET), mask)
@@ -64,7 +64,9 @@ def merge(
     masks: Mapping[Prefix, Tensor],
     prefix: Prefix = (),
 ) -> TensorDictBase:
-    """Take what was reset where a mask says so, and what was there elsewhere."""
+    """Merge a reset root into the old one: new values where the mask is True, else old ones."""
+    # prefix: of the subtree; a leaf obeys the mask of the nearest group above it. Where shape or
+    # dtype differ there is no row to keep, and the new leaf counts
     if isinstance(new, LazyStackedTensorDict):
         return _merged_parts(old, new, masks, prefix)
     found = dict(old.items())
@@ -102,7 +104,7 @@ def _merged_parts(
 
 
 def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
-    """Take the objects of the rows that were reset, and the others' as they were."""
+    """Merge non-tensor data: new objects in the rows that were reset, old ones in the others."""
     rows = mask.squeeze(-1)
     while rows.ndim > fresh.ndim:
         rows = rows.any(-1)
@@ -113,7 +115,8 @@ def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
 
 
 def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
-    """Find the mask that a leaf obeys: that of the nearest group above it."""
+    """Find the mask of the nearest group above a leaf."""
+    # a leaf outside all groups is reset where any group is
     for depth in range(len(prefix), -1, -1):
         if prefix[:depth] in masks:
             return masks[prefix[:depth]]
@@ -123,7 +126,7 @@ def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
 
 
 def fitted(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Shape a mask so that it broadcasts against a leaf from the left."""
+    """Reshape a mask `[*B, ..., 1]` so that it broadcasts against a leaf `[*B, ...]`."""
     rows = mask.squeeze(-1)
     while rows.ndim > leaf.ndim:  # a leaf of the whole row, a mask of each agent
         rows = rows.any(-1)

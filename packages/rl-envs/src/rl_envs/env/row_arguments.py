@@ -1,4 +1,4 @@
-"""Why a call through numpy rows failed, where its arguments are the reason."""
+"""Explanations of failed calls on numpy rows: the argument that was wrong, by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, Value
 
 
 def explained(method: Method) -> Method:
-    """Let a method that takes numpy rows name the argument that it failed on."""
-    # Arguments are looked at after a failure only: these methods are called at every step.
+    """Wrap a method on numpy rows so that its errors name the wrong argument."""
+    # arguments are checked after a failure only: these methods are called at every step
     signature = inspect.signature(method)
 
     @wraps(method)

@@ -149,7 +149,7 @@ def step_into(env: Environment, root: RowArrays, after: RowArrays) -> None:
 
 
 def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:
-    """Copy rows into a tensordict."""
+    """Copy rows into a tensordict: an environment may keep what it is given."""
     return build(
         nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
     )

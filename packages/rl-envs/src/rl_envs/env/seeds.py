@@ -1,4 +1,4 @@
-"""Seeds of environments that stand next to each other."""
+"""Seeds of the environments in a batch."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ import numpy as np
 
 
 def next_seed(seed: int) -> int:
-    """Draw the seed of the next environment from that of this one."""
+    """Derive the seed of the next environment, below 2**32, from that of this one."""
+    # hashed, so that the streams of neighbouring seeds do not overlap: seed + 1 would give
+    # environment 1 of seed 0 the stream of environment 0 of seed 1
     return int(np.random.SeedSequence(seed).generate_state(1)[0])

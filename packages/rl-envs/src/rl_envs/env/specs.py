@@ -245,7 +245,8 @@ def _only(spec: Composite) -> Any:
 
 
 def leaves_of(*specs: Composite) -> SpecLeaves:
-    """List the leaves of some specs by key."""
+    """List key and spec of every leaf."""
+    # a StackedComposite counts as one leaf, because its parts differ in their leaves
     return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
 
 

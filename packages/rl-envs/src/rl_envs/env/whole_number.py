@@ -1,4 +1,4 @@
-"""Arguments that count something."""
+"""Checks of arguments that are counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_whole(number: Any, least: int, name: str) -> None:
-    """Raise for what is no whole number, or too small."""
+    """Raise unless `number` is an integer of at least `least`."""
     try:
         found = operator.index(number)
     except TypeError:

@@ -111,7 +111,7 @@ OWN = ("categorical_action_encoding", "info_keys")
 
 
 class InOrder(VectorEnv[Any, Any, Any]):
-    """A pool as a vector: all rows at once in their order, or as many as are ready."""
+    """A pool of EnvPool as a vector: all rows in order, or those that are ready."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
@@ -125,17 +125,17 @@ class InOrder(VectorEnv[Any, Any, Any]):
         self._under_way = 0
 
     def replace(self, pool: Any) -> None:
-        """Go on with another pool, of the same environments."""
+        """Replace the pool by another one of the same environments."""
         self.pool.close()
         self.pool, self._under_way = pool, 0
 
     def send(self, actions: Any, rows: Array) -> None:
-        """Let some environments take a step, or a reset where they are over."""
+        """Start a step of some rows, a multiple of the pool's batch; those that are over reset."""
         self.pool.send(actions, rows.astype(np.int32))
         self._under_way += len(rows)
 
     def receive(self) -> tuple[Array, tuple[Any, Any, Any, Any, Any]]:
-        """Wait until enough environments are ready."""
+        """Wait for the next rows; returns their numbers and the results of their steps."""
         result = self.pool.recv()
         rows = np.asarray(result[-1]["env_id"])
         self._under_way -= len(rows)
@@ -185,7 +185,7 @@ def _joined(parts: list[Any], order: Array) -> Any:
 
 
 def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
-    """Play until every row has its steps."""
+    """Play until every row has T steps, `[num_envs, T]`; rows advance independently."""
     plan = None if request.policy is None else policy_plan(request.policy)
     rollout = PoolRollout(env, request.max_steps, plan)
     leftover, env.leftover = env.leftover, None  # lost where the policy fails
@@ -203,10 +203,10 @@ def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
 
 
 class PoolRollout:
-    """One rollout under way; each row stands at a column of its own."""
+    """A rollout of a pool; each row is at a column of its own."""
 
-    # As many rows as the pool waits for are sent at a time, so that nothing is under way at the
-    # end.
+    # rows are sent in groups of the size that the pool waits for, so that none is pending at the
+    # end
 
     def __init__(self, env: EnvPoolEnv, num_steps: int, plan: PolicyPlan | None = None) -> None:
         self.env, self.num_steps, self.plan = env, num_steps, plan
@@ -215,7 +215,7 @@ class PoolRollout:
         self._shown = [*env._observation_leaves, *env._done_leaves]
         self.columns.add_leaves([*self._shown, *env._action_leaves])
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
-        self.at = np.zeros(env.num_envs, np.int64)
+        self.at = np.zeros(env.num_envs, np.int64)  # [num_envs], the column of each row
         self._written = {key for key, _ in env._action_leaves}
         self._is_checked = False
         self._read = [key for key, _ in self._shown]
@@ -229,7 +229,7 @@ class PoolRollout:
         self.env.reset_into({key: arrays[key][:, 0] for key, _ in self._shown})
 
     def resume(self, leftover: Leftover) -> None:
-        """Begin with what the rollout before has left over."""
+        """Begin with the surplus steps of the last rollout."""
         mask = leftover.columns[keys.MASK].numpy()
         if mask.any() and not self._written <= leftover.written:
             msg = (
@@ -260,8 +260,8 @@ class PoolRollout:
             idle[rows] = True
 
     def leftover(self) -> Leftover:
-        """What rows have played beyond the batch, and the roots after."""
-        beyond = self.at - self.num_steps
+        """The surplus steps of each row, and the root after them."""
+        beyond = self.at - self.num_steps  # [num_envs], surplus steps of each row
         num_kept = int(beyond.max())
         # the last column is the root of every row, so its steps end right before it
         places = self.at[:, None] - np.arange(num_kept, -1, -1)

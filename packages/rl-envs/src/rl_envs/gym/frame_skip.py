@@ -10,8 +10,8 @@ import gymnasium
 class FrameSkipWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Takes the same action several times, and adds up the rewards."""
 
-    # The last observation counts, and the frame that ends an episode is the last one. Limits
-    # inside, as gymnasium.make puts them, count frames.
+    # the last observation is returned; the frame that ends an episode is the last one. Step limits
+    # inside, such as those of gymnasium.make, count frames
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_frames: int) -> None:
         super().__init__(env)
@@ -21,7 +21,7 @@ class FrameSkipWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.num_frames = num_frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action for several frames."""
+        """Take an action for several frames; returns the last results, with the summed reward."""
         total = 0.0
         for _ in range(self.num_frames):
             observation, reward, terminated, truncated, info = self.env.step(action)

@@ -237,7 +237,7 @@ class GymBinding:
             for key, path, write in env._writers
             if key in root and key in after
         ]
-        # what nobody asked for is written all the same: that costs less than to ask at every step
+        # entries without a column go into a spare one: cheaper than a test at every step
         spare = np.zeros(max(len(column) for column in (*root.values(), *after.values())))
         names = ("reward", "terminated", "truncated", "done")
         flags = [after.get((name,), spare).reshape(-1) for name in names]
@@ -275,7 +275,7 @@ class GymBinding:
 
 
 def _reader(env: GymEnv, root: RowArrays) -> Callable[[int], Any]:
-    """Make what reads the action of a step from columns."""
+    """Return a function that reads the action of a step from its columns."""
     if env._one_action:
         key, read = env._readers[0]
         column = root.get(key)

@@ -1,4 +1,4 @@
-"""Entries of `info` among the observations, so that they are in batches like these."""
+"""Entries of `info` as observations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Find = Callable[[Any, Path], Any]
 
 
 class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows some entries of `info` alongside what an environment shows."""
+    """Adds entries of `info` to the observations."""
 
-    # Where an info lacks one, as many do after a reset, it is shown as zeros. One that no step of a
-    # whole episode has had is warned of, once.
+    # zeros where an info lacks an entry, as many do after a reset; one warning for an entry that
+    # no step of a whole episode had
 
     def __init__(self, env: gymnasium.Env[Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
@@ -49,9 +49,9 @@ class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
-    """The same for a vector of environments that is there already."""
+    """Adds entries of `info` to the observations of a vector."""
 
-    # Rows that lack an entry, by Gymnasium's mask _name, show zeros.
+    # zeros in the rows that lack an entry, by Gymnasium's mask "_name"
 
     def __init__(self, env: VectorEnv[Any, Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
@@ -87,7 +87,10 @@ class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 class InfoPart:
-    """What is shown of `info`: a space for each key."""
+    """The selected entries of `info`, with a space for each."""
+
+    # look samples infos, and is called only where specs are lacking; find reads an entry of an
+    # info, with its mask of rows for a vector (num_rows), or returns None
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class InfoPart:
         self._unseen = set(self.spaces)
 
     def beside(self, seen: Space) -> spaces.Dict:
-        """The space of what is shown: observations, and these entries."""
+        """The space of observations with these entries added."""
         parts: dict[str, Any] = {"observation": seen}
         if isinstance(seen, spaces.Dict):
             parts = dict(seen.spaces)
@@ -126,13 +129,13 @@ class InfoPart:
         return spaces.Dict({**parts, **{n: _tree(one) for n, one in nest(self.spaces).items()}})
 
     def shown(self, observation: Any, info: Any) -> dict[str, Any]:
-        """Put the entries alongside an observation."""
+        """Add the entries to an observation."""
         parts = observation if isinstance(observation, dict) else {"observation": observation}
         entries = {path: self._entry(path, info) for path in self.spaces}
         return {**parts, **nest(entries)}
 
     def warn_of_unseen(self, info: Mapping[str, Any]) -> None:
-        """Warn of entries that have never come, once."""
+        """Warn, once, of entries that no info has had."""
         if self._unseen:
             names = sorted(str(keys.as_key(path)) for path in self._unseen)
             msg = f"info had no {names} in a whole episode, so they are zeros: it has {[*info]}."
@@ -159,7 +162,7 @@ class InfoPart:
 
 
 def found(info: Any, path: Path) -> Any:
-    """Read an entry of an info."""
+    """Read an entry of nested dictionaries; None where there is none."""
     for name in path:
         if not isinstance(info, Mapping) or name not in info:
             return None
@@ -168,7 +171,8 @@ def found(info: Any, path: Path) -> Any:
 
 
 def found_rows(info: Any, path: Path) -> Any:
-    """Read an entry of the infos of a vector."""
+    """Read an entry `[B, ...]` of a vector's info, and its mask `[B]`; None where no row has it."""
+    # the mask is None where all rows have the entry
     entry = found(info, path)
     return None if entry is None else (entry, found(info, (*path[:-1], f"_{path[-1]}")))
 
@@ -179,7 +183,7 @@ def _infos_of(env: Any) -> list[Any]:
 
 
 def _space_of(path: Path, infos: list[Any], find: Find, num_dims: int) -> Space:
-    """The space of an entry as it came; a step tells more than a reset."""
+    """Derive the space of an entry from sampled infos, a step's before a reset's."""
     came = [value for value in (find(info, path) for info in reversed(infos)) if value is not None]
     key = keys.as_key(path)
     if not came:

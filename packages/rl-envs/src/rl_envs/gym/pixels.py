@@ -1,4 +1,4 @@
-"""Rendered frames among the observations of a Gymnasium environment."""
+"""Rendered frames as observations of a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIXELS = "pixels"
 
 
 class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows rendered frames, uint8 `[H, W, 3]`, as `"pixels"`."""
+    """Adds rendered frames, uint8 `[H, W, 3]`, to the observations, as `"pixels"`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], pixels_only: bool = True) -> None:
         super().__init__(env)
@@ -27,7 +27,7 @@ class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         if PIXELS in parts and not pixels_only:
             msg = "there is an observation named 'pixels' already: leave out from_pixels."
             raise ValueError(msg)
-        env.reset()
+        env.reset()  # to see the size of a frame
         frame = spaces.Box(0, 255, self._frame().shape, np.uint8)
         shown: dict[str, Any] = {PIXELS: frame} if pixels_only else {**parts, PIXELS: frame}
         self.observation_space = spaces.Dict(shown)
@@ -53,7 +53,7 @@ class ShowPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def check_renders(env: Any) -> None:
-    """Raise for an environment that gives no frames."""
+    """Raise for an environment that does not render frames as arrays."""
     if env.render_mode != "rgb_array":
         msg = f"pixels need render_mode='rgb_array': this environment has {env.render_mode!r}."
         raise ValueError(msg)

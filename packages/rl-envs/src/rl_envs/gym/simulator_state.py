@@ -1,4 +1,4 @@
-"""The state of Gymnasium's classic control: what to save to resume an episode."""
+"""The state of Gymnasium's classic control environments: saving and restoring an episode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def get_state(env: Env) -> dict[str, Any]:
 
 
 def set_state(env: Env, state: Mapping[str, Any]) -> None:
-    """Put a classic control environment back to where it was."""
+    """Restore the state of a classic control environment."""
     _check(env)
     here = {COUNTERS[type(wrapper)]: wrapper for wrapper in _wrappers(env)}
     if here.keys() != state["counters"].keys():

@@ -302,10 +302,10 @@ class GymVectorEnv(EnvBase):
 
 
 class NextStepBinding(RowBinding):
-    """Columns of a vector environment that resets rows while the others step."""
+    """A vector environment that resets rows while others step, bound to the columns of a batch."""
 
-    # Every column is one step of the whole batch. ("collector", "mask") among the columns of the
-    # root is False in rows that were only reset, which are no steps.
+    # every column is one step of the whole batch; the root's ("collector", "mask") is False in
+    # rows that were only reset, which is no transition
 
     env: GymVectorEnv
 
@@ -313,7 +313,7 @@ class NextStepBinding(RowBinding):
         super().__init__(env, root, after)
         self._inputs = {key: root[key] for key, _ in env._readers if key in root}
         self._results = [(after[k], path, write) for k, path, write in env._writers if k in after]
-        # what nobody asked for is written all the same: that costs less than to ask at every step
+        # entries without a column go into a spare one: cheaper than a test at every step
         num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
         spare = np.zeros((env.num_envs, num_steps, 1))
         names = ("reward", "terminated", "truncated", "done")

@@ -1,4 +1,4 @@
-"""What is put around a Gymnasium environment, to show more than it does by itself."""
+"""The wrappers that `GymEnv` puts around a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wrappers_for(
     pixels_only: bool = True,
     info_keys: InfoKeys | None = None,
 ) -> list[Callable[[Env], Env]]:
-    """List the wrappers that were asked for, the inmost first."""
+    """List the requested wrappers, the innermost first, as functions that can be pickled."""
     found: list[Callable[[Env], Env]] = []
     if frame_skip is not None:
         found.append(partial(FrameSkipWrapper, num_frames=frame_skip))

@@ -1,4 +1,4 @@
-"""What rows of numpy are called."""
+"""Types of numpy rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a batch that an environment steps through in place."""
+"""The default binding of an environment to the columns of a batch."""
 
 from __future__ import annotations
 

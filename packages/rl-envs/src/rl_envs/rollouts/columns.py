@@ -21,6 +21,8 @@ class Columns:
     """Leaves `[*B, T, ...]` as tensors and as numpy arrays on the same memory."""
 
     def __init__(self, batch_size: torch.Size, num_steps: int, *, time_first: bool = False) -> None:
+        # time_first stores the rows of one step together: faster to write for many rows, slower
+        # to read along time
         self.time_first = time_first
         self.batch_size, self.num_steps = batch_size, num_steps
         self.tensors: dict[Key, Tensor] = {}
@@ -48,17 +50,19 @@ class Columns:
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
     def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
-        """Read one step."""
+        """Views `[*B, ...]` of one step, by key."""
         time = len(self.batch_size)
         return {key: self.tensors[key].select(time, t) for key in names}
 
     def reader(self, key: Key) -> Callable[[int], Tensor]:
-        """Make what reads one leaf, for loops that do so at every step."""
+        """Return a function that reads one leaf at a step, as a view `[*B, ...]`."""
+        # bound to the array of now: after `grow` it is to be made again
         by_time, view = self._by_time[key], torch.from_numpy
         return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
 
     def writer(self, key: Key) -> Callable[[int, Tensor], None]:
-        """Make what writes one leaf, for loops that do so at every step."""
+        """Return a function that writes one leaf at a step, of the column's shape and dtype."""
+        # bound to the array of now: after `grow` it is to be made again
         by_time, cast = self._by_time[key], self.casts.get(key)
         shape, dtype = by_time.shape[1:], by_time.dtype
 
@@ -85,11 +89,11 @@ class Columns:
         raise ValueError(msg)
 
     def fits(self, key: Key, value: Tensor) -> bool:
-        """Tell whether a value could be written to a column."""
+        """Whether a value `[*B, ...]` has the shape and dtype of its column."""
         return (value.shape, value.dtype) == self._forms[key]
 
     def grow(self, num_steps: int) -> None:
-        """Make room for more steps, keeping those written."""
+        """Enlarge every column to `num_steps`, keeping the steps that are written."""
         time, self.num_steps = len(self.batch_size), num_steps
         for key, column in list(self.tensors.items()):
             self.add(key, column.shape[time + 1 :], column.dtype)
@@ -97,12 +101,13 @@ class Columns:
             longer.narrow(time, 0, column.shape[time]).copy_(column)
 
     def step(self, t: int) -> TensorDict:
-        """Hand out one step."""
+        """Copy one step into a tensordict `[*B]`."""
         leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
         return build(nest(leaves), self.batch_size)
 
     def batch(self, num_steps: int, *, copy: bool = True) -> TensorDict:
-        """Hand out the first steps."""
+        """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""
+        # a copy releases the memory of the columns that were not used
         time = len(self.batch_size)
         leaves = self.tensors
         if num_steps < self.num_steps:

@@ -1,4 +1,4 @@
-"""Which transforms can wait for finished rows, and what they continue there."""
+"""Transforms that are applied once per batch instead of once per step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a r
 def split_for(
     transforms: Iterable[Transform], in_keys: Sequence[Key]
 ) -> tuple[list[Transform], list[Transform]]:
-    """Tell what must run at every step for a policy from what can wait."""
-    # As Compose.split does; an InitTracker can wait as well where the policy does not read it.
+    """Split transforms into those that must run at every step, and those that can wait."""
+    # as Compose.split does; an InitTracker can wait as well where the policy does not read it
     members = list(transforms)
     reads = {key[-1] for key in in_keys}
     needed = [
@@ -31,7 +31,7 @@ def split_for(
 
 
 def can_go_on(finishing: Iterable[Transform]) -> bool:
-    """Tell whether transforms can continue a root, where they computed on rows before."""
+    """Whether the deferred transforms can continue from a root, without the row before it."""
     alone = Transform.rows  # what transforms each row for itself
     return all(
         type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in finishing
@@ -44,7 +44,9 @@ def finish(
     root: TensorDictBase | None = None,
     last: TensorDictBase | None = None,
 ) -> TensorDictBase:
-    """Compute on finished rows what steps would have written."""
+    """Apply deferred transforms to a batch `[*B, T]`."""
+    # root [*B] is the first column's own, where they can_go_on; last [*B] is the column before
+    # it, as returned here; after a reset both are None
     for one in finishing:
         before = _before(one, root) if root is not None and not one.rows_only else last
         batch = one.rows(batch, before)
@@ -55,7 +57,7 @@ def finish(
 
 
 def _before(one: Transform, root: TensorDictBase) -> TensorDictBase:
-    """A step that a root could have come from: done where the root is a first one."""
+    """A step `[*B]` that leads to a root: done where the root is the first of a trajectory."""
     after = dict(root.items())
     done = root.get(keys.DONE)
     # counts and sums are the root's own, also where it is marked as first

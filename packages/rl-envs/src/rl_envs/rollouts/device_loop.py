@@ -1,4 +1,4 @@
-"""Rollouts of environments on tensors alone: nothing is looked at, and little is done per step."""
+"""Rollouts on a device: no value is read on the host, and each step makes few calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Leaves = dict[Key, Tensor]
 
 
 def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Tell whether a rollout can keep tensors by key, and make its batch at the end."""
+    """Whether a rollout can keep tensors by key, and make its batch at the end."""
+    # not where the host reads values (flags, checks, callbacks), where there are groups, states or
+    # varying shapes, and where the policy is no plan or writes under "next"
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
     plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms
@@ -63,7 +65,7 @@ def _shown(env: Environment) -> list[Key]:
 
 
 def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
-    """What gives the actions of a step, checked at the first one."""
+    """Return the function that acts on the leaves of a root."""
     if request.policy is None:
         return lambda _: dict(keys.leaves(env.full_action_spec.rand()))
     plan = policy_plan(request.policy)
@@ -103,7 +105,7 @@ def _column(env: Environment, leaf: Tensor) -> Tensor:
 
 
 def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
-    """Reset the rows that are over, whether or not there are any."""
+    """Reset the rows that are done; always, since asking whether there are any would wait."""
     mask = after[keys.DONE,]
     root = {key: after[key] for key in _shown(env)}
     fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))

@@ -26,7 +26,7 @@ FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 
 
 def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Tell whether a rollout can write its batch in place."""
+    """Whether a rollout can write its batch in place, through a binding."""
     if env.resets_by_stepping:
         return root is None
     return env.native_rows and request.callback is None and holds_only_shown(env, root)
@@ -74,7 +74,10 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
 
 
 class RowRollout:
-    """One rollout under way."""
+    """The state of a rollout: columns, goal, and the lengths of its rows."""
+
+    # an environment that resets rows while others step gives ragged rows: its columns have a mask
+    # that is False where a row was only reset, and rows reach T real steps at different columns
 
     def __init__(self, env: Environment, request: Request, plan: PolicyPlan | None = None) -> None:
         self.env, self.request, self.plan = env, request, plan
@@ -103,7 +106,7 @@ class RowRollout:
     def play(
         self, root: TensorDictBase | None = None, leftover: Leftover | None = None
     ) -> TensorDictBase:
-        """Play to the end."""
+        """Play until every row has its steps; returns the batch `[*B, T]`."""
         first = t = 0 if leftover is None else self._resume(leftover)
         is_over = t >= self._goal and self._is_over(t)
         binding = self._bound()
@@ -139,7 +142,7 @@ class RowRollout:
                 self.columns.write(0, key, value)
 
     def _resume(self, leftover: Leftover) -> int:
-        """Begin with what is there already."""
+        """Copy surplus steps into the first columns; returns how many there are."""
         if leftover.num_steps + 1 > self.columns.num_steps:
             self.columns.grow(leftover.num_steps + 1)
         leftover.put_into(self.columns)
@@ -169,7 +172,7 @@ class RowRollout:
         return binding
 
     def _note(self, num_played: int) -> None:
-        """Note which rows the last column ended, and how far to play."""
+        """Record the rows that the last column has ended, and lower the goal T accordingly."""
         self._count(num_played)
         done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
         ended = done[num_played - 1].reshape(self._lengths.shape) & (self._first_ends == 0)
@@ -191,7 +194,7 @@ class RowRollout:
         self._counted = num_played
 
     def _is_over(self, num_played: int) -> bool:
-        """Tell whether every row has all its steps, where as many columns are played."""
+        """Whether every row has T real steps after that many columns."""
         if not self._is_ragged:
             return True
         self._count(num_played)
@@ -211,14 +214,14 @@ class RowRollout:
 
     @property
     def _given(self) -> set[Key]:
-        """What the policy writes under `"next"`."""
+        """Entries that the policy writes under `"next"`."""
         return {key[1:] for key in self._written if key[0] == keys.NEXT}
 
     def _draw(self, start: int) -> None:
         """Draw random actions for the steps that are certain to come, all at once."""
         if self.plan is not None:
             return
-        # a vector that resets while it steps plays a few more, and nobody knows how many
+        # ragged rows need some columns more than T, how many is not known in advance
         self._drawn = min(self.columns.num_steps, self._goal) if self._is_ragged else None
         stop = self.columns.num_steps if self._drawn is None else self._drawn
         if stop <= start:
@@ -279,13 +282,14 @@ class RowRollout:
 
 
 def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
-    """Close the gaps that a mask leaves in each row."""
+    """Return the first T real steps of each row, `[B, T]`, without the mask."""
+    # T shrinks to what the shortest row has
     mask = batch.get(keys.MASK).numpy()
     num_rows, num_played = mask.shape
-    so_far = np.cumsum(mask, 1, dtype=np.int32)
+    so_far = np.cumsum(mask, 1, dtype=np.int32)  # [B, S], real steps up to each column
     num_steps = min(num_steps, int(so_far[:, -1].min()))
     row, column = np.divmod(np.flatnonzero(mask & (so_far <= num_steps)), num_played)
-    places = column * num_rows + row  # where steps of all rows lie together, a view of a fast copy
+    places = column * num_rows + row  # flat positions [B * T] in leaves that are time first
     sizes = torch.Size((num_rows, num_steps))
     kept = {}
     for key, leaf in keys.leaves(batch):
@@ -309,7 +313,7 @@ def check_rows(env: Environment, batch: TensorDictBase) -> None:
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:
-    """Mark the last step as truncated, in place: the columns are no other process's yet."""
+    """Mark the last step as truncated, in place: the batch is not returned yet."""
     flags = {name: batch.get((keys.NEXT, name)).select(time, -1) for name in keys.DONE_KEYS}
     flags[keys.TRUNCATED] |= ~flags[keys.TERMINATED]
     flags[keys.DONE].fill_(True)

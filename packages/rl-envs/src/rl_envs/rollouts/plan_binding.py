@@ -1,4 +1,4 @@
-"""A policy's plan that acts on the columns of a batch in place."""
+"""Policy plans bound to the columns of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Run: TypeAlias = Callable[[dict[Key, Any]], dict[Key, Any]]
 def bind_plan(
     plan: PolicyPlan, columns: Columns, names: Sequence[Key], written: Sequence[Key]
 ) -> Callable[[int], None]:
-    """Make what acts on one step of a batch: reads its root, writes what the policy makes."""
+    """Return a function that acts on one step: it reads the root and writes the outputs."""
+    # columns.writer raises where an output changes its shape or dtype; after `Columns.grow` the
+    # plan is to be bound again
     reads = [(key, columns.reader(key)) for key in names]
     writes = [(key, columns.writer(key)) for key in written]
     if plan.calls is None:
@@ -34,7 +36,8 @@ def bind_plan(
 
 
 def bind_calls(entries: Iterable[Entry]) -> Run:
-    """Make what calls every entry on plain tensors, for a run of steps."""
+    """Return a function that makes all calls of a flat plan; it adds to the scope it is given."""
+    # flattened once more: what an entry lists as its parts is called in its place
     flat = [part for one in entries for part in one.bound()]
     calls = [(one.call, one.in_keys or [], one.out_keys or [], one.outputs) for one in flat]
 
@@ -50,7 +53,7 @@ def bind_calls(entries: Iterable[Entry]) -> Run:
 
 
 def _through(plan: PolicyPlan, written: set[Key], batch_size: torch.Size) -> Run:
-    """Call the plan itself, which can only be known by what it returns."""
+    """Return a function that calls the plan itself; its outputs are compared at every step."""
 
     def run(scope: dict[Key, Any]) -> dict[Key, Any]:
         made = plan(scope, batch_size)

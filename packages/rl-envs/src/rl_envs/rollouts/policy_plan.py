@@ -30,19 +30,19 @@ class Entry:
     # takes the tensors of in_keys, returns those of out_keys, one or a tuple; or takes and returns
     # a tensordict where both are None
     call: Callable[..., Any]
-    in_keys: list[Key] | None  # what it reads
-    out_keys: list[Key] | None  # what it writes; ("_",) is dropped
-    # lists what the call itself calls, with keys, good until its parts change; or None
+    in_keys: list[Key] | None
+    out_keys: list[Key] | None  # ("_",) is dropped
+    # lists the inner calls with their keys, valid until the module's parts change; or None
     parts: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
     def bound(self) -> list[Entry]:
-        """Flatten it once more, for a run of steps in which the policy stays what it is."""
+        """Flatten into the inner calls, for a run of steps in which the policy does not change."""
         if self.parts is None:
             return [self]
         return [Entry(call, _keys(read), _keys(made)) for call, read, made in self.parts()]
 
     def on(self, scope: Mapping[Key, Any]) -> Values:
-        """Call it on plain tensors, which it must be able to take."""
+        """Make a flat call; returns its outputs by key."""
         in_keys, out_keys = self.in_keys or [], self.out_keys or []
         made = self.call(*[scope[key] for key in in_keys])
         if type(made) is not tuple or len(made) != len(out_keys):
@@ -52,7 +52,7 @@ class Entry:
         return written
 
     def outputs(self, made: Any) -> tuple[Any, ...]:
-        """One tensor for each of `out_keys`, of what the call returned."""
+        """Return one tensor for each of `out_keys`; raise where there are more or fewer."""
         found, count = made if isinstance(made, tuple) else (made,), len(self.out_keys or ())
         if len(found) != count:
             msg = f"expected {count} outputs for {self.out_keys}: got {len(found)}."
@@ -248,7 +248,7 @@ def _may_share_states(entries: list[Entry]) -> bool:
 
 
 def _is_stock(policy: Any, kind: Any) -> bool:
-    """Tell whether calling a module does what tensordict's own does, and nothing more."""
+    """Whether a module's call is tensordict's own, without options that change it."""
     return (
         isinstance(policy, kind)
         and type(policy).forward is kind.forward

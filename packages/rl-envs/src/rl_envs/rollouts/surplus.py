@@ -1,4 +1,4 @@
-"""What a vector environment has played beyond a rollout, kept for the next one."""
+"""Surplus steps: what a vector environment has played beyond a rollout, for the next one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rl_layout import keys
 
 @dataclass(frozen=True)
 class Leftover:
-    """Steps after the end of a rollout, and the root after them."""
+    """Surplus steps of a vector environment, and the root after them."""
 
     # Rows of a vector that resets while it steps do not all get their T-th step at the same time.
-    # Those that had theirs earlier have gone on, and these steps open the next batch.
+    # Those that had theirs earlier were stepped with the others; these steps open the next batch.
 
     # leaves [B, S + 1, ...] by key. ("collector", "mask") says which of the first S are steps that
     # no rollout has returned; the last column holds a root alone
     columns: Mapping[Key, Tensor]
     written: Set[Key]  # keys that the policy wrote
     last: TensorDictBase | None = None  # [B], the last step that was returned, or None
-    # whether it has passed every transform, those included that could have waited
+    # whether it has passed every transform, the deferrable ones included
     is_whole: bool = False
 
     @property
@@ -36,7 +36,8 @@ class Leftover:
     def of(
         cls, columns: Columns, written: Set[Key], num_played: int, num_returned: int
     ) -> Leftover:
-        """Keep what a rollout does not return."""
+        """Copy the steps after the first T real ones of each row, and the root after them."""
+        # num_played: S columns, with the root in column S; num_returned: T
         mask = columns.tensors[keys.MASK][:, :num_played]
         beyond = mask & (mask.cumsum(-1) > num_returned)
         first = int(beyond.any(0).int().argmax()) if bool(beyond.any()) else num_played
@@ -48,8 +49,8 @@ class Leftover:
         return cls(kept, set(written))
 
     def begin_anew(self, rows: Tensor) -> None:
-        """Mark the next step of some rows as the first of a trajectory, where that is shown."""
-        # A step that is kept here has been played by a policy that did not see the mark.
+        """Set `is_init` in the next step of some rows, bool `[B]`, where there is such an entry."""
+        # the policy that played a surplus step did not see this mark
         flag = self.columns.get((keys.IS_INIT,))
         if flag is None:
             return
@@ -59,7 +60,7 @@ class Leftover:
         flag[rows.nonzero()[:, 0], first] = True
 
     def put_into(self, columns: Columns) -> None:
-        """Write it into the first columns of a batch, and make columns for what a policy wrote."""
+        """Copy into the first S + 1 columns of a batch, adding columns for the policy's outputs."""
         expected = columns.tensors.keys() | (self.written if self.num_steps else set())
         there = self.columns.keys() if self.num_steps else self.columns.keys() & expected
         differing = sorted(str(keys.as_key(key)) for key in expected ^ there)

@@ -1,4 +1,4 @@
-"""Rollouts: steps played one after the other, and returned as one batch."""
+"""Rollouts through tensordicts: the general loop, and the reference for the fast ones."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from rl_layout import keys, refuse_shared_states
 
 @dataclass(frozen=True)
 class Request:
-    """What a rollout was asked for."""
+    """The arguments of a rollout."""
 
-    max_steps: int  # most steps to play
-    policy: Any = None  # adds the action to a root, or None for random actions
-    # called with the environment and each finished step, or None
-    callback: Callable[..., Any] | None = None
+    max_steps: int
+    policy: Any = None  # adds the action to a root; None for random actions
+    callback: Callable[..., Any] | None = None  # called with the environment and each step
     break_when_any_done: bool = True  # stop as soon as a row is done
     break_when_all_done: bool = False  # stop as soon as every row has been done once
     set_truncated: bool = False  # mark the last step as truncated, unless it is terminated
-    goes_on: bool = False  # begin with what the rollout before has left over
+    goes_on: bool = False  # begin with the surplus steps of the last rollout
 
     def __post_init__(self) -> None:
         check_whole(self.max_steps, 1, "max_steps")
@@ -39,7 +38,7 @@ class Request:
 
 
 def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDictBase:
-    """Play steps through tensordicts."""
+    """Play from a root `[*B]`, step by step through tensordicts; returns the batch `[*B, T]`."""
     policy = env.rand_action if request.policy is None else request.policy
     policy = policy.policy if isinstance(policy, PolicyPlan) else policy
     refuse_shared_states({"policy": policy})
@@ -68,7 +67,7 @@ def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDict
 
 
 def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
-    """Call a policy for the first time: one that knows no tensordicts is told what it was given."""
+    """Call a policy for the first time; errors of one that takes tensors get a hint."""
     hint = (
         "the policy is called with the root, a tensordict, and returns it with the action: wrap a "
         "module on tensors in TensorDictModule(module, in_keys, out_keys)."
@@ -85,7 +84,7 @@ def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
 
 
 def _ended(step: TensorDictBase, groups: list[Prefix], before: list[Tensor]) -> list[Tensor]:
-    """Which rows of each group that decides have been done, once at least."""
+    """Whether each row has been done at least once, bool for each deciding group."""
     now = list(ends(step.get(keys.NEXT), groups).values())
     return [one | other for one, other in zip(before, now, strict=True)] if before else now
 
@@ -97,7 +96,7 @@ def _breaks(ended: list[Tensor], request: Request) -> bool:
 
 
 def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
-    """Mark a step as the last one of the data, where the task continues."""
+    """Return a step marked as truncated, unless it is terminated; other leaves are shared."""
     marked = step.copy()
     for prefix in groups:
         place = (keys.NEXT, *prefix)
@@ -109,13 +108,14 @@ def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
 
 
 def without_steps(policy: Any) -> Any:
-    """Take `env.rand_step` for a policy of random actions: the rollout itself takes the steps."""
+    """Replace `env.rand_step` by None, random actions: the rollout itself takes the steps."""
     takes_steps = getattr(policy, "__name__", None) == "rand_step" and hasattr(policy, "__self__")
     return None if takes_steps else policy
 
 
 def moved(policy: Any, device: torch.device) -> Any:
-    """Let a policy act on its own device."""
+    """Wrap a policy on another device: roots are moved to it, and its outputs back."""
+    # a callable without parameters has no device of its own
     inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
     owned = chain(inner.parameters(), inner.buffers()) if isinstance(inner, nn.Module) else ()
     here = next((one.device for one in owned), device)
@@ -132,7 +132,8 @@ def moved(policy: Any, device: torch.device) -> Any:
 
 
 def written_to(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
-    """Write a batch into a preallocated one."""
+    """Copy a batch `[*B, T]` into the first T steps of `out`; returns a view of these."""
+    # everything is checked before the first write: a refused batch leaves `out` as it was
     room, num_steps = out.batch_size, batch.batch_size[-1]
     if room[:-1] != batch.batch_size[:-1] or not room or room[-1] < num_steps:
         sizes = (*batch.batch_size[:-1], num_steps)

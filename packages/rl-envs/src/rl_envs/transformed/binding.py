@@ -1,4 +1,4 @@
-"""Columns after transforms: the environment writes what it can in place, transforms the rest."""
+"""Transformed environments bound to the columns of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pass_step(
     after: TensorDictBase,
     given: TensorDictBase | None,
 ) -> TensorDictBase:
-    """Pass a step through transforms, none of which can drop what the policy wrote."""
+    """Pass a step's results `[*B]` through transforms; entries that the policy wrote are kept."""
     written = [] if given is None else [key for key, _ in keys.leaves(given)]
     for one in transforms:
         before, after = after, one.step(root, after)
@@ -55,10 +55,10 @@ class Transformed(Environment, Protocol):
 class TransformedBinding:
     """A `TransformedEnv` bound to the columns of a batch."""
 
-    # The environment inside writes the columns of entries that keep shape and dtype, and columns of
-    # its own for all others. Where every transform has a twin on arrays, a step calls these one
-    # after the other; otherwise the transforms see views of the columns in a tensordict, and what
-    # they change is written back, as at a reset.
+    # The environment inside writes directly into the columns of entries that keep shape and dtype,
+    # and into columns of its own (`_raw_*`) for all others. Where every transform has a numpy twin,
+    # a step calls these in order; otherwise, as at a reset, the transforms get a tensordict of
+    # views, and the entries that they change are copied back.
 
     def __init__(self, env: Transformed, root: RowArrays, after: RowArrays) -> None:
         self.env, self.base = env, env.inner
@@ -74,7 +74,7 @@ class TransformedBinding:
         results = dict(base._after_leaves)
         self._raw_after = {key: self._own(key, leaf, after) for key, leaf in results.items()}
         self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base._action_leaves,)}
-        # what comes out of the transforms, and what goes into them
+        # outputs and inputs of the transforms, as tensors on the memory of the columns
         self._out = {name: _tensors(given) for name, given in (("root", root), ("after", after))}
         self._raw = {
             "root": {**self._out["root"], **_tensors(self._raw_root)},
@@ -90,7 +90,8 @@ class TransformedBinding:
         ]
         self._carries = self._passive_columns()
         inside = {**self._raw_root, **self._actions}
-        # where rows are reset while others step: which are steps, and what those show that are not
+        # where rows are reset while others step: bool [B, T], False where a row was only reset,
+        # and the observations of those rows
         self._real: Array | None = None
         self._fresh: dict[Key, Array] = {}
         if base.resets_by_stepping:
@@ -118,7 +119,7 @@ class TransformedBinding:
         return given
 
     def _passive_columns(self) -> dict[Key, Array] | None:
-        """What steps carry on, where no transform does more than that between two resets."""
+        """Columns that a step copies from the root, where no transform does anything else."""
         members = list(self.env.outer)
         if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
             return None
@@ -191,14 +192,14 @@ class TransformedBinding:
         return bool(done.any())
 
     def _put_together(self) -> None:
-        """Let the steps of the transforms be calls on columns, where all of them can be."""
+        """Bind the transforms' steps to columns, where all of them have a numpy twin."""
         columns = (self._root, self._raw_after, self._after)
         chain = ArrayChain(self._time, *columns, self._given)
         self._chain = chain if bind_steps(chain, self.env.outer) else None
         self._is_put_together = True
 
     def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
-        """Calls for a reset, and which of their results go into which column of the root."""
+        """Bind the transforms' resets; with pairs of a root column and the result it receives."""
         chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
         if not bind_steps(chain, self.env.outer):
             return None
@@ -216,7 +217,7 @@ class TransformedBinding:
         return chain, results
 
     def _kept(self, real: Array, t: int) -> Array:
-        """Which rows the environment ended; and keep what those show that were only reset."""
+        """Return the rows that the environment ended, and save the roots of those only reset."""
         fresh = ~real[..., t]
         self._fresh = {}
         if fresh.any():
@@ -227,7 +228,7 @@ class TransformedBinding:
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
-        # Where rows are reset while others step, those start that were only reset in column t.
+        # where rows are reset while others step, the rows that start are those reset in column t
         self._binding.advance(t)
         for read, write in self._carrying:
             write(t + 1)[...] = read(t)
@@ -271,7 +272,7 @@ class TransformedBinding:
         t: int,
         mask: Array | None,
     ) -> None:
-        """Write what the transforms changed; with a mask, in its rows only."""
+        """Copy the entries that the transforms changed; with a mask `[*B]`, its rows only."""
         for key, value in keys.leaves(new):
             column = columns.get(key)
             if column is None or value is old.get(key, None):

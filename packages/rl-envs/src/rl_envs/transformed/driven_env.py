@@ -1,4 +1,4 @@
-"""Environments that a transform steps: one action for several frames, steps after a reset."""
+"""Environments stepped by a transform: several frames per action, or steps after a reset."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class StepsThrough(Protocol):
 
 
 class DrivenEnv(EnvBase):
-    """An environment whose steps, or resets, a transform makes of several."""
+    """An environment whose step or reset a `Driver` transform builds from several steps."""
 
-    # TransformedEnv puts one together where a Driver is among its transforms.
+    # made by TransformedEnv where a Driver is among its transforms
 
     def __init__(self, env: EnvBase, driver: Driver) -> None:
         _check(env, driver)
@@ -66,26 +66,26 @@ class DrivenEnv(EnvBase):
     # what the transform may do
 
     def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
-        """Step some rows, or all."""
+        """Step the rows of a mask `[*B]`, or all; what other rows hold then has no meaning."""
         if rows is None or bool(rows.all()):
             return self.env.step(root).get(keys.NEXT)
         return step_some(self.env, root, rows)
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """Reset some rows."""
+        """Reset the rows of a mask `[*B]`; the others keep their root."""
         return self.env.reset(root.copy().set(RESET, rows.unsqueeze(-1)))
 
     def following(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Make the root that follows a step."""
+        """Return the root after a step, without rewards and actions."""
         return self.env._advance(root.copy().set(keys.NEXT, after))
 
     def over(self, after: TensorDictBase) -> Tensor:
-        """Tell which rows a step has ended."""
+        """The rows that a step has ended, bool `[*B]`."""
         done: Tensor = after.get(keys.DONE).squeeze(-1)
         return done
 
     def merge(self, old: TensorDictBase, new: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """Take some rows of one and the others of another."""
+        """Merge two tensordicts `[*B]`: rows of `new` where the mask is True, else of `old`."""
         return merge(old, new, {(): rows.unsqueeze(-1)})
 
     # what environments do
@@ -124,7 +124,8 @@ class DrivenEnv(EnvBase):
 
 
 def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """Step some rows of an environment; the others keep their state or no longer count."""
+    """Step the rows of a mask `[*B]`; the others keep their state, or are over and ignored."""
+    # rows that keep their state hold zeros in the result, and are done
     if isinstance(env, StepsThrough):
         return env.step_through(root, lambda inner, raw: step_some(inner, raw, rows))
     if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
@@ -145,7 +146,7 @@ def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
 
 
 def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """Each process runs one environment, as `rows_of` has made sure."""
+    """Step some of the processes, each of which runs one environment (`rows_of` checks that)."""
     roots, going = root.unbind(0), rows.flatten().tolist()
     env._num_moves += 1
     for process, goes in enumerate(going):
@@ -161,7 +162,7 @@ def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> Ten
 
 
 def _resting(env: EnvBase) -> TensorDictBase:
-    """What rows that stand still hold: nothing that counts, and they are done."""
+    """The result of rows that were not stepped: zeros, done and terminated."""
     after = env.observation_spec.zero().update(env.full_reward_spec.zero())
     done = env.full_done_spec.zero()
     for key, flag in keys.leaves(done):
@@ -170,7 +171,9 @@ def _resting(env: EnvBase) -> TensorDictBase:
 
 
 def rows_of(env: EnvBase) -> RowEffect:
-    """Tell what the rows of an environment can do while others step."""
+    """Whether rows can keep their state while others step."""
+    # "stand": they can; "pass": they are stepped along, also past the end of an episode, until
+    # they are reset; "neither": they can do neither
     if env.resets_by_stepping:
         return "neither"
     if isinstance(env, SerialEnv):

@@ -356,7 +356,7 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
 def postponed(
     stepping: list[Transform], waiting: list[Transform]
 ) -> tuple[list[Transform], list[Transform]]:
-    """Also defer transforms that are followed only by transforms which read none of their keys."""
+    """Also defer transforms that are followed only by transforms which touch none of their keys."""
     behind: list[Transform] = []
     moved: list[Transform] = []
     for one in reversed(stepping):
@@ -384,7 +384,8 @@ def _may_touch(other: Transform, one: Transform) -> bool:
 
 
 def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
-    """Put the environment together that transforms of their own steps drive."""
+    """Wrap an environment in a `DrivenEnv` for each `Driver`; returns the other transforms too."""
+    # reset drivers act on the environment itself; a step driver on it and the transforms before
     members = list(transforms)
     drivers = {place: one for place, one in enumerate(members) if isinstance(one, Driver)}
     if not drivers:

@@ -17,12 +17,11 @@ RESERVED = (keys.NEXT, keys.REWARD, *keys.DONE_KEYS, "_reset")
 
 
 class SpaceLeaf(NamedTuple):
-    """A space without parts, and where its values lie."""
+    """A leaf space, with the key and the path of its values."""
 
-    # of the entry in a tensordict; the parts of a tuple are named "0", "1", and so on
-    key: tuple[str, ...]
+    key: tuple[str, ...]  # of the tensordict entry; parts of a tuple are named "0", "1", ...
     path: tuple[Any, ...]  # of the value in nested dictionaries and tuples
-    space: Space  # the leaf itself
+    space: Space
 
 
 def leaves_of_space(space: Space, name: str) -> list[SpaceLeaf]:

@@ -1,4 +1,4 @@
-"""Values of leaf spaces, written into rows of numpy and read from them."""
+"""Values of leaf spaces, converted to and from numpy rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rl_envs.rollouts.arrays import Array
 
 
 def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any], None]:
-    """Make what writes values of a leaf space into rows of its spec."""
+    """Return a function that writes a value of a leaf space into a row, of the same shape."""
+    # both may have leading dimensions, as those of a vector have
     if isinstance(space, spaces.Text):
         return _text_writer(space)
     start: Any = getattr(space, "start", 0)
@@ -44,7 +45,8 @@ def _text_writer(space: spaces.Text) -> Callable[[Array, Any], None]:
 
 
 def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Make what reads rows of a spec as values of a leaf space."""
+    """Return a function that converts a row into a value of a leaf space."""
+    # always a copy, because environments keep actions
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         if one_hot:
@@ -56,7 +58,8 @@ def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
 
 
 def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Make what reads a batch of rows of a spec as a batch of values of a leaf space."""
+    """Return a function that converts rows `[B, ...]` into a batch of values of a leaf space."""
+    # always a copy, because environments keep actions; a batch of texts is a tuple
     if isinstance(space, spaces.Text):
         alphabet = Alphabet(space)
         return lambda rows: tuple(alphabet.text_of(row) for row in rows)
