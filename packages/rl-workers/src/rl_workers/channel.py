@@ -39,7 +39,7 @@ class Channel:
         self._end = end
         self._pieces: list[bytes] = []  # of a message that has not arrived whole yet
         self._torn = False
-        # a channel that is dropped is closed, and its other end hears of it
+        # a channel that is garbage-collected is closed, so that its other end sees the end of file
         weakref.finalize(self, end.close).atexit = False
 
     @classmethod
@@ -58,9 +58,9 @@ class Channel:
         return cls(one), cls(other)
 
     def limit(self, timeout_s: float | None) -> None:
-        """Let no single packet be waited for longer than this; None forever.
+        """Set the longest time to wait for a single packet; None waits without a limit.
 
-        The kernel keeps the time, so a wait costs no call more than without a limit.
+        The kernel keeps the time, so a limit costs no further system call.
 
         Example:
             >>> near, far = Channel.pair()
@@ -72,14 +72,14 @@ class Channel:
             (None, None)
         """
         fraction, seconds = math.modf(timeout_s or 0)
-        # zero means forever, so the shortest limit is a microsecond
+        # the kernel takes zero for no limit, so the shortest one is a microsecond
         micros = max(int(fraction * 1e6), int(timeout_s is not None and seconds == 0))
         value = struct.pack("ll", int(seconds), micros)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def send(self, message: bytes) -> None:
-        """Send a message, waiting while the receiver is after.
+        """Send a message, waiting while the receiver's buffer is full.
 
         Raises:
             BrokenPipeError: The other end is closed.
@@ -99,7 +99,7 @@ class Channel:
         if len(message) < PIECE_BYTES:
             self._put(_LAST + message)
             return
-        self._torn = True
+        self._torn = True  # until the last piece is sent
         for start in range(0, len(message), PIECE_BYTES):
             stop = start + PIECE_BYTES
             self._put((_LAST if stop >= len(message) else _MORE) + message[start:stop])
@@ -145,7 +145,7 @@ class Channel:
         return self._end.fileno()
 
     def close(self) -> None:
-        """Close this end; once more is nothing. The other one sees the end of file.
+        """Close this end; a second call does nothing. The other end sees the end of file.
 
         Example:
             >>> near, far = Channel.pair()

@@ -6,7 +6,7 @@ import signal
 
 
 class WorkerError(RuntimeError):
-    """A worker raised an exception whose type cannot be made again here; the message names it.
+    """A worker raised an exception that cannot be rebuilt in this process; the message names it.
 
     Example:
         >>> raise WorkerError("worker 1 raised game.Crash: the disk is full")
@@ -61,7 +61,8 @@ class WorkerTraceback(Exception):
 
 
 def ending(exit_code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended, as part of a message."""
+    # as multiprocessing.Process.exitcode has it: negative for a signal, None where it is not known
     if exit_code is None:
         return "is gone"
     if exit_code >= 0:

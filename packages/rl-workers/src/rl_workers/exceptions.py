@@ -1,4 +1,4 @@
-"""An exception on its way from one process to another."""
+"""Exceptions sent from a worker to its parent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from rl_workers.errors import WorkerError, WorkerTraceback
 
 @dataclass(frozen=True)
 class Failure:
-    """What is left of an exception when it leaves its process: texts, and what it was made of."""
+    """An exception as it is sent: its texts, and the parts to rebuild it from."""
 
-    # It travels as what it can be made again from, tried out at once, alongside its name and its
-    # traceback: these arrive also where the exception cannot be pickled, or made again.
+    # the exception is rebuilt from its parts once before it is sent, as a test. Name and traceback
+    # arrive also where it cannot be pickled or rebuilt
 
-    module: str  # Where its type lives
-    name: str  # The qualified name of its type
-    text: str  # Its message
-    traceback: str  # Its traceback with all causes, as Python prints it
-    # What makes it again, with which arguments and attributes; pickled, or None
-    parts: bytes | None
+    module: str  # of its type
+    name: str  # the qualified name of its type
+    text: str  # its message
+    traceback: str  # with all causes, as Python prints it
+    parts: bytes | None  # pickled constructor, arguments and attributes; None: not to be rebuilt
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What can be said and carried of an exception; this never raises."""
+        """Describe an exception; this never raises."""
         kind = type(error)
         return cls(
             kind.__module__,
@@ -37,7 +36,7 @@ class Failure:
         )
 
     def revive(self, who: str) -> BaseException:
-        """The exception to raise here: of the same type where it can be made again."""
+        """Rebuild the exception; a `WorkerError` with its name where that is not possible."""
         error = self._again()
         if error is None:
             error = WorkerError(f"{who} raised {self.module}.{self.name}: {self.text}")
@@ -74,12 +73,12 @@ def _parts(error: BaseException) -> bytes | None:
 
 
 def _remake(make: Any, args: Any, attributes: Any, text: str) -> BaseException | None:
-    """The exception made again, or None where that gives another one."""
+    """Rebuild an exception; None where the result differs from the original."""
     error = make(*args)
     if not isinstance(error, BaseException):
         return None
     vars(error).update(attributes)
-    # a constructor that builds a message from its arguments says something else the second time
+    # a constructor that formats its message from its arguments would format the message again
     return error if str(error) == text else None
 
 

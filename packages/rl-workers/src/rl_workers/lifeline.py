@@ -1,4 +1,4 @@
-"""A worker's bond to the process that started it: it never outlives it, however that ends."""
+"""The end of a worker with its parent: no worker outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import signal
 import threading
 
 GRACE_S = 2.0
-"""How long a worker may take to close its environments once its parent is gone."""
+"""Time for an idle worker to see the end of its channel and to close its object."""
 
 
 def end_with(parent: int, *, grace_s: float = GRACE_S) -> None:
-    """Kill this process soon after process `parent` is gone."""
+    """Kill this process `grace_s` after process `parent` is gone."""
+    # a pidfd becomes readable at the end of its process, whoever else holds copies of it. The end
+    # of file on a pipe comes only after every process that inherited a copy has closed it; and the
+    # parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* ends that started the child,
+    # too early for a collector in a background thread, and leaves no time to close anything.
+    # Code that never releases Python's global lock delays the thread
     descriptor = os.pidfd_open(parent)
     threading.Thread(
         target=_wait_and_kill, args=(descriptor, grace_s), name="lifeline", daemon=True
@@ -21,8 +26,7 @@ def end_with(parent: int, *, grace_s: float = GRACE_S) -> None:
 
 def ignore_interrupts() -> None:
     """Leave Ctrl-C, which a terminal sends to every process of a program, to the parent."""
-    # It raises KeyboardInterrupt there, and closing the workers is its answer. Programs that the
-    # worker starts inherit this.
+    # the parent gets KeyboardInterrupt and closes its workers. Programs started here inherit this
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

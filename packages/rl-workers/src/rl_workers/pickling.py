@@ -1,4 +1,4 @@
-"""Functions on their way to another process, those included that pickle refuses."""
+"""Callables that can be sent to another process, lambdas and closures included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in a worker: it makes its servant, and answers calls until it is told to leave."""
+"""The main loop of a worker: it makes its object, and answers calls until it is told to leave."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a new worker is told."""
+    """The settings of a new worker."""
 
-    make: Callable[[], Any]  # Makes the servant
-    signals: tuple[str, ...]  # Names of the methods that take and return whole numbers only
-    parent: int  # Number of the process to live no longer than
-    num_threads: int | None  # How many threads torch may use; None to leave that alone
+    make: Callable[[], Any]  # makes the object whose methods are called, the servant
+    signals: tuple[str, ...]  # methods that take and return whole numbers only
+    parent: int  # process id; the worker ends with it
+    num_threads: int | None  # threads of torch; None leaves them as they are
 
 
 def run(channel: Channel, config: WorkerConfig) -> None:
-    """The whole life of a worker; the target of its process."""
-    # It ends when it is told to leave, or when the channel ends because its parent is gone.
-    # a forked worker has inherited the ends of its parent: an end of file must come through
+    """Run a worker to its end; the target of its process."""
+    # it ends when it is told to leave, or when the channel ends because its parent is gone. A
+    # forked worker has inherited its parent's ends of all channels: while it holds them open, no
+    # other worker sees the end of file
     for end in list(NEAR_ENDS):
         end.close()
     try:
@@ -49,7 +50,7 @@ def run(channel: Channel, config: WorkerConfig) -> None:
         if servant is not None:
             serve(channel, servant, config.signals)
     except (EOFError, BrokenPipeError, ProcessLookupError):
-        return  # nobody is left to tell
+        return  # no parent is left to report to
 
 
 def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
@@ -66,7 +67,7 @@ def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
 
 
 def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) -> bytes:
-    """Do what a request asks."""
+    """Carry out a request; returns the reply, which may be an exception (`SystemExit` is not)."""
     if request[0] == SIGNAL:
         return _attempt_signal(methods[request[1]], request)
     name, args, kwargs = pickle.loads(request[1:])
@@ -74,17 +75,17 @@ def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) 
 
 
 def request_signal(number: int, numbers: tuple[int, ...] = ()) -> bytes:
-    """The request to call a method by its number: no pickle, 8 bytes for each whole number."""
+    """Encode a call of a method by its number: no pickle, 8 bytes for each whole number."""
     return struct.pack(f"<BB{len(numbers)}q", SIGNAL, number, *numbers)
 
 
 def request_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The request to call a method by its name, with anything that can be pickled."""
+    """Encode a call of a method by its name, with arguments that can be pickled."""
     return bytes([CALL]) + pickle.dumps((name, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def numbers_in(reply: bytes) -> tuple[int, ...]:
-    """The whole numbers of a reply to a signal."""
+    """Decode the whole numbers in the reply to a signal."""
     return struct.unpack_from(f"<{(len(reply) - 1) // 8}q", reply, 1)
 
 
@@ -97,7 +98,7 @@ def limit_threads(count: int) -> None:
 
 
 def _made(channel: Channel, make: Callable[[], Any]) -> Any:
-    """The servant, or None where it cannot be made; the parent is told either way."""
+    """Make the servant and report to the parent; None where it raised."""
     try:
         servant = make()
     except Exception as error:
