@@ -14,7 +14,7 @@ from rl_envs.testing import CountingEnv
 
 
 class Buffer(list):
-    """Keeps what it is given."""
+    """Stores every batch."""
 
     def extend(self, batch: object) -> None:
         """Keep a batch."""

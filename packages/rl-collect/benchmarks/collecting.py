@@ -327,14 +327,14 @@ def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None
 
 
 def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """The same, one after the other, because workers continue while nobody asks."""
+    """The same, one after the other, because workers continue between requests."""
     rates = {}
     for name, make in contenders.items():
         batches, found = make(), []
         for number in range(3 * ROUNDS):
             start = time.perf_counter()
             frames = next(batches)
-            if number > 4:  # what lay ready while the processes started is not counted
+            if number > 4:  # batches ready before the processes had started are not counted
                 found.append(time.perf_counter() - start)
         rates[name] = frames * len(found) / sum(found)
         batches.close()  # type: ignore[attr-defined] # generators, all of them

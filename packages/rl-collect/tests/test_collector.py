@@ -16,7 +16,7 @@ from rl_transforms import TensorDictPrimer
 
 
 class Buffer(list):
-    """Keeps what it is given."""
+    """Stores every batch."""
 
     def extend(self, batch):
         self.append(batch)

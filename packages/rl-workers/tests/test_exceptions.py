@@ -10,7 +10,7 @@ from rl_workers.exceptions import Failure
 
 
 class Coded(Exception):
-    """Builds its message from what it was given."""
+    """Builds its message from its arguments."""
 
     def __init__(self, code):
         super().__init__(f"code {code}")
@@ -28,7 +28,7 @@ class Reduced(Coded):
 
 
 class Mute(Exception):
-    """Cannot even say what it is."""
+    """Has a `repr` that raises."""
 
     def __str__(self):
         raise RuntimeError

@@ -40,7 +40,7 @@ class Collector(Collecting):
             of the environments.
         total_frames: steps to play in all; -1 for no end.
         device: for `policy_device` and `storing_device` that are not named. The environment stays
-            where it is; what it returns is moved.
+            on its device; its outputs are moved.
         env_device: where to bring the environment, by its `to`.
         policy_device: where the policy acts. A module that is elsewhere stays there; a copy acts,
             which `update_policy_weights_` brings up to date.
@@ -399,7 +399,7 @@ class Collector(Collecting):
             NotImplementedError: the environment cannot load a state.
             TypeError: it is no dictionary.
             KeyError: it is the state of something else.
-            ValueError: it is of other environments. The collector stays what it was then.
+            ValueError: it belongs to other environments. The collector is unchanged then.
         """
         check_state(state, ("batches", "policy", "env", "random"), type(self).__name__)
         before = deepcopy(self.state_dict())

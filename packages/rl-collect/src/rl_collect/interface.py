@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Background:
-    """Repeats one call in a thread; what it raises is raised to whoever stops it."""
+    """Repeats one call in a thread; `stop` re-raises its exception."""
 
     def __init__(self, work: Callable[[], bool], name: str) -> None:
         self._work, self._name = work, name
@@ -101,7 +101,7 @@ class Background:
                 self._serve()
                 with self._lock:
                     self._lock.notify_all()
-        except BaseException as error:  # handed to whoever stops it
+        except BaseException as error:  # re-raised by `stop`
             self._failure = error
         finally:
             with self._lock:
@@ -117,7 +117,7 @@ class Background:
                 continue
             try:
                 done.set_result(call())
-            except BaseException as error:  # handed to whoever called
+            except BaseException as error:  # re-raised in the calling thread
                 done.set_exception(error)
 
 

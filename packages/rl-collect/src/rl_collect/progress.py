@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Progress:
-    """Shows steps, their rate, episodes and their mean return; nothing where it is off."""
+    """Shows steps, their rate, episodes and their mean return; does nothing if disabled."""
 
     def __init__(self, total_frames: int, *, is_on: bool) -> None:
         self._total, self._is_on = total_frames, is_on

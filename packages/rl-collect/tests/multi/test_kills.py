@@ -149,7 +149,7 @@ def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
         batches, pool = [collector.next()], collector._crew.pool
         pid = pool.pids[0]
         os.kill(pid, signal.SIGSTOP)
-        os.waitpid(pid, os.WUNTRACED)  # until it stands still
+        os.waitpid(pid, os.WUNTRACED)  # until it is stopped
         pool._timeout_s = 0.2
         late = pytest.raises(WorkerTimeout, match=rf"collector worker 0 \(process {pid}\).*play")
         with late:

@@ -23,7 +23,7 @@ FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
 class Buffer(list):
-    """Keeps what it is given, in this process."""
+    """Stores every batch, in this process."""
 
     def extend(self, batch):
         self.append(batch)

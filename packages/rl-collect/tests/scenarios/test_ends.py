@@ -13,7 +13,7 @@ from rl_envs.testing import CountingEnv, RaisingEnv
 
 
 class Buffer(list):
-    """Keeps what it is given."""
+    """Stores every batch."""
 
     def extend(self, batch):
         self.append(batch)
@@ -54,7 +54,7 @@ def show(collector):
 
 STARTS = {
     "one": "collector = Collector(cart_pole(), policy(), **options)",
-    "nobody holds it": "Collector(cart_pole(), policy(), **options).start(); collector = None",
+    "no reference is left": "Collector(cart_pole(), policy(), **options).start(); collector = None",
     "together": "collector = MultiCollector([cart_pole] * 2, policy(), sync=True, **multi)",
     "one by one": "collector = MultiCollector([cart_pole] * 2, policy(), sync=False, **multi)",
 }
@@ -85,7 +85,7 @@ def start_of(kind):
     [
         ("one", "its end"),
         ("one", "an exception"),
-        ("nobody holds it", "sys.exit"),
+        ("no reference is left", "sys.exit"),
         ("together", "its end"),
         ("one by one", "an exception"),
     ],
@@ -243,7 +243,7 @@ def test_a_collector_is_true():
 
 
 class Waiting(Buffer):
-    """Waits for its first rows where it is told to, as those of rl-replay."""
+    """Waits for its first rows on request, as buffers of rl-replay do."""
 
     first_rows_timeout = 0.0
 

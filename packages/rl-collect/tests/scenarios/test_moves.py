@@ -15,7 +15,7 @@ MOVED = "was stepped, reset or given a state by somebody else"
 
 
 class Buffer(list):
-    """Keeps what it is given, step by step or batch by batch."""
+    """Stores every batch, step by step or batch by batch."""
 
     def extend(self, batch):
         self.append(batch)

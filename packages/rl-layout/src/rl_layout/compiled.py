@@ -45,7 +45,7 @@ def _imported(module: str) -> ModuleType | None:
 
 @lru_cache(maxsize=1)
 def _guard_forks() -> None:
-    """Let no process be forked while a thread compiles: its child would wait for that thread."""
+    """Blocks forks while a thread compiles: the child would wait for that thread."""
     from numba.core.compiler_lock import global_compiler_lock as lock
 
     os.register_at_fork(

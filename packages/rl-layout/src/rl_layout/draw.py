@@ -27,7 +27,7 @@ class Bar:
     """One trajectory of the picture.
 
     Attributes:
-        label: what stands alongside it.
+        label: text next to it.
         first: step at which it begins.
         length: its number of steps.
         kind: how it ends.

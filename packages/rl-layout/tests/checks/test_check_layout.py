@@ -391,10 +391,14 @@ def test_time_that_is_named_or_numbered_is_where_it_is_said():
     batch = environments(6, 4, [9], KINDS).transpose(0, 1)
     numbered = batch.clone(False)
     numbered.names = None
-    assert not any("time lies" in finding.message for finding in check_layout(numbered).errors)
+    assert not any(
+        "that is the time dimension" in finding.message for finding in check_layout(numbered).errors
+    )
     named = bare(batch)
     named.names = [None, "time"]
-    assert not any("time lies" in finding.message for finding in check_layout(named).errors)
+    assert not any(
+        "that is the time dimension" in finding.message for finding in check_layout(named).errors
+    )
 
 
 def test_a_cut_that_only_observations_show_is_a_note():

@@ -1,4 +1,4 @@
-"""Tensordicts without the overhead: made, read, written and flattened by what they are made of."""
+"""Tensordicts without the overhead: construction, reads, writes and flat leaves."""
 
 from rl_tensordict.construction import Entries, build, build_flat
 from rl_tensordict.entries import entries_of, find, insert, names_of, put, require

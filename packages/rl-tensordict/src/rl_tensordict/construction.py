@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from rl_tensordict.internals import Store, is_same, new_unsafe
 
 Entries = dict[str, torch.Tensor | TensorDict]
-"""The entries of one level of a tensordict by name."""
+"""Named entries of one level of a tensordict."""
 
 
 def build(
@@ -26,7 +26,7 @@ def build(
         source: leaves ``[*batch_size, ...]`` or tensordicts by name, nested mappings allowed.
         batch_size: the common leading shape.
         names: names of the batch dimensions; groups that are given as mappings need not get them.
-        device: where every leaf lies; None where that is not said.
+        device: device of every leaf; None if unspecified.
 
     Returns:
         The tensordict. It holds the leaves themselves.

@@ -15,7 +15,7 @@ from rl_tensordict.nested_keys import NestedKey, as_key
 
 
 def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
-    """Read an entry, or None where it is missing, as ``batch.get(key, None)`` does.
+    """Read an entry, or None if missing, as ``batch.get(key, None)`` does.
 
     A plain tensordict is looked into without what `get` does besides, which takes longer than
     many a network on a small batch. Compiled code that was made where an entry was missing is made
@@ -89,7 +89,7 @@ def insert(tensordict: TensorDict, path: tuple[str, ...], value: Tensor) -> None
     """Add an entry that is known to fit: a tenth of the time that `TensorDict.set` takes.
 
     Args:
-        tensordict: not locked; groups on the way are made where they are missing, without names
+        tensordict: not locked; missing groups on the path are created, without names
             or device.
         path: the names that lead to the entry.
         value: ``[*tensordict.batch_size, ...]``.
@@ -113,7 +113,7 @@ def insert(tensordict: TensorDict, path: tuple[str, ...], value: Tensor) -> None
 
 
 def entries_of(tensordict: TensorDict) -> Entries:
-    """List the entries of one level by name, at the cost of an attribute.
+    """List the named entries of one level, at the cost of an attribute.
 
     Args:
         tensordict: a plain tensordict.
@@ -171,7 +171,7 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
     """
     try:
         value = tensordict.get(key, None)
-    except ValueError:  # a leaf stands where the key says there is a group
+    except ValueError:  # a leaf is at a place that the key uses as a group
         value = None
     if value is None:
         names = ", ".join(str(as_key(name)) for name, _ in leaves(tensordict))

@@ -361,7 +361,7 @@ class WorkerPool:
         self._workers[index].take_reply(self._start_timeout_s)
 
     def revive(self, *, timeout_s: float | None = None) -> list[int]:
-        """Replace the workers that are gone, and those that do not answer in time.
+        """Replace workers that have died or do not answer in time.
 
         Replies that are still pending are taken and dropped, exceptions included.
 
@@ -467,7 +467,7 @@ class WorkerPool:
         self.close()
 
     def __del__(self) -> None:
-        # the workers see the end of their channels and leave, but when, nobody knows
+        # the workers see their channels close and leave, at a time unknown here
         if not self.closed and self._process == os.getpid():
             warnings.warn(
                 f"a pool of {len(self)} {self._name} processes was dropped: call close(), or use "

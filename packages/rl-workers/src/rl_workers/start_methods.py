@@ -6,7 +6,7 @@ threads, no locks and no CUDA context. The server stays until the program ends, 
 come. `spawn` needs no server, and imports everything anew in each worker; torch takes seconds.
 `fork` is the quickest and leaves nothing after, but a child of a process that runs threads
 (torch's own after the first large operation, a prefetching buffer's, CUDA's) may find a lock that
-nobody will ever release. With the first two, a script needs its own lines under `if __name__ ==
+no process will ever release. With the first two, a script needs its own lines under `if __name__ ==
 "__main__":`.
 """
 

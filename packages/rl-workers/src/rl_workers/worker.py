@@ -27,8 +27,8 @@ class Worker:
     """The process of one worker and this side's end of the channel to it."""
 
     # It owns three things: the process, the channel, and a descriptor of the process that tells its
-    # death at once, whoever else has inherited the other end of the channel. One call is pending at
-    # a time; a new worker has its start pending.
+    # death at once, even if other processes inherited the other end of the channel. One call is
+    # pending at a time; a new worker has its start pending.
 
     def __init__(
         self,

@@ -195,7 +195,7 @@ class BatchAssembler:
             with self.range("rl_collect.rollout"):
                 batch = self._player.play(num_steps, at_random=at_random)
         except BaseException:
-            self.reset()  # the environment stands somewhere after the root that is known
+            self.reset()  # the environment has moved past the last known root
             raise
         with self.range("rl_collect.marks"):
             over = ends_of(batch)

@@ -54,7 +54,7 @@ class Devices:
 
 
 def policy_on(policy: Any, device: Any) -> Any:
-    """The policy where it is on a device, or has no place of its own; otherwise a copy there."""
+    """The policy itself if it is on the device or has no tensors, otherwise a copy there."""
     if device is None or not isinstance(policy, nn.Module):
         return policy
     wanted = torch.device(device)

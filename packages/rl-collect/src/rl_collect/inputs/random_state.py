@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def generators() -> list[Tensor]:
-    """Save torch's global generators: that of the CPU, and those of CUDA where it is in use."""
+    """Save torch's global generators: of the CPU, and of CUDA if initialised."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [torch.get_rng_state(), *cuda]
 

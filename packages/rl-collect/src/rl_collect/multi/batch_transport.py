@@ -23,7 +23,7 @@ class Delivery(NamedTuple):
 
 
 class BatchSlots:
-    """Room for a few batches of a worker, shared with whoever takes them."""
+    """Slots for a few batches of a worker, shared with the parent."""
 
     # It can be passed to another process; the sender must keep it until that has it.
 

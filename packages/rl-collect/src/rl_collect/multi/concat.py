@@ -24,7 +24,7 @@ def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
         if dim != time and shortest < longest:
             msg = (
                 f"workers that were stopped early have {shortest} to {longest} steps: "
-                f"cat_results={how!r} cannot lay them side by side. Use -1 or 'stack'."
+                f"cat_results={how!r} cannot stack them. Use -1 or 'stack'."
             )
             raise ValueError(msg)
         joined = cat(batches, dim)

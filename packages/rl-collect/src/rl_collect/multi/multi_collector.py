@@ -306,7 +306,7 @@ class MultiCollector(Collecting):
 
         Raises:
             ValueError: it is of another number of workers, or of other environments. The collector
-                stays what it was then.
+                is unchanged then.
             NotImplementedError: an environment cannot load a state.
         """
         self._require_sync()
@@ -341,7 +341,7 @@ class MultiCollector(Collecting):
     # the end
 
     def _close(self, patience: Patience) -> None:
-        """End the workers; those that have not left in time are killed."""
+        """Stop the workers; kill those still running after the time limit."""
         try:
             self._crew.close(patience)
         finally:

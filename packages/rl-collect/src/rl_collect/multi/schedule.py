@@ -93,7 +93,7 @@ class OneByOne:
         self._turn = 0
 
     def next(self) -> Batches:
-        """The batch of whoever is ready, in turn, while all continue."""
+        """The batch of the next worker that is ready, in turn; all continue."""
         crew, count = self._crew, len(self._crew)
         while True:
             for index in range(count):

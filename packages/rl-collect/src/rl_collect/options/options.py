@@ -63,7 +63,7 @@ class CollectorOptions:
         return self.set_truncated or self.trajs_per_batch is not None
 
     def check_sizes(self, env: EnvBase) -> None:
-        """Raise for an attempt to lay steps end to end that have no one size."""
+        """Raise for concatenation of steps of unequal size."""
         spec = env.observation_spec
         found = [key for key in spec.keys(True, True) if -1 in spec[key].shape]
         if found and (self.split_trajs or self.trajs_per_batch is not None):

@@ -78,12 +78,12 @@ class Player:
             self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """The runner's state, to save."""
         root = None if self.root is None else self.root.clone().to_dict()
         return {"root": root, "is_playing": self._is_playing}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where a saved one stood."""
+        """Restore a saved state."""
         self.root = None if state["root"] is None else self._rebuilt(state["root"])
         self._is_playing = state["is_playing"]
 

@@ -111,7 +111,7 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
         again = (
             rows.real & (step > last) & ~NeighbourPairs(rows).joins
         )  # neighbours are found above
-        what = "continues after its termination, which stands elsewhere: ids are never reused"
+        what = "continues after its termination in another row: ids are never reused"
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
     if far is not None and m.can_cut:
         ends = torch.where(rows.boundary & rows.real, torch.arange(rows.size), rows.size)
@@ -160,7 +160,7 @@ class NeighbourPairs:
 
 
 def _seen_before(rows: MarkerRows) -> Tensor:
-    """Rows whose id stands in an earlier row already, bool ``[N]``."""
+    """Rows whose id an earlier row has already, bool ``[N]``."""
     ids = rows.markers.traj_ids
     if ids is None:
         return torch.zeros(rows.size, dtype=torch.bool)

@@ -18,7 +18,7 @@ from rl_tensordict import NestedKey
 class MarkerRows:
     """The flat rows of a batch with their markers; neighbours are adjacent along time."""
 
-    # A flag on pairs stands on the later row of the two.
+    # A flag on pairs is stored at the later row of the two.
 
     def __init__(self, markers: Markers, slice_ids: Tensor | None = None) -> None:
         self.markers = markers

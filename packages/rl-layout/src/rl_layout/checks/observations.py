@@ -59,7 +59,7 @@ def _axis_findings(batch: TensorDictBase, rows: MarkerRows, last: Comparison) ->
             names = ["'time'" if d == dim else "None" for d in range(batch.ndim)]
             what = (
                 f"contradicts most neighbours along the last dimension, and {other.count} of "
-                f"{number} along dimension {dim}: time lies there. Say so by "
+                f"{number} along dimension {dim}: that is the time dimension. Say so by "
                 f"names=[{', '.join(names)}], or time_dim={dim} of an estimator, or put it last"
             )
             where = last.contradicts.reshape(-1)
@@ -114,7 +114,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
     both = torch.cat([_flat_bits(root), _flat_bits(after)[where]])
     numbers = torch.unique(both, dim=0, return_inverse=True)[1]
     here, wanted = numbers[: rows.size], numbers[rows.size :]
-    # a value that stands in several rows names none of them
+    # a value found in several rows identifies none of them
     counts = torch.bincount(here[rows.real], minlength=len(both))
     owner = torch.zeros(len(both), dtype=torch.int64).scatter(0, here, torch.arange(rows.size))
     found[where] = (counts[wanted] == 1) & (ids.cpu()[owner[wanted]] != ids.cpu()[where])
@@ -156,7 +156,7 @@ def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
     what = "is the first observation after it, right only where the environment continued"
     if lost:
         what = "is the first observation of the trajectory after it: keep the final observation"
-    before = torch.roll(leaks, -1)  # stands on the done step itself
+    before = torch.roll(leaks, -1)  # stored at the done step itself
     yield from rows.found("error" if lost else "note", keys.next_key(key), before, what)
 
 

@@ -27,7 +27,7 @@ def split_trajectories(
     """Lay the trajectories of a batch one per row.
 
     Padded cells hold zeros, trajectory ids -1 in them, and a mask tells the real ones. Rows that
-    the batch itself masks out are left behind. The jagged form has neither padding nor mask.
+    the batch itself masks out are dropped. The jagged form has neither padding nor mask.
 
     Args:
         tensordict: a TED tensordict ``[N]`` or ``[*B, T]``.

@@ -1,6 +1,6 @@
 """TED batches with every observation stored once, and back, bit for bit.
 
-A leaf that stands both at the root and under ``"next"`` is stored once per step, plus the one
+A leaf that is both at the root and under ``"next"`` is stored once per step, plus the one
 that follows the last step of each trajectory, provided that it is the same, bit for bit,
 wherever one step follows another. Every other leaf is stored as it is. Nothing is assumed, so
 the way back is exact for any dtype, for n-step rows and after a running normaliser.
@@ -39,7 +39,7 @@ class TED2Flat:
     """Store a TED batch with every observation once.
 
     Attributes:
-        shift: rows by which the oldest one lies from the front of a full ring; 0 by default.
+        shift: distance of the oldest row from the front of a full ring; 0 by default.
         is_full: whether the batch is a full ring; recorded for the reader.
 
     Args:

@@ -101,7 +101,7 @@ class Comparison:
             f"a batch {list(self.contradicts.shape)} contradict {[*map(str, self.leaves)]}: "
             "('next', observation) of a row is not the observation of the row after it. They are "
             "cut and never joined. Are they rows of several environments? Store "
-            "('collector', 'traj_ids') and ('collector', 'traj_step'), or say where time lies: "
+            "('collector', 'traj_ids') and ('collector', 'traj_step'), or name the time dimension: "
             "names=[..., 'time'] of the tensordict, time_dim= of an estimator, ndim=2 of a storage."
         )
         warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)

@@ -69,7 +69,7 @@ class Markers:
             batch: a TED tensordict ``[N]`` or ``[*B, T]``.
 
         Returns:
-            The markers; those that the batch lacks are None.
+            The markers; missing ones are None.
 
         Raises:
             ValueError: the batch is empty, time is not its last dimension, or a marker has

@@ -533,7 +533,7 @@ class Segments:
         return self._flat(values).index_select(0, self.lasts)
 
     def to(self, device: Any) -> Segments:
-        """Move to a device; these segments themselves where they are there already."""
+        """Move to a device; returns itself if already there."""
         if as_device(device) == self.starts.device:
             return self
         starts, lengths = self.starts.to(device), self.lengths.to(device)
