@@ -1,0 +1,57 @@
+"""Log-probabilities, entropies and divergences of stored actions, by hand."""
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_value.actions import (
+    divergence,
+    entropies,
+    heads,
+    log_probability,
+    log_probability_key,
+    of_action,
+    stored_log_probability,
+)
+
+
+def uniform() -> torch.distributions.Categorical:
+    return torch.distributions.Categorical(logits=torch.zeros(3, 4))
+
+
+def test_heads_of_a_plain_distribution_are_the_action():
+    assert list(heads(uniform(), "action")) == ["action"]
+
+
+def test_log_probability_of_uniform_actions_is_the_log_of_their_number():
+    batch = TensorDict({"action": torch.tensor([0, 1, 2])}, [3])
+    expected = pytest.approx([-math.log(4)] * 3)
+    assert log_probability(uniform(), batch, "action").tolist() == expected
+
+
+def test_stored_log_probability_is_read_under_its_key():
+    batch = TensorDict({"sample_log_prob": torch.arange(3.0)}, [3])
+    stored = stored_log_probability(uniform(), batch, "action", "sample_log_prob")
+    assert stored.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_log_probability_key_follows_the_action():
+    assert log_probability_key("action") == "action_log_prob"
+
+
+def test_entropy_of_uniform_actions_is_the_log_of_their_number():
+    entropy = entropies(uniform(), TensorDict({}, [3]), "action")["action"]
+    assert entropy.tolist() == pytest.approx([math.log(4)] * 3)
+
+
+def test_divergence_of_a_distribution_from_itself_is_zero():
+    assert divergence(uniform(), uniform(), TensorDict({}, [3])).tolist() == [0.0] * 3
+
+
+def test_value_of_an_action_is_taken_by_its_number():
+    values = torch.tensor([[1.0, 2.0]])
+    assert of_action(values, torch.tensor([[1]]), "action").tolist() == [[2.0]]
+    with pytest.raises(IndexError, match="action"):
+        of_action(values, torch.tensor([[2]]), "action")
