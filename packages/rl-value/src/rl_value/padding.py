@@ -27,6 +27,7 @@ def readable(
         return batch
     real, seen = step_flag(batch, keys.MASK, mask), batch.copy()
     flat = real.reshape(-1)
+    # the first real row: argmax of bytes, since argmax knows no booleans
     some, is_there = flat.to(torch.uint8).argmax().reshape(1), flat.any()
 
     def filled(leaf: Tensor) -> Tensor:

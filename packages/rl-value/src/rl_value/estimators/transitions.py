@@ -102,6 +102,7 @@ class Steps:
         """The step that holds each step's next state, int64 ``[M]``; M where none does."""
         count = self.segments.num_real
         numbers = torch.arange(count, device=self.reward.device)
+        # int64 [M]; beyond the end of its own segment there is none in the batch
         reached = numbers + (1 if self.ahead is None else self.ahead)
         return torch.where(
             reached < self.segments.spread(self.segments.offsets[1:]), reached, count
@@ -209,7 +210,7 @@ def _flags(
                 raise TypeError(msg)
             found[name] = segments.gather(value)
     if "terminated" not in found:
-        if "done" not in found:
+        if "done" not in found:  # done alone is termination unless truncation explains it
             msg = (
                 f"{places['terminated']!r} and {places['done']!r} are missing: without them no "
                 "target knows whether to bootstrap. Name them by set_keys(terminated=, done=)."

@@ -30,13 +30,14 @@ def finished(valued: Valued, advantage: Tensor, target: Tensor) -> tuple[Tensor,
     if valued.left_out is not None:
         advantage = torch.where(valued.left_out, 0, advantage)
         target = torch.where(valued.left_out, valued.value, target)
-    if valued.found.fits is not None:
+    if valued.found.fits is not None:  # outside of the budget of shifted even values are unknown
         target = torch.where(valued.steps.widen(valued.found.fits), target, 0)
     return advantage, target
 
 
 def standardised(values: Tensor, left_out: Tensor | None) -> Tensor:
     """Shift and scale to mean 0 and standard deviation 1, over the steps that count."""
+    # deviations below 1e-4 count as 1e-4; one step alone has the correction 0, not a NaN
     if left_out is None:
         deviation, mean = torch.std_mean(values, correction=min(1, values.numel() - 1))
         return (values - mean) / deviation.clamp(min=1e-4)

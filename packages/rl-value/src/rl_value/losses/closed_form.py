@@ -34,28 +34,29 @@ FLOATS = (torch.float32, torch.float64)
 class Gain:
     """What each step gains, and what one more in its log-probability would add."""
 
-    value: Array
-    slope: Array
-    reported: dict[str, float]
+    value: Array  # [n]
+    slope: Array  # [n]
+    reported: dict[str, float]  # statistics by name
 
 
 @dataclass
 class Terms:
     """What the equations read, of the n steps that count."""
 
-    logits: Array
-    action: Array
-    stored: list[Array]
-    counted: Array | None
+    logits: Array  # [n, K]
+    action: Array  # int64 [n], each one of the K
+    stored: list[Array]  # advantages [n], and log-probabilities [n] where the loss reads them
+    counted: Array | None  # bool [N], which steps those are; None where all count
 
 
 @dataclass
 class Recipe:
     """How a loss is made of them."""
 
-    gain: Callable[..., Gain]
-    entropy_coeff: float
-    mean: bool
+    gain: Callable[..., Gain]  # of log-probabilities and what is stored, each [n]
+    entropy_coeff: float  # η
+    mean: bool  # whether losses are means or sums
+    # the same two losses of logits by autograd, for gradients of gradients
     plain: Callable[[Tensor], tuple[Tensor, ...]]
 
 
@@ -88,7 +89,7 @@ def losses_of_choice(
     """Compute the objective -c Σ g and the entropy loss -c η Σ H."""
     log_p = terms.logits.T.copy()  # [K, n]
     steps = log_p.shape[1]
-    log_p -= np.maximum.reduce(log_p, 0)
+    log_p -= np.maximum.reduce(log_p, 0)  # so that no exponential overflows
     p = np.exp(log_p)
     total = np.add.reduce(p, 0)
     p /= total
@@ -97,10 +98,10 @@ def losses_of_choice(
     entropy = -float(np.add.reduce(negative))
     if not isfinite(entropy):  # as it is of all logits that are finite
         return None
-    places = terms.action * steps
+    places = terms.action * steps  # [n], flat places of log pₐ in [K, n]
     places += np.arange(steps)
     gain = recipe.gain(log_p.reshape(-1).take(places), *terms.stored)
-    log_p -= negative
+    log_p -= negative  # log pₖ + H from here on, the factor in the gradient of H
     share = 1 / steps if recipe.mean else 1.0
     bonus = recipe.entropy_coeff * share
 

@@ -19,8 +19,10 @@ class PrecomputedLoss:
     """Losses of one tensor, and the way back to it."""
 
     losses: tuple[float, ...]
+    # gives [n, ...], the gradient of the sum of the losses, each weighted with one number
     gradient: Callable[..., Array]
-    counted: Array | None
+    counted: Array | None  # bool [N], the n rows that count; None where all do
+    # the same losses of the tensor by autograd, for gradients of gradients
     plain: Callable[[Tensor], tuple[Tensor, ...]]
 
 
@@ -46,7 +48,7 @@ class _PrecomputedGradients(Function):
     def backward(ctx: Any, *given: Tensor | None) -> tuple[None, Tensor | None]:
         (at,) = ctx.saved_tensors
         known = ctx.known
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # create_graph: the gradient is differentiated in turn
             return None, _twice(known.plain, at, *given)
         weights = [0.0 if grad is None else grad.item() for grad in given]
         return None, from_numpy(_laid_out(known.gradient(*weights), known.counted, at.shape))

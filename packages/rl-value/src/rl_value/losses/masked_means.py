@@ -20,6 +20,8 @@ def counted_steps(
     batch: TensorDictBase, mask_key: NestedKey | None = "auto", terminated: NestedKey = "terminated"
 ) -> Tensor | None:
     """Find the steps of a batch that losses and statistics are about."""
+    # "auto" is all of: real by the mask, inside the budget of shifted, with its history, and with
+    # a next observation unless terminated; another key is that flag alone; None counts every step
     if mask_key is None:
         return None
     if mask_key != "auto":
@@ -48,6 +50,7 @@ def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None
     if flag is None:
         return None
     lost, ended = step_flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
+    # of several flags in a step, as of a group, all must have terminated
     return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
 
 
@@ -81,7 +84,7 @@ def reduce(
         return shown.sum()
     if weight is not None:
         total = weight.sum()
-        return shown.sum() / torch.where(total == 0, 1, total)
+        return shown.sum() / torch.where(total == 0, 1, total)  # the mean of no step is 0
     where = spread(counted, values)
     return shown.mean() if where is None else shown.sum() / where.sum().clamp(min=1)
 

@@ -28,17 +28,26 @@ def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
 class PieceScan:
     """Scans flat rows piece by piece, from the last piece to the first."""
 
+    # A piece has the shape [L, n], n blocks of L steps. All blocks are scanned at once, from their
+    # last step: once for the first step of each block alone, which doubling joins in double
+    # precision; and again from what then enters each block. Every factor is a product of a's, so
+    # nothing is divided and a zero cuts. Rows of one factor that are seldom cut are scanned by
+    # Powers instead, in half the time.
+
     def __init__(self, rows: Floats, factor: float | None = None) -> None:
         size = len(rows)
         step = -(-size // (max(1, round(size / PIECE)) * BLOCK)) * BLOCK  # no small piece is left
         self.pieces = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
+        # rounded as the rows are, so that powers are those of the factor that is multiplied
         self.factor = None if factor is None else float(rows.dtype.type(factor))
         self.powers = None if self.factor is None else powers_of(self.factor, rows.dtype)
+        # y of the first row scanned; and whether every b was finite, known with one factor only
         self.carry, self.is_finite = 0.0, True
         self.scratch: Floats = np.empty((2, min(step, size)), rows.dtype)
 
     def take(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
         """Scan the piece before that of the last call."""
+        # weight: a [P]; with one factor the rows that are cut, bool [P]. term: b [P], then used up
         seldom = self.powers is not None and self._is_seldom_cut(weight)
         steps = BLOCK if seldom else 16 if len(term) >= 2_048 else 8
         whole = 0 if len(term) <= FEW else len(term) // steps * steps

@@ -23,6 +23,7 @@ def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
     """Tell whether steps can be scanned in the memory of the CPU, without a graph."""
     if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
         return False
+    # one dtype in the memory of the CPU, and no gradient to keep
     wanted, dtype = torch.is_grad_enabled(), values[0].dtype
     for value in values:
         if not value.is_cpu or value.dtype != dtype or (wanted and value.requires_grad):
@@ -79,6 +80,7 @@ def discounted_scan(
     dim, shape = time_of(like, time_dim), like.shape
     if not like.numel():
         return torch.empty_like(like)
+    # fill writes b of some flat rows; finish reads their y while it is in the cache
     out, rows = empty_rows(like, dim)
     cut = cuts_of(ends, shape, dim)
     if not _scan_pieces(factor, cut, rows, fill, finish):
@@ -111,7 +113,7 @@ def _scan_around(factor: float, cut: Flags, rows: Floats, fill: Fill) -> None:
         fill(slice(0, len(rows)), cut, terms)
     weight = np.where(cut, 0, factor).astype(rows.dtype)
     exact = doubling_scan(torch.from_numpy(weight), torch.from_numpy(terms)).numpy()
-    lost = ~np.isfinite(exact)
+    lost = ~np.isfinite(exact)  # rows before a value that is not finite, up to the next cut
     terms[lost] = 0
     _scan_pieces(factor, cut, rows, lambda here, _, term: np.copyto(term, terms[here]))
     np.copyto(rows, exact, where=lost)

@@ -14,7 +14,7 @@ def doubling_scan(a: Tensor, b: Tensor) -> Tensor:
     goes_on[-1:] = False
     seen = 1
     while seen < len(b):
-        reach = goes_on[:-seen]
+        reach = goes_on[:-seen]  # no a is 0 in the rows that this y has seen
         more = torch.where(reach & _counts(a[:-seen], b[seen:]), a[:-seen] * b[seen:], 0)
         b = torch.cat([b[:-seen] + more, b[-seen:]])
         a = torch.cat([a[:-seen] * a[seen:], a[-seen:]])

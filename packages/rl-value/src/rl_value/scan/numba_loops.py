@@ -52,7 +52,7 @@ def fill(reward, value, ahead, terminated, gamma, delta):
 def scan_chain(y, cut, factor, last):
     """Scan rows one after the other; `last` is the y after them."""
     for back in range(len(y)):
-        row = np.uintp(len(y) - 1 - back)
+        row = np.uintp(len(y) - 1 - back)  # unsigned: numba tests no index for being negative
         last = y[row] if cut[row] else y[row] + factor * last
         y[row] = last
 
@@ -90,11 +90,12 @@ def scan_chains(y, cut, factor, last, powers):
         row += chain
         y7 = y[row] + (none if cut[row] else factor * y7)
         y[row] = y7
+    # from the last chain but one: the y after it is final, and reaches back to its last cut
     for end in range(TILE - CHAIN, 0, -CHAIN):
         first, cuts = end - CHAIN, 0
         for place in range(first, end):
             cuts += cut[place]
-        if cuts:
+        if cuts:  # the last one is looked for where there is one
             first = end
             while not cut[first - 1]:
                 first -= 1

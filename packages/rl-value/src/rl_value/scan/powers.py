@@ -34,12 +34,15 @@ class Powers:
         """Scan rows of whole blocks."""
         blocks, y = term.reshape(-1, BLOCK), out.reshape(-1, BLOCK)
         ends = np.flatnonzero(cut)
+        # block of each cut and the step in it; P is a multiple of 32
         block, at = ends // BLOCK, (ends % BLOCK).astype(np.int16)
-        inside = at != BLOCK - 1
+        inside = at != BLOCK - 1  # cuts at the end of a block only stop what comes from the next
+        # double precision, since errors of heads pass through all blocks before them
         factors, heads = np.empty((2, len(blocks) + 1))
         factors.fill(self.of_block)
         factors[block] = 0
         heads[:-1], heads[-1] = _times(blocks, self.of_head, np.empty_like(blocks[:, 0])), carry
+        # a b that is not finite is in the sum of its block
         is_finite = bool(np.isfinite(heads).all())
         split, behind = block[inside], at[inside, None] < STEPS
         made = blocks[split]
@@ -47,6 +50,7 @@ class Powers:
         made = _times(made, self.triangle, np.empty_like(made))
         heads[split[::-1]] = made[::-1, 0]  # where a block is cut twice its first cut comes last
         join(factors, heads)
+        # y after each block enters its last step, and the product carries it to the others
         after = (heads[1:] * self.factor).astype(y.dtype)
         after[block[~inside]] = 0
         blocks[:, -1] += after
@@ -62,6 +66,8 @@ def powers_of(factor: float, dtype: np.dtype[Any]) -> Powers:
 
 def join(weight: Floats, term: Floats) -> None:
     """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further."""
+    # weight: products of the a's of each block, used up. term: what the first y of each block
+    # would be alone, and last the y after them all
     weight[-1] = 0
     seen = 1
     while seen < len(term) and weight.any():

@@ -121,6 +121,7 @@ def blank(values: Tensor, rows: Tensor) -> Tensor:
 def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
     """The value of the row that follows each row; after the last ones of segments another."""
     has_graph = values.requires_grad or behind.requires_grad
+    # the row after the last one is overwritten: the last row ends a segment
     if has_graph and torch.is_grad_enabled():
         return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, behind)
     if not has_graph and values.dtype == behind.dtype and _is_one_column(values):
@@ -159,6 +160,8 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Un
 
 def _refuse_behind_lost(slots: UnrollLayout, steps: Steps, lost: Tensor) -> None:
     """Raise for next observations that a recurrent network reaches only by way of a lost one."""
+    # lost next observations up to each slot: more at the next one than at the row means that one
+    # is on the way, where the state of the network stops being right
     so_far = (slots.is_next & lost[slots.source]).cumsum(0)
     behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
     count = int((behind & ~steps.terminated.flatten(1).all(1)).sum())
@@ -173,7 +176,7 @@ def _refuse_behind_lost(slots: UnrollLayout, steps: Steps, lost: Tensor) -> None
 def _budgeted(slots: UnrollLayout, steps: Steps, calls: ValueCalls) -> UnrollLayout:
     """As many slots for each row of the batch, however many segments end in it."""
     num_steps = steps.batch.batch_size[-1]
-    rows_of = steps.segments.rows // num_steps
+    rows_of = steps.segments.rows // num_steps  # int64 [M], the row of time of each step
     terminated = steps.terminated.flatten(1).all(1)
     room = num_steps + calls.shifted_budget
     kept = slots.cut_to(rows_of, room, terminated)

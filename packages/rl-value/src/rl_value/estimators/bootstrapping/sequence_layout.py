@@ -39,10 +39,11 @@ class UnrollLayout:
 
     def cut_to(self, rows_of: Tensor, room: int, terminated: Tensor) -> UnrollLayout:
         """Keep the first slots of each row of the batch, as many as there is room for."""
-        row = rows_of[self.source]
+        row = rows_of[self.source]  # int64 [K], the row of the batch of each slot
         first = torch.searchsorted(row, row)  # rows of the batch are in order
         kept = torch.arange(len(self), device=row.device) - first < room
-        place = kept.cumsum(0) - 1
+        place = kept.cumsum(0) - 1  # new number of each slot that is kept
+        # a terminated step needs no next value, so its own slot is enough
         fits = kept[self.row_slot] & (terminated | kept[self.next_slot])
         return UnrollLayout(
             self.source[kept],
@@ -55,6 +56,7 @@ class UnrollLayout:
 
     def filled_to(self, size: int) -> UnrollLayout:
         """Repeat the first slot after the last one, each time as a segment of its own."""
+        # no step points at the added slots, so their values are never read
         more = size - len(self)
         if more <= 0 or not len(self):
             return self
@@ -72,6 +74,8 @@ class UnrollLayout:
             return [(0, 0)]
         starts = [*self.is_start.nonzero()[:, 0].tolist(), len(self)]
         cuts = [0]
+        # a chunk ends before the segment that would make it longer than size; a segment that is
+        # longer by itself is a chunk of its own
         for here, following in zip(starts[1:], [*starts[2:], None], strict=True):
             if following is None or following - cuts[-1] > size:
                 cuts.append(here)
@@ -84,6 +88,7 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Unr
     has_extra = torch.ones(len(segments), dtype=torch.bool, device=device)
     if not behind_terminated:
         has_extra = segments.kinds != 2
+    # exclusive sum: slots that the segments before add to the number of a row
     extras_before = has_extra.cumsum(0) - has_extra.to(torch.int64)
     row_slot = torch.arange(count, device=device) + segments.spread(extras_before)
     lasts = segments.offsets[1:] - 1
@@ -99,22 +104,28 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Unr
 def n_step_slots(segments: Segments, steps: Tensor, lost: Tensor | None = None) -> UnrollLayout:
     """Lay out n-step rows: each segment, and every next observation that comes after it."""
     device, count = segments.starts.device, segments.num_real
-    numbers = torch.arange(count, device=device)
+    numbers = torch.arange(count, device=device)  # int64 [M], as are ahead and beyond
     segment = segments.spread(torch.arange(len(segments), device=device))
     ahead = numbers + steps
     beyond = ahead - segments.offsets[1:][segment]  # 0 for the one right after the segment
     outside = beyond >= 0
+    # one number for each pair of segment and distance after it, in the order of time, so that
+    # rows that share a next observation share its slot
     reach = int(steps.max()) + 1 if count else 1
     places, which = torch.unique(
         segment[outside] * reach + beyond[outside], sorted=True, return_inverse=True
     )
     extra_segment = places // reach
+    # extra slots of each segment, then the number of those before it [S]
     per_segment = torch.bincount(extra_segment, minlength=len(segments))
     before = per_segment.cumsum(0) - per_segment
     rank = torch.arange(len(places), device=device)
     row_slot = numbers + segments.spread(before)
     extra_slot = segments.offsets[1:][extra_segment] + rank
+    # distances after a segment are 0, 1, 2, ... unless steps are missing between them
     has_holes = bool((places % reach != rank - before[extra_segment]).any())
+    # of the rows that share a next observation the last one gives it; a row that lost its own
+    # ranks below every other, so it gives one only where none has it
     rank_of = numbers if lost is None else numbers + count * ~lost
     best = torch.zeros_like(places).scatter_reduce_(0, which, rank_of[outside], "amax")
     extra_row = best % max(count, 1)

@@ -84,6 +84,8 @@ def all_absent(following: Sequence[Key], batch: TensorDictBase) -> bool:
 class Reader:
     """Reads the inputs of a network from a batch, slot by slot."""
 
+    # stand_in: bool [M], rows whose next observation is replaced by their own; None where every
+    # one is real
     def __init__(
         self,
         network: TensorDictModuleBase,
@@ -95,10 +97,12 @@ class Reader:
         self.network = network
         self.slots = slots
         self.rows = segments.rows if segments.has_gaps else None
+        # bool [K], slots that hold a next observation that is there to be read
         self.real_next = (
             slots.is_next if stand_in is None else (slots.is_next & ~stand_in[slots.source])
         )
         self.batch_shape = segments.batch_shape
+        # key, leaf [*B, T, ...] at the root, and the same under "next"
         self.leaves: list[tuple[NestedKey, Tensor, Tensor | None]] = []
         for key in network.in_keys:
             if as_tuple(key)[-1] != keys.IS_INIT:
@@ -201,7 +205,7 @@ def read_side_by_side(
     network: TensorDictModuleBase,
     batch: TensorDictBase,
     segments: Segments,
-    stand_in: Tensor | None,
+    stand_in: Tensor | None,  # bool [S], segments whose last row is read again instead
 ) -> tuple[dict[Key, Tensor], dict[Key, Tensor]]:
     """Read the real rows as they are, and the last next observation of each segment."""
     rows: dict[Key, Tensor] = {}
@@ -222,7 +226,7 @@ def read_side_by_side(
 
 def evaluate(
     network: TensorDictModuleBase,
-    given: Sequence[tuple[Mapping[Key, Tensor], int]],
+    given: Sequence[tuple[Mapping[Key, Tensor], int]],  # inputs [K, ...] by key, and K
     wanted: NestedKey,
     params: TensorDictBase | None,
 ) -> list[Tensor]:
