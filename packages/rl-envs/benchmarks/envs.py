@@ -1,13 +1,12 @@
 """Rollouts compared with torchrl's and alongside a loop written by hand on Gymnasium.
 
-Run with `nox -s "bench(rl-envs)"`. Medians of the CPU time of fresh calls in one process,
-ratios printed: other work on the machine counts less that way.
+Run with `nox -s "bench(rl-envs)"`. Medians of the CPU time of fresh calls that take turns: other
+work on the machine counts less that way.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 import torch
+from bench import medians_us, session, table
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -25,17 +25,6 @@ from rl_transforms import Compose, InitTracker, RewardSum, StepCounter, TensorDi
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 STEPS = 1000
-
-
-def medians_ms(calls: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
-    """Median CPU time of each call, in milliseconds, in turns, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.process_time()
-            call()
-            times[name].append(time.process_time() - begin)
-    return {name: statistics.median(found[1:]) * 1e3 for name, found in times.items()}
 
 
 def by_hand() -> Callable[[], object]:
@@ -90,12 +79,10 @@ def vector_by_hand(num_envs: int, num_steps: int) -> Callable[[], object]:
     return play
 
 
-def report(title: str, ours: Callable[[], object], **others: Callable[[], object]) -> None:
-    """Print our time, and how many times longer the others take."""
-    found = medians_ms({"ours": ours, **others})
-    print(f"{title:48}{found['ours']:9.1f} ms")
-    for name in others:
-        print(f"  {name:46}{found[name]:9.1f} ms  {found[name] / found['ours']:6.2f} times ours")
+def compare(work: str, **calls: Callable[[], object]) -> None:
+    """Time ours and others, and print how many times longer the others take."""
+    found = medians_us(7, *calls.values(), clock=time.process_time, warm_up=1)
+    table(work, dict(zip(calls, found, strict=True)), "ours")
 
 
 def transformed() -> TransformedEnv:
@@ -129,34 +116,35 @@ def main() -> None:
     print(f"pandas is {'' if importlib.util.find_spec('pandas') else 'not '}installed")
     on = {"break_when_any_done": False}
     ours, peer = GymEnv("CartPole-v1"), PeerEnv("CartPole-v1")
-    report(
+    compare(
         f"CartPole, {STEPS} random steps",
-        lambda: ours.rollout(STEPS, **on),
+        ours=lambda: ours.rollout(STEPS, **on),
         torchrl=lambda: peer.rollout(STEPS, **on),
         by_hand=by_hand(),
     )
     changed, peer_changed = transformed(), transformed_peer()
-    report(
+    compare(
         "the same with flags, a state, counts and sums",
-        lambda: changed.rollout(STEPS, **on),
+        ours=lambda: changed.rollout(STEPS, **on),
         torchrl=lambda: peer_changed.rollout(STEPS, **on),
     )
     net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2), nn.Hardtanh(0, 1))
     policy = TensorDictModule(lambda o: net(o).argmax(-1), ["observation"], ["action"])
     mine = SerialEnv(8, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True))
     theirs = PeerSerial(8, lambda: PeerEnv("CartPole-v1", categorical_action_encoding=True))
-    report(
+    compare(
         "8 CartPoles in turn, a small MLP, 125 steps",
-        lambda: mine.rollout(125, policy, **on),
+        ours=lambda: mine.rollout(125, policy, **on),
         torchrl=lambda: theirs.rollout(125, policy, **on),
     )
     vector = GymVectorEnv("CartPole-v1", 64, vectorization_mode="vector_entry_point")
-    report(
+    compare(
         "64 CartPoles, native vector, 500 steps",
-        lambda: vector.rollout(500, **on),
+        ours=lambda: vector.rollout(500, **on),
         by_hand=vector_by_hand(64, 500),
     )
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

@@ -1,23 +1,24 @@
 """Two environments in two processes: gymnasium's, the peer's and ours.
 
-    python packages/rl-envs/benchmarks/parallel.py
-
-Random actions, one process that drives, all contenders alive together and taking turns, so that a
-busy machine slows them all. Environment steps a second, the median of the rounds; the reset rows of
-gymnasium's `AsyncVectorEnv`, which are no transitions, are counted as steps in its favour, and its
-loop stores nothing. Ours returns a finished batch with all keys.
+Run with `nox -s "bench(rl-envs)"`. Random actions, one process that drives, all contenders alive
+together and taking turns, so that a busy machine slows them all. Medians of the time of an
+environment's step; the reset rows of gymnasium's `AsyncVectorEnv`, which are no transitions, are
+counted as steps in its favour, and its loop stores nothing. Ours returns a finished batch with all
+keys.
 """
 
 from __future__ import annotations
 
-import statistics
+import importlib.util
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
 import torch
+from bench import medians_us, session, table
 
 from rl_envs import GymEnv
 from rl_envs.batched.parallel import ParallelEnv
@@ -80,43 +81,36 @@ def make_peer(make: Callable[[], Any]) -> tuple[Callable[[int], object], Callabl
     return lambda steps: env.rollout(steps, break_when_any_done=False), env.close
 
 
-def compare(title: str, make: Callable[[], Any], *, steps: int, rounds: int) -> None:
-    """One table: steps a second of each, and ours as a multiple of it."""
+def compare(work: str, make: Callable[[], Any], *, steps: int) -> None:
+    """One table: a step of each, and its ratio to ours."""
     contenders: dict[str, Any] = {"gymnasium AsyncVectorEnv": make_gymnasium}
-    try:
-        import torchrl  # noqa: F401
-
-        contenders["torchrl ParallelEnv"] = make_peer
-    except ImportError:
-        pass
+    if importlib.util.find_spec("torchrl") is not None:
+        contenders["torchrl"] = make_peer
     contenders["rl_envs ParallelEnv"] = make_ours
     made = {name: build(make) for name, build in contenders.items()}
-    found: dict[str, list[float]] = {name: [] for name in made}
+    counts = {name: max(steps // 10, 1) if name == "torchrl" else steps for name in made}
+    calls = [partial(_play, play, counts[name]) for name, (play, _) in made.items()]
     try:
-        for turn in range(rounds + 1):
-            for name, (play, _) in made.items():
-                count = max(steps // 10, 1) if name.startswith("torchrl") else steps
-                start = time.perf_counter()
-                play(count)
-                rate = WORKERS * count / (time.perf_counter() - start)
-                found[name] += [rate] if turn else []  # the first turn warms up
+        found = medians_us(9, *calls, warm_up=1, per_unit=True)
     finally:
         for _, close in made.values():
             close()
-    ours = statistics.median(found["rl_envs ParallelEnv"])
-    print(f"\n{title}")
-    for name, rates in found.items():
-        median = statistics.median(rates)
-        print(f"  {name:<28}{median:>10.0f} steps/s   ours is {ours / median:.2f} x")
+    table(work, dict(zip(made, found, strict=True)), "rl_envs ParallelEnv")
+
+
+def _play(play: Callable[[int], object], steps: int) -> int:
+    play(steps)
+    return WORKERS * steps
 
 
 def main() -> None:
     """Both tables."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    compare("CartPole-v1, 2 processes", cartpole, steps=1000, rounds=9)
-    compare("1 ms of CPU a step, 2 processes", BusyEnv, steps=200, rounds=9)
+    compare("a step of CartPole-v1, 2 processes", cartpole, steps=1000)
+    compare("a step of 1 ms of CPU, 2 processes", BusyEnv, steps=200)
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()
