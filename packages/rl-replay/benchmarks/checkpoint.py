@@ -1,6 +1,6 @@
 """Dumping and loading a million rows of 100 bytes, alongside the disk itself and the peer.
 
-    python packages/rl-replay/benchmarks/checkpoint.py [FOLDER]
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/checkpoint.py [FOLDER]
 
 Everything is written to a new folder below FOLDER (the system's for temporary files unless given),
 which should be on a real disk. The disk's own rate is that of writing as many bytes one after
@@ -9,17 +9,16 @@ another and waiting for them with fsync; all contenders take turns, and medians 
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from bench import medians_us, report, session
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
@@ -74,21 +73,9 @@ def write_alone(name: Path, raw: memoryview) -> None:
     os.close(descriptor)
 
 
-def medians(contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median time of each in seconds, all of them taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(TURNS):
-        for name, call in contenders.items():
-            os.sync()
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
-def main() -> None:
+def main(parent: str | None) -> None:
     """Print every figure."""
-    folder = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
+    folder = Path(tempfile.mkdtemp(dir=parent))
     try:
         whole, part, once = filled(ROWS), filled(ROWS // 100), filled(ROWS, lossless=True)
         other = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS), batch_size=256)
@@ -103,15 +90,26 @@ def main() -> None:
         theirs = peer(ROWS)
         if theirs is not None:
             contenders["torchrl's dumps"] = lambda: theirs.dumps(folder / "theirs")  # type: ignore[attr-defined]
-        found = medians(contenders)
+        each = [os.sync] * len(contenders)
+        took = medians_us(TURNS, *contenders.values(), warm_up=0, before=each)
+        found = dict(zip(contenders, took, strict=True))
         disk = found["the disk alone"]
-        for name, seconds in found.items():
-            print(f"{name:<32}{seconds * 1000:>10.1f} ms{disk / seconds:>8.2f} of the disk's rate")
+        theirs_us = found.pop("torchrl's dumps", None)
+        for name, us in found.items():
+            report(
+                name,
+                us,
+                theirs_us if name == "dump" else None,
+                note=f"{disk / us:.2f} of the disk's rate",
+            )
         excess = found["dump, 1 % full"] - found["dump"] / 100
-        print(f"1 % full: 1 % of the time {excess * 1000:+.1f} ms")
+        print(f"1 % full: 1 % of the time {excess / 1000:+.1f} ms")
     finally:
         shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", help="where a new folder is made to write to")
+    with session(parser) as given:
+        main(given.folder)

@@ -1,29 +1,28 @@
 """Buffers alongside their peers: sample, add and extend, torchrl's and cpprb's.
 
-    python packages/rl-replay/benchmarks/replay.py
+    nox -s "bench(rl-replay)"
 
 A million rows of nine leaves (observation 8 floats, action 2, and the markers). One process, fresh
 random indices, all leaves stored and returned on every side, medians in microseconds. The
 contenders of a table take turns in an order that is drawn anew in each round, so that a busy
-machine slows them all. Each is timed twice: "again and again", in blocks of calls after calls that
-warm the caches up, and "after others", one call at a time, straight after another contender left
-the caches to it. A floor is what must be done in any case: rows drawn and copied out by one gather,
-or copied in: in the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows.
-The last floor of `extend` is all of it by hand, for these nine leaves alone: arrays of the tensors,
-copies, whether each row continues the one before it, and the positions that are returned; nothing
-is checked or counted.
+machine slows them all. Each is timed twice: "warm", in blocks of calls after one that warms the
+caches up, and "cold", one call at a time, straight after another contender left the caches to it. A
+floor is what must be done in any case: rows drawn and copied out by one gather, or copied in: in
+the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows. The last floor
+of `extend` is all of it by hand, for these nine leaves alone: arrays of the tensors, copies,
+whether each row continues the one before it, and the positions that are returned; nothing is
+checked or counted.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from bench import medians_us, session, table
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
@@ -59,33 +58,12 @@ def steps(count: int, first: int = 0) -> TensorDict:
     return TensorDict(root, [count])
 
 
-def medians(calls: Calls, rounds: int, each: int, warm: int) -> list[float]:
-    """The median of each contender, of `each` calls a round after `warm` ones."""
-    times: dict[str, list[int]] = {name: [] for name in calls}
-    order = random.Random(0)
-    for _ in range(rounds):
-        for name in order.sample(list(calls), len(calls)):
-            call = calls[name]
-            for _ in range(warm):
-                call()
-            for _ in range(each):
-                start = time.perf_counter_ns()
-                call()
-                times[name].append(time.perf_counter_ns() - start)
-    return [statistics.median(found) / 1000 for found in times.values()]
-
-
 def show(title: str, calls: Calls, rounds: int, each: int) -> None:
-    """The medians of each contender, and how many times ours, the last one, they are."""
-    again = medians(calls, rounds, each, warm=each)
-    after = medians(calls, rounds * each // 2, 1, warm=0)
-    print(f"\n{title:<46}{'again and again':>21}{'after others':>21}")
-    for name, one, other in zip(calls, again, after, strict=True):
-        print(f"  {name:<44}{_beside(one, again[-1])}{_beside(other, after[-1])}")
-
-
-def _beside(median: float, ours: float) -> str:
-    return f"{median:>10.1f} us{median / ours:>6.2f} x"
+    """The medians of each contender, warm and cold."""
+    warm = medians_us(rounds, *calls.values(), warm_up=0, burst=each, shuffle=True)
+    cold = medians_us(rounds * each // 2, *calls.values(), warm_up=0, shuffle=True)
+    table(title, dict(zip(calls, warm, strict=True)), "rl-replay")
+    table(f"{title}, cold", dict(zip(calls, cold, strict=True)), "rl-replay")
 
 
 def copies(rows: Rows, batch: TensorDict) -> Callable[[int], None]:
@@ -189,7 +167,7 @@ def arrays(rows: TensorDict) -> dict[str, np.ndarray]:
 def main() -> None:
     """Print the tables."""
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {threads} thread; cpprb and the floors use one as well")
+    print(f"{threads} thread; cpprb and the floors use one as well")
     rows, many, one = steps(ROWS), steps(LONG), steps(1)[0]
     ours = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS), batch_size=BATCH)
     ours.extend(rows)
@@ -226,4 +204,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        random.seed(0)  # the order of turns
+        main()
