@@ -23,9 +23,35 @@ def lstm(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Run an LSTM over every segment of a batch."""
-    # i, f, o = σ(a_i), σ(a_f), σ(a_o), g = tanh(a_g) with a = W_ih x + b_ih + W_hh h' + b_hh; c = f
-    # c' + i g; h = o tanh(c), or its projection. A segment starts from its own state.
+    """Run an LSTM over every segment of a batch.
+
+    i, f, o = σ(a_i), σ(a_f), σ(a_o), g = tanh(a_g) with a = W_ih x + b_ih + W_hh h' + b_hh;
+    c = f c' + i g; h = o tanh(c), or its projection. A segment starts from its own state.
+
+    Args:
+        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
+        segments: first rows and lengths of the trajectories in the batch.
+        states: h ``[S, L, P]`` and c ``[S, L, H]`` at the start of each segment, L counting
+            layers times directions; zeros if None.
+        network: the parameters, as ``Network.of(torch.nn.LSTM(...))``.
+        settings: the backend and its options.
+        every_state: return the states after every row, not at segment ends alone.
+
+    Returns:
+        Outputs ``[*B, T, O]``, zero on padding, and h and c at segment ends, ``[S, L, ...]``, or
+        after every real row, ``[M, L, ...]``.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit; a backend has no cell states per row.
+        RuntimeError: the backend cannot run here.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> network = Network.of(torch.nn.LSTM(3, 5))
+        >>> out, (h, c) = lstm(torch.randn(6, 3), segments, None, network)
+        >>> torch.equal(h[:, 0], out[[1, 5]]), c.shape
+        (True, torch.Size([2, 1, 5]))
+    """
     out, (h, c) = unroll(x, segments, states, network, settings, every_state=every_state)
     return out, (h, c)
 
@@ -39,9 +65,34 @@ def gru(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run a GRU over every segment of a batch."""
-    # r, z = σ(a_r + q_r), σ(a_z + q_z), n = tanh(a_n + r q_n) with a = W_ih x + b_ih and q = W_hh
-    # h' + b_hh; h = (1 - z) n + z h'. A segment starts from its own state.
+    """Run a GRU over every segment of a batch.
+
+    r, z = σ(a_r + q_r), σ(a_z + q_z), n = tanh(a_n + r q_n) with a = W_ih x + b_ih and
+    q = W_hh h' + b_hh; h = (1 - z) n + z h'. A segment starts from its own state.
+
+    Args:
+        x: inputs ``[*B, T, I]``, time last among the dimensions of the batch.
+        segments: first rows and lengths of the trajectories in the batch.
+        state: h ``[S, L, H]`` at the start of each segment, L counting layers times directions;
+            zeros if None.
+        network: the parameters, as ``Network.of(torch.nn.GRU(...))``.
+        settings: the backend and its options.
+        every_state: return the states after every row, not at segment ends alone.
+
+    Returns:
+        Outputs ``[*B, T, O]``, zero on padding, and h at segment ends, ``[S, L, H]``, or after
+        every real row, ``[M, L, H]``.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit.
+        RuntimeError: the backend cannot run here.
+
+    Example:
+        >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
+        >>> out, h = gru(torch.randn(6, 3), segments, None, Network.of(torch.nn.GRU(3, 5)))
+        >>> torch.equal(h[:, 0], out[[1, 5]])
+        True
+    """
     states = None if state is None else (state,)
     out, (h,) = unroll(x, segments, states, network, settings, every_state=every_state)
     return out, h
@@ -56,13 +107,14 @@ def unroll(
     *,
     every_state: bool = False,
 ) -> tuple[Tensor, States]:
-    """Run a network of either cell over every segment of a batch."""
+    """Run an LSTM or a GRU over every segment; shapes are those of `lstm` and `gru`."""
     check_input(x, segments.batch_shape, network)
     if states is None:
         states = tuple(x.new_zeros(len(segments), *shape) for shape in network.state_shapes)
     check_states(states, (len(segments),), network)
     choice = choice_for(x, segments, network, settings, every_state=every_state)
     run = LayerRun(network, segments, chosen(settings, choice.backend), every_state)
+    # the dtype is that of the parameters, under autocast too
     with torch.autocast(x.device.type, enabled=False):
         out, after = _in_float(run, segments.gather(x), states)
     return segments.scatter(out), after
@@ -71,7 +123,7 @@ def unroll(
 def choice_for(
     x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
 ) -> Choice:
-    """Say which backend runs."""
+    """Choose the backend for these inputs, and say why."""
     work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
     return explain_backend(work, segments, settings)
 
@@ -113,7 +165,7 @@ def check_states(
 
 
 def _in_float(run: LayerRun, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Compute 16-bit networks in float32 and round what comes out, as the kernels do themselves."""
+    """Compute 16-bit networks in float32 and round the results, as the Triton kernels do."""
     kernels = run.settings.backend == "triton" and x.is_cuda
     if x.dtype not in (torch.float16, *([] if kernels else [torch.bfloat16])):
         return run.rows(x, states)
