@@ -1,4 +1,4 @@
-"""Arguments of networks, checked before torch sees them."""
+"""Checks of the arguments of networks, before torch raises less clear errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
 
 
 def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
-    """Raise unless the arguments of a network are what torch takes."""
+    """Raise for arguments that torch does not take: ``sizes`` at least 1, the rest in ``shape``."""
     for name, value in sizes.items():
         _check_whole(name, value, 1)
     for name in FLAGS:
@@ -54,7 +54,7 @@ def check_batch(value: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """Write what came in a few characters."""
+    """Describe a value in at most 80 characters."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} of {value.dtype}"
     kind = type(value).__name__

@@ -1,4 +1,4 @@
-"""Rows that only warm a state up: run without gradient, ahead of those that are learned from."""
+"""Burn-in: the first rows of a segment refresh its state without gradient, the rest learn."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rl_recurrent.network.parameters import Network
 
 
 def burn_in_rows(batch: TensorDictBase, segments: Segments, burn_in: int) -> Tensor:
-    """Tell the first rows of segments whose stored state may be stale."""
-    # A segment that begins at a reset, where traj_step is 0, starts from a state that is right.
+    """Flag the burn-in rows of segments whose stored state may be stale, bool ``[M]``."""
+    # at a reset, where traj_step is 0, the state is the primer's default and never stale
     counts = torch.full_like(segments.lengths, burn_in)
     steps = batch.get(keys.TRAJ_STEP, None)
     if steps is not None:
@@ -31,7 +31,7 @@ def unroll_after_burn_in(
     burnt: Tensor,
     how: tuple[Network, Settings, bool],
 ) -> tuple[Tensor, States]:
-    """Run a network without gradient over the first rows of segments, and with it over the rest."""
+    """Run a network without gradient over burn-in rows, then with gradient over the rest."""
     network, settings, every_state = how
     rows, offsets = segments.gather(x), segments.offsets
     made = [
@@ -41,8 +41,10 @@ def unroll_after_burn_in(
             for shape in network.state_shapes
         ),
     ]
+    # burnt rows before each row, int64 [M + 1]
     ahead = torch.cat([burnt.new_zeros(1).long(), burnt.cumsum(0)])
     heads = ahead[offsets[1:]] - ahead[offsets[:-1]]  # rows burnt of each segment
+    # two runs over real rows: the heads of segments, then what is left of them
     for part, counts in ((burnt, heads), (~burnt, segments.lengths - heads)):
         which, where = counts.nonzero()[:, 0], part.nonzero()[:, 0]
         if not len(which):
@@ -57,7 +59,7 @@ def unroll_after_burn_in(
             whole.index_copy(0, place, new)
             for whole, place, new in zip(made, places, (out, *after), strict=True)
         ]
-        if part is burnt:
+        if part is burnt:  # the second run starts from the states at the ends of the heads
             ends = inner.offsets[1:] - 1
             last = (state[ends] if every_state else state for state in after)
             states = tuple(s.index_copy(0, which, n) for s, n in zip(states, last, strict=True))

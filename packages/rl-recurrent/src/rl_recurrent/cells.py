@@ -1,4 +1,4 @@
-"""One step of one layer, written out: drop-ins for the cells of torch."""
+"""One step of one layer in plain operations: drop-ins for the cells of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_recurrent.network.layer_weights import LayerWeights
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor]:
-    """Step one layer of an LSTM."""
+    """Step one layer of an LSTM: x ``[..., I]``, h ``[..., P]``, c ``[..., H]``."""
     gates = linear(x, layer.w_ih, layer.b_ih) + linear(h, layer.w_hh, layer.b_hh)
     i, f, g, o = gates.chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -22,7 +22,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Ten
 
 
 def gru_step(x: Tensor, h: Tensor, layer: LayerWeights) -> Tensor:
-    """Step one layer of a GRU."""
+    """Step one layer of a GRU: x ``[..., I]``, h ``[..., H]``."""
     r_x, z_x, n_x = linear(x, layer.w_ih, layer.b_ih).chunk(3, -1)
     r_h, z_h, n_h = linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
     n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()

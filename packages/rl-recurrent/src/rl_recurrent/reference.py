@@ -1,4 +1,4 @@
-"""Slow, plain twins: one Python loop over rows each, to check every backend against."""
+"""Reference implementations: one Python loop over rows each, to test every backend against."""
 
 from __future__ import annotations
 

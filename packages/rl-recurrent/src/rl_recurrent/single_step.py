@@ -1,4 +1,4 @@
-"""One step of a whole network: every layer once, as cheaply as the cells of torch go."""
+"""One step of a whole network: every layer once, at the cost of torch's cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Step a network of torch once; the plainest ones without looking at more than they need."""
+    """Step a network of torch once; one plain layer takes a short path."""
     if torch.is_autocast_enabled(x.device.type):  # sequences are not cast either
         return _uncast(module, x, states)
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
@@ -35,7 +35,7 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
 
 
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Step in the precision of the network; what comes out has that of what goes in."""
+    """Step in the dtype of the parameters, and return the dtypes of the inputs."""
     weight: Tensor = module.weight_hh_l0  # type: ignore[assignment]
     given = tuple(state.to(weight.dtype) for state in states)
     with torch.autocast(x.device.type, enabled=False):

@@ -6,5 +6,5 @@ from rl_layout import Segments
 
 
 def is_dense(segments: Segments) -> bool:
-    """Tell whether there are segments, and all have one length: they are then ``[S, T]``."""
+    """Tell whether there are segments, all of one length: their rows are then ``[S, T]``."""
     return 0 < segments.num_real == segments.max_length * len(segments)

@@ -1,6 +1,6 @@
-"""Which backend computes a batch: the table after ``"auto"``, and what each one cannot do.
+"""The choice of a backend: the table of ``"auto"``, and the limits of each backend.
 
-| where | what | backend |
+| device | batch | backend |
 |---|---|---|
 | under `torch.compile` | ``[B, T]``; a flat batch with a `max_length` | ``scan`` |
 | under `torch.compile` | anything else | as below, outside of the graph |
@@ -11,7 +11,8 @@
 | CUDA | anything else, without triton | ``pad`` in blocks of time |
 
 A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
-there. Where every cell state of an LSTM is wanted, ``pad`` is left out: ``pack`` or ``triton`` run.
+then. ``pad`` has no cell states of an LSTM per row: with ``every_state``, ``pack`` or ``triton``
+run.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from rl_recurrent.backends.density import is_dense
 from rl_recurrent.backends.settings import Settings
 
 Cell: TypeAlias = Literal["lstm", "gru"]
-WIDE = 32  # columns from which cuDNN is slow at these sizes:
+# cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
+WIDE = 32
 SLOW_SIZES = range(129, 193)
-NARROW = 4096  # numbers of a step up to which torch's GRU on a CPU is bound by what is between
+NARROW = 4096  # values per step up to which overhead dominates torch's GRU on a CPU
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be computed, as far as the choice of a backend depends on it.
+    """The properties of a computation that the choice of a backend depends on.
 
     Attributes:
         cell: ``"lstm"`` or ``"gru"``.
         hidden_size: H.
-        device: where the batch lies.
+        device: of the batch.
         dtype: of the parameters.
-        every_state: whether the states after every row are wanted, not at segment ends alone.
+        every_state: whether states are returned after every row, not at segment ends alone.
 
     Example:
         >>> Work("gru", 128).device
@@ -60,17 +62,17 @@ class Work:
 
     @property
     def needs_cells(self) -> bool:
-        """Whether the cell state after every row is wanted."""
+        """Whether the cell state after every row is returned."""
         return self.cell == "lstm" and self.every_state
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend, and why.
+    """A backend and the reason for it.
 
     Attributes:
         backend: ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
-        reason: in words.
+        reason: one line of text.
 
     Example:
         >>> print(Choice("pack", "asked for"))
@@ -88,7 +90,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
     """Say which backend computes a batch, and why.
 
     Args:
-        work: what is to be computed.
+        work: the computation.
         segments: of the batch.
         settings: the backend that was asked for; ``"auto"`` if absent.
 
@@ -98,7 +100,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
     Raises:
         TypeError: an argument is of another type.
         RuntimeError: the backend that was asked for cannot run here.
-        ValueError: it cannot give what is wanted.
+        ValueError: the backend has no cell states after every row.
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([3, 5]))
@@ -124,7 +126,7 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
 
 
 def check_backend(backend: str, work: Work) -> None:
-    """Raise for a backend that cannot do the work."""
+    """Raise if a backend is missing here or cannot compute these states."""
     if backend == "pad" and work.needs_cells:
         msg = "pad gives cell states at segment ends only: take pack, scan, triton or auto."
         raise ValueError(msg)
@@ -149,8 +151,9 @@ def interprets() -> bool:
 
 
 def backend_module(backend: str) -> ModuleType:
-    """Import a backend."""
+    """Import the module of a backend: ``lstm_layer`` and ``gru_layer``."""
     if backend == "triton":
+        # imported on use: triton is optional, and slow to import
         from rl_recurrent.backends.triton import layer as triton
 
         return triton

@@ -1,4 +1,4 @@
-"""How a recurrence is computed, where that does not change what it computes."""
+"""Options of a recurrence that change its cost, not its result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Settings:
             less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
             GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.
         max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
-            depend on the data; None to look at the data. Best the length of a slice: one beyond it
-            is taken at its word, so that flat rows and ``[B, T]`` are computed alike.
+            depend on the data; None to read it from the data. Best the length of a slice: it is
+            used as it is, so that flat rows and ``[B, T]`` give the same bits.
 
     Raises:
         ValueError: one of them is unknown.

@@ -1,4 +1,4 @@
-"""The segments of a batch for a network that must not carry a state across a boundary."""
+"""Segments of a recurrent batch, with a check that no trajectory start is unmarked."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rl_recurrent.arguments import check_batch
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
-    """Derive the segments of a batch, and refuse markers that contradict each other."""
+    """Derive the segments of a batch; raise for an unmarked start of a trajectory."""
     refuse_lost_starts(batch)
     return Segments.of(batch)
 
 
 def refuse_lost_starts(batch: TensorDictBase) -> None:
-    """Raise for a batch in which ``is_init`` misses a first row, as the other markers tell it."""
+    """Raise if the other markers show a first row that ``is_init`` does not mark."""
     require_is_init(batch)
     row = _memo.get(batch, _lost_start)
     if row is not None:
@@ -26,7 +26,7 @@ def refuse_lost_starts(batch: TensorDictBase) -> None:
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:
-    """Read the marker of first steps."""
+    """Return ``is_init``; raise with its transform if it is missing."""
     check_batch(batch)
     marker: Tensor | None = batch.get(keys.IS_INIT, None)
     if marker is None:
@@ -39,16 +39,17 @@ def require_is_init(batch: TensorDictBase) -> Tensor:
 
 
 def suspicious_rows(markers: Markers) -> Tensor | None:
-    """Find rows at which a trajectory seems to start that ``is_init`` does not mark."""
+    """Flag rows that start a trajectory without ``is_init``, bool ``[N]``; None if unknown."""
     ends = markers.boundary()
     if markers.is_init is None or (ends is None and markers.traj_step is None):
         return None
     found = torch.zeros_like(markers.is_init)
     if ends is not None:
         found[1:] = ends[:-1]
+        # first rows of sequences [*B, T] follow nothing
         found.view(-1, markers.batch_shape[-1])[:, 0] = False
         if markers.traj_ids is not None and markers.traj_step is not None:
-            # rows of [B, T] laid end to end: another trajectory continues after the end of this one
+            # another id after an end is a cut of the data, as between rows of a flattened [B, T]
             found[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]
         elif markers.traj_step is not None:
             found[1:] &= markers.traj_step[1:] == markers.traj_step[:-1] + 1

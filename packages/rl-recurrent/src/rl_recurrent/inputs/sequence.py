@@ -1,4 +1,4 @@
-"""One step or a sequence: is a tensordict what the mode expects?"""
+"""Checks that a tensordict is one step or a sequence, as the mode expects."""
 
 from __future__ import annotations
 

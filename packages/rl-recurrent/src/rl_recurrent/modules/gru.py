@@ -122,7 +122,7 @@ class GRUModule(RecurrentModule):
         bidirectional: whether every layer also runs backwards in time; in recurrent mode only.
         recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
         in_key: the input; the state is then ``"recurrent_state"``.
-        in_keys: input, state, and ``"is_init"``, which is added where it is left out.
+        in_keys: input, state, and ``"is_init"``, which is added if left out.
         out_key: the output; the state is then under ``"next"`` with the name of the read one.
         out_keys: output, next state.
         device: of the parameters.

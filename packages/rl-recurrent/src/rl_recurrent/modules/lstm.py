@@ -129,7 +129,7 @@ class LSTMModule(RecurrentModule):
         bidirectional: whether every layer also runs backwards in time; in recurrent mode only.
         recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
         in_key: the input; states are then ``"recurrent_state_h"`` and ``"recurrent_state_c"``.
-        in_keys: input, h, c, and ``"is_init"``, which is added where it is left out.
+        in_keys: input, h, c, and ``"is_init"``, which is added if left out.
         out_key: the output; states are then under ``"next"`` with the names of the read ones.
         out_keys: output, next h, next c.
         device: of the parameters.

@@ -1,4 +1,4 @@
-"""What the recurrent modules share: keys, modes, and the way from a tensordict to a network."""
+"""Base of the recurrent modules: keys, modes, and reading and writing of tensordicts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     @property
     def state_keys(self) -> list[NestedKey]:
-        """Where the states lie that a row starts from."""
+        """Keys of the states that a row starts from."""
         return list(self.in_keys[1:-1])
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -142,7 +142,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside_graph(self, batch: TensorDictBase) -> TensorDictBase:
-        """Run over whole sequences as without `torch.compile`: the graph breaks here, once."""
+        """Run over whole sequences outside of compiled code, with one graph break."""
         return self._write(batch, *self._sequences(batch))
 
     def _write(self, batch: TensorDictBase, out: Tensor, states: States) -> TensorDictBase:
@@ -151,7 +151,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return batch
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Step once, on plain tensors; what policy plans call.
+        """Step once, on plain tensors, as policies call it.
 
         Args:
             tensors: one for each of `in_keys`: input ``[*B, I]``, states ``[*B, L, H]``, and
@@ -207,7 +207,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         Raises:
             KeyError: the input or ``is_init`` is missing.
             RuntimeError: the backend that was asked for cannot run here.
-            ValueError: it cannot give what is wanted, or markers contradict each other.
+            ValueError: the backend has no cell states of every row, or markers contradict.
         """
         segments = recurrent_segments(batch)
         x = keys.require(batch, self.in_keys[0])
@@ -215,7 +215,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return choice_for(x, segments, network, self.settings, every_state=self.every_state)
 
     def burn_in_mask(self, batch: TensorDictBase) -> Tensor:
-        """Tell the rows that only warm a state up, to be left out of a loss.
+        """Flag the burn-in rows, which a loss should leave out.
 
         Args:
             batch: TED rows ``[N]`` or ``[*B, T]``.
@@ -232,16 +232,16 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     @torch.no_grad()
     def refreshed_states(self, batch: TensorDictBase) -> TensorDict:
-        """Compute again the states that rows start from, under the parameters of now.
+        """Recompute the states that rows start from with the current parameters.
 
-        The first row of a segment keeps its state: what comes before it is not in the batch.
+        The first row of a segment keeps its state: the row before it is not in the batch.
 
         Args:
             batch: a sample, TED rows ``[N]`` or ``[*B, T]`` with ``("collector", "row")``.
 
         Returns:
-            Rows ``[K]``: the state keys, and the numbers ``("collector", "row")`` of the rows they
-            belong to, ``"index"`` too where the sample has it; for the buffer to write back.
+            Rows ``[K]`` for the buffer to write back: the state keys, ``("collector", "row")``, and
+            ``"index"`` if the sample has it.
 
         Raises:
             KeyError: a key is missing.
@@ -276,10 +276,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         require_sequence(batch)
         require_is_init(batch)
         network = Network.of(self.network)
-        burn_in = self.burn_in if torch.is_grad_enabled() else 0  # no gradient is held back
+        burn_in = self.burn_in if torch.is_grad_enabled() else 0  # nothing to cut
         if runs_static(self.settings, batch):
             if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
-                refuse_lost_starts(batch)  # with its row, where that waits for no device
+                refuse_lost_starts(batch)  # names the row; elsewhere it would need a host sync
             x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
             check_input(x, batch.batch_size, network)
             check_states(states, tuple(batch.batch_size), network)
@@ -299,7 +299,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return out, tuple(self._placed(state, segments) for state in after)
 
     def _placed(self, states: Tensor, segments: Segments) -> Tensor:
-        """Put states into the shape of the batch, zeros elsewhere."""
+        """Scatter states to rows of the batch, zeros elsewhere: ``[*B, T, L, H]``."""
         if self.every_state:
             return segments.scatter(states)
         dense = states.new_zeros(segments.num_rows, *states.shape[1:])
@@ -326,7 +326,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return found
 
     def _with_initial(self, states: States) -> States:
-        """Put the learned states where all states are zero."""
+        """Replace states by the learned ones in rows where all of them are zero."""
         if self.initial_states is None:
             return states
         fresh = (torch.cat([state.flatten(-2) for state in states], -1) == 0).all(-1)
@@ -335,7 +335,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return tuple(torch.where(fresh, learned, state) for learned, state in pairs)
 
     def _every(self) -> Settings:
-        """The settings for all states: ``pad`` does not have them all."""
+        """The settings for states after every row, which ``pad`` does not have for an LSTM."""
         pad = self.settings.backend == "pad" and self.cell == "lstm"
         return Settings(precision=self.settings.precision) if pad else self.settings
 

@@ -11,7 +11,7 @@ from rl_tensordict import NestedKey, as_tuple
 def read_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[str]
 ) -> list[NestedKey]:
-    """Complete what a module reads."""
+    """Complete the keys that a module reads: input, states, ``"is_init"``."""
     if key is not None and given is None:
         return [key, *states, keys.IS_INIT]
     if given is None or key is not None:
@@ -35,7 +35,7 @@ def read_keys(
 def written_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[NestedKey]
 ) -> list[NestedKey]:
-    """Complete what a module writes."""
+    """Complete the keys that a module writes: output, next states."""
     if key is not None and given is None:
         return [key, *map(keys.next_key, states)]
     if given is None or key is not None:

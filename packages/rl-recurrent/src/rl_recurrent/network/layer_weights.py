@@ -40,11 +40,11 @@ class LayerWeights(NamedTuple):
 
 
 class RowWeights(NamedTuple):
-    """What the recurrence of one layer over rows is computed with."""
+    """Parameters of one layer in the form that backends take."""
 
     w_ih: Tensor  # [G * H, I]
     w_hh: Tensor  # [G * H, H]
-    bias: Tensor  # [G * H]: all that can be added before the recurrence
+    bias: Tensor  # [G * H]: all biases that are added outside of the recurrence
     b_hn: Tensor | None = None  # [H], of a GRU only: the bias that its reset gate multiplies
 
     @property
@@ -57,14 +57,14 @@ class RowWeights(NamedTuple):
 
 
 def lstm_row_weights(layer: LayerWeights) -> RowWeights:
-    """Add the two biases of an LSTM up, since both are added to the same sum."""
+    """Merge the two biases of an LSTM, which are added to the same sum."""
     if layer.b_ih is None or layer.b_hh is None:
         return RowWeights(layer.w_ih, layer.w_hh, layer.w_hh.new_zeros(layer.w_hh.shape[0]))
     return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
 
 
 def gru_row_weights(layer: LayerWeights) -> RowWeights:
-    """Add the biases of a GRU up, but the one under its reset gate."""
+    """Merge the biases of a GRU, except the one that its reset gate multiplies."""
     size = layer.w_hh.shape[1]
     if layer.b_ih is None or layer.b_hh is None:
         bias, b_hn = layer.w_hh.new_zeros(3 * size), layer.w_hh.new_zeros(size)
@@ -77,8 +77,9 @@ def gru_row_weights(layer: LayerWeights) -> RowWeights:
 def unprojected(
     x: Tensor, first: Tensor, layer: LayerWeights, w_hr: Tensor
 ) -> tuple[Tensor, LayerWeights]:
-    """Write an LSTM with a projection as one without."""
-    # With h = W_hr m, W_hh h = (W_hh W_hr) m: the recurrence runs over m. The state that a segment
-    # starts from need not be a projection of any m; it enters as one more input of its first row.
+    """Rewrite an LSTM with a projection as one without: inputs ``[M, I + P]`` and parameters."""
+    # With h = W_hr m, W_hh h = (W_hh W_hr) m: the recurrence runs over m, from m = 0. The initial
+    # h of a segment need not be a projection of any m: it is an additional input [M, P], zero but
+    # in first rows.
     w_ih, w_hh = torch.cat([layer.w_ih, layer.w_hh], 1), layer.w_hh @ w_hr
     return torch.cat([x, first], 1), layer._replace(w_ih=w_ih, w_hh=w_hh)

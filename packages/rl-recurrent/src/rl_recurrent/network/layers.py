@@ -27,12 +27,12 @@ class LayerRun:
     """A network on the rows of one batch."""
 
     network: Network  # the parameters
-    segments: Segments  # where rows begin and end
+    segments: Segments  # of the rows
     settings: Settings  # with a backend that is no longer "auto"
-    every_state: bool  # whether states are wanted after every row, not at segment ends alone
+    every_state: bool  # states after every row, not at segment ends alone
 
     def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
-        """Run every layer."""
+        """Run every layer: outputs ``[M, O]``, states ``[S, L, H]`` at ends or ``[M, L, H]``."""
         found: list[States] = []
         directions = self.network.num_directions
         for number in range(0, len(self.network.layers), directions):
@@ -50,11 +50,12 @@ class LayerRun:
     def _direction(
         self, x: Tensor, which: int, before: States, *, backwards: bool
     ) -> tuple[Tensor, States]:
-        """One layer in one direction: outputs ``[M, P]`` and the states that are wanted."""
+        """One layer in one direction: outputs ``[M, P]``, states at segment ends or of all rows."""
         layer = self.network.layers[which]
         if not backwards:
             return self._layer(x, layer, before)
         offsets = self.segments.offsets
+        # first + last row of each segment: row r of a segment is read backwards at first + last - r
         both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
         mirror = both - torch.arange(len(both), device=both.device)
         out, after = self._layer(x.index_select(0, mirror), layer, before)
@@ -79,6 +80,7 @@ class LayerRun:
             states = torch.zeros_like(c), c
             hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *given)
             out = hidden @ layer.w_hr.t()
+        # pad returns cell states at segment ends already
         at_ends = self.settings.backend == "pad"
         return out, (self._wanted(out), cell if at_ends else self._wanted(cell))
 
@@ -89,5 +91,5 @@ class LayerRun:
 
 
 def chosen(settings: Settings, backend: str) -> Settings:
-    """Settle the backend."""
+    """The settings with a chosen backend in place of ``"auto"``."""
     return replace(settings, backend=backend)

@@ -1,4 +1,4 @@
-"""The shapes of `torch.nn.LSTM` and `torch.nn.GRU`, led to runs over segments and back."""
+"""Conversion between the shapes of `torch.nn.LSTM` and `torch.nn.GRU` and runs over segments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_network(
 
 @lru_cache(maxsize=16)
 def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> Segments:
-    """Segments of one length, kept for the next batch of this shape."""
+    """Segments of one length, cached by shape and device."""
     if not num_sequences * num_steps:
         msg = f"expected at least one row: got [{num_sequences}, {num_steps}]."
         raise ValueError(msg)
@@ -57,7 +57,7 @@ def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> 
 def _over_sequences(
     module: nn.RNNBase, x: Tensor, states: States | None, settings: Settings
 ) -> tuple[Tensor, States]:
-    """Run over ``[B, T, I]`` whose sequences are one trajectory each."""
+    """Run over ``[B, T, I]`` with one trajectory per sequence."""
     rows = dense_segments(x.shape[0], x.shape[1], x.device)
     return _over_segments(module, x, states, rows, settings)
 
@@ -84,7 +84,7 @@ def _over_segments(
 
 
 def _torchs_own(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """All layers in one call of torch, which needs no more than its own network does."""
+    """Run all layers in one call of torch: the same memory and time as torch's own network."""
     params: list[Tensor] = [weight for layer in module.all_weights for weight in layer]
     states = tuple(state.contiguous() for state in states)  # cuDNN takes no others
     depth, dropout = module.num_layers, module.dropout

@@ -1,4 +1,4 @@
-"""Every step over all segments that are long enough, without padding: the sequences packed.
+"""Packed sequences: each step runs over all segments that are long enough, without padding.
 
 Time is walked in pieces of a few hundred rows that stay in the cache. A piece gathers its inputs,
 multiplies them at once, steps, and scatters its states to their rows. Only the states are kept,
@@ -33,7 +33,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction."""
+    """Run one layer of an LSTM in one direction: h and c after every row, ``[M, H]`` each."""
     w_ih, w_hh, bias, _ = weights
     trained = torch.is_grad_enabled() and any(
         t.requires_grad for t in (x, *states, w_ih, w_hh, bias)
@@ -47,13 +47,14 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction."""
+    """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     inputs = x, *weights, state, step_plan(segments)
     made: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
     return made
 
 
-_INPUTS, _MADE, _GATES = slice(6), slice(6, 8), slice(8, None)  # of what an LSTM saves
+# saved tensors of an LSTM: six inputs, hidden and cell states, then the gates if they are kept
+_INPUTS, _MADE, _GATES = slice(6), slice(6, 8), slice(8, None)
 
 
 class _LSTM(torch.autograd.Function):
@@ -63,7 +64,7 @@ class _LSTM(torch.autograd.Function):
         hidden, cell, gates = _lstm_forward(tensors, plan, keep=keep)
         ctx.save_for_backward(*tensors, hidden, cell, *([gates] if keep else []))
         ctx.plan = plan
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # c after every row is seldom used: no zeros for it
         return hidden, cell
 
     @staticmethod
@@ -77,7 +78,7 @@ class _LSTM(torch.autograd.Function):
 def _lstm_forward(
     tensors: Sequence[Tensor], plan: StepPlan, *, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """States after every row, and memory for gates: all of them if they are kept."""
+    """States after every row ``[M, H]``, and the gates: of all rows if kept, else scratch."""
     x, w_ih, w_hh, bias, h0, c0 = tensors
     size = w_hh.shape[1]
     out = x.new_empty(len(x), size), x.new_empty(len(x), size)
@@ -92,11 +93,12 @@ def _lstm_forward(
     running = plan.num_segments
     for number, piece in enumerate(pieces):
         hidden, cell = (_top(part, piece) for part in memory[number % 2].unbind(0))
+        # inputs of all gates in one product over the rows of the piece, [R, 4H]
         place = piece.of(gates) if keep else _top(gates, piece)
         sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
         steps = piece.steps(sums, *LSTMGates.of(sums), hidden, cell)
         for count, step, *opened, h_after, c_after in steps:
-            if count != running:
+            if count != running:  # columns are sorted by length: the last ones have ended
                 h, c, scratch, running = h[:count], c[:count], scratch[:count], count
             step.addmm_(h, inward)
             now = LSTMGates(*opened)
@@ -109,9 +111,9 @@ def _lstm_forward(
 
 
 class _Backward:
-    """Backward through the pieces, last one first; subclasses know the cell."""
+    """Backward pass over the pieces, last one first; a subclass has the equations of its cell."""
 
-    # The inputs of a layer are x, w_ih, w_hh, its biases, and its states.
+    # inputs: x, w_ih, w_hh, the biases, and the states that segments start from
 
     gates: int
 
@@ -139,7 +141,7 @@ class _Backward:
     def before(self, which: int, piece: StepBlock) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
         made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
-        if piece.begin:
+        if piece.begin:  # every first row is in the first piece
             return made.index_select(0, piece.rows - 1)
         inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
         return torch.cat([first.index_select(0, self.plan.order), inside])
@@ -150,7 +152,7 @@ class _Backward:
         return None if grad is None else grad.index_select(0, piece.rows)
 
     def arriving_hidden(self, piece: StepBlock) -> Tensor:
-        """The same of h, zeros if there is none."""
+        """The gradient of h at each row of a piece, ``[R, H]``; zeros if h was not used."""
         grad = self.arriving(0, piece)
         return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
 
@@ -177,9 +179,10 @@ class _LSTMBackward(_Backward):
             gates = _top(self.memory, piece)
             if kept is not None:
                 gates.copy_(piece.of(kept))
-            else:
+            else:  # one product over all rows, since every state before a row is known
                 torch.addmm(self.inputs[3], x, self.w_ih.t(), out=gates)
                 pointwise.lstm_gates_(LSTMGates.of(gates.addmm_(hidden, self.w_hh.t())))
+            # a copy: the next piece overwrites the memory of these gates
             later = self._steps(piece, gates, dc, later).clone()
             self.add_inputs(piece, x, gates)
             if self.sums[1] is not None:
@@ -198,9 +201,9 @@ class _LSTMBackward(_Backward):
         running = len(later)
         dc_now = dc[:running]
         for count, here, towards, of_cells, of_o, kept, da, *more in reversed(list(steps)):
-            if running:
+            if running:  # columns that have a later step
                 here[:running].addmm_(later, self.w_hh)
-            if count != running:
+            if count != running:  # shorter segments join in, going back
                 dc_now, running = dc[:count], count
             if more:
                 dc_now.add_(*more)
@@ -237,6 +240,7 @@ def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
     rows = max((len(piece.rows) for piece in pieces), default=0)
     gates, scratch = x.new_empty(rows, 3 * size), x.new_empty(plan.num_segments, size)
     memory = x.new_empty(2, rows, size)
+    # apart: r multiplies the state's share of n alone, before it is added
     w_rz, w_n = (part.t().contiguous() for part in w_hh.split([2 * size, size]))
     h, running = h0.index_select(0, plan.order), plan.num_segments
     for number, piece in enumerate(pieces):
@@ -268,6 +272,7 @@ class _GRUBackward(_Backward):
             count = piece.counts[0]
             self._steps(piece, (factors, update, dh), (later, direct))
             later, direct = gates[:count].clone(), update[:count]
+            # w_hh saw n through r, w_ih sees n itself: the last third of the gates is replaced
             self._add_states(gates, hidden)
             torch.mul(towards_new, dh, out=gates[:, 2 * self.size :])
             self.add_inputs(piece, x, gates)
@@ -289,7 +294,8 @@ class _GRUBackward(_Backward):
         carried: tuple[Tensor, Tensor],
     ) -> None:
         """Turn the factors of a piece into gradients of its gates, in place."""
-        # dh becomes whole on the way, and update what h hands on directly.
+        # dh [R, H] becomes the whole gradient of h; update [R, H] becomes dh * z, the share that
+        # reaches the state before without the gates
         factors, update, dh = of_piece
         later, direct = carried
         running = len(later)

@@ -1,7 +1,7 @@
-"""What the gates do, row by row: forward in place, and the factors of the backward pass.
+"""Element-wise equations of the gates: forward in place, and the factors of the backward pass.
 
-Of a step that has gone by, every partial derivative is known before the gradients are: a backward
-pass is a product of these factors with what arrives, and can compute them for all rows at once.
+The partial derivatives of a step depend on its states and gates alone. They are computed for all
+rows at once; the backward pass over time then multiplies them with the gradients of the outputs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ def lstm_states(
 
 def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Replace the open gates by the factors of their gradients, in place."""
-    # With dc = dc_next + dh * A: da = dc * (g i (1-i), c' f (1-f), i (1-g²)) for i, f, g, and da_o
-    # = dh * tanh(c) o (1-o); dc' = dc * f.
+    # With dc = dc_next + dh * A and A = o (1 - tanh(c)²):
+    #   da_i, da_f, da_g = dc * (g i (1-i), c' f (1-f), i (1-g²))
+    #   da_o = dh * tanh(c) o (1-o),  dc' = dc * f
+    # gates [n, 4H] become the factors [n, 4, H]; before (c') and cell (c) are overwritten.
+    # Returned: the factors, A and f, [n, H] each.
     factors = gates.unflatten(1, (4, -1))
     i, f, g, o = factors.unbind(1)
     forget, tau = f.clone(), cell.tanh_()
@@ -80,7 +83,7 @@ class GRUGates(NamedTuple):
 
 
 def gru_gates_(gates: GRUGates, inner: Tensor) -> None:
-    """Open the gates of a GRU, n = tanh(n_x + r * q), in place."""
+    """Apply sigmoid to r and z, then n = tanh(n_x + r * q) with q = inner, in place."""
     gates.r_z.sigmoid_()
     gates.n.addcmul_(gates.r, inner).tanh_()
 
@@ -92,8 +95,11 @@ def gru_state(gates: GRUGates, before: Tensor, out: Tensor) -> None:
 
 def gru_factors_(gates: Tensor, inner: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Replace the open gates by the factors of their gradients, in place."""
-    # da_n = dh * C with C = (1-z) (1-n²), da_z = dh * (h'-n) z (1-z), da_r = dh * C q r (1-r); what
-    # the state sees of n is da_n * r; dh' = dh * z + da W_hh.
+    # With C = (1-z) (1-n²):
+    #   da_n = dh * C,  da_z = dh * (h'-n) z (1-z),  da_r = dh * C q r (1-r)
+    #   dh' = dh * z + (da_r, da_z, da_n r) W_hh
+    # gates [n, 3H] become the factors of da_r, da_z and da_n r, [n, 3, H]; inner (q) is
+    # overwritten. Returned: the factors, C and z, [n, H] each.
     factors = gates.unflatten(1, (3, -1))
     r, z, n = factors.unbind(1)
     update = z.clone()

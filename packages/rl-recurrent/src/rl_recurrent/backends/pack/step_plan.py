@@ -1,4 +1,4 @@
-"""Segments laid out by time: which rows are computed together, and in pieces of what size."""
+"""Segments laid out by time: the rows of each step, and pieces of several steps."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from rl_layout import Segments
 
 @dataclass(frozen=True)
 class StepBlock:
-    """Some successive steps of all segments that are long enough."""
+    """Successive steps of a batch, each over all segments that are long enough."""
 
     rows: Tensor  # row of each cell, step after step, int64 [R], counted over real rows
     counts: list[int]  # how many segments take part in each step, descending
-    begin: int  # how many cells lie before it
+    begin: int  # cells in earlier pieces
 
     def steps(self, *parts: Tensor) -> Iterator[tuple[Any, ...]]:
-        """Cut tensors into steps, all at once: a view takes longer to make alone."""
+        """Split tensors ``[R, ...]`` into views of steps; cheaper than one slice per step."""
         return zip(self.counts, *(part.split(self.counts) for part in parts), strict=True)
 
     def of(self, cells: Tensor) -> Tensor:
-        """Take this piece of what has all cells of the batch."""
+        """Slice this piece out of a tensor over all cells of the batch, ``[M, ...]``."""
         return cells[self.begin : self.begin + len(self.rows)]
 
 
 class StepPlan:
-    """The steps of a batch: at step t, the rows t of every segment longer than t."""
+    """The steps of a batch: step t holds row t of every segment longer than t."""
 
-    # Columns are the segments from the longest to the shortest, so that those of a step are the
-    # first ones of the step before.
+    # Columns are the segments from the longest to the shortest, so that the columns of a step are
+    # the first ones of the step before.
 
     def __init__(self, segments: Segments) -> None:
         self.order = segments.order
         self.firsts = segments.offsets[:-1]
         lengths = segments.lengths[self.order]
-        descending = lengths.cpu().numpy()
+        descending = lengths.cpu().numpy()  # the one copy to the host
         longest = int(descending[0]) if len(descending) else 0
         ends = np.searchsorted(descending[::-1], np.arange(longest), side="right")
-        counts = len(descending) - ends
+        counts = len(descending) - ends  # segments longer than t, for each step t
         self.counts: list[int] = counts.tolist()
         device = lengths.device
         steps = torch.from_numpy(np.repeat(np.arange(longest), counts)).to(device)
@@ -66,7 +66,7 @@ class StepPlan:
         return torch.empty_like(self.order).index_copy_(0, self.order, columns)
 
     def pieces(self, min_rows: int) -> list[StepBlock]:
-        """Cut time into pieces, each large enough for a good matrix product."""
+        """Cut time into pieces of at least ``min_rows`` rows; the last may have fewer."""
         if min_rows not in self._pieces:
             self._pieces[min_rows] = self._cut(min_rows)
         return self._pieces[min_rows]
@@ -85,7 +85,7 @@ class StepPlan:
 
 
 def step_plan(segments: Segments) -> StepPlan:
-    """Lay segments out by time; the result is kept as long as they live."""
+    """Lay segments out by time; cached as long as the segments live."""
     if segments not in _plans:
         _plans[segments] = StepPlan(segments)
     return _plans[segments]

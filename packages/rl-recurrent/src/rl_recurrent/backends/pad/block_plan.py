@@ -1,4 +1,4 @@
-"""Segments cut into dense blocks of time, and the way back to their rows."""
+"""Segments cut into dense blocks of time: gather rows into blocks, scatter them back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_WASTE = 0.05  # share of a block's cells that may be empty
 
 @dataclass(frozen=True)
 class Block:
-    """Some steps of the first segments, longest first."""
+    """A dense block: some steps of the longest segments."""
 
     shape: tuple[int, int]  # steps K and columns n
-    padding: Tensor | None  # 1 where a cell is empty, bool [K, n, 1]; None where none is
+    padding: Tensor | None  # True where a cell is empty, bool [K, n, 1]; None without such cells
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,13 @@ class BlockPlan:
 
     @classmethod
     def of(cls, segments: Segments, max_waste: float = MAX_WASTE) -> BlockPlan:
-        """Cut segments into blocks."""
-        if segments.has_gaps:
+        """Cut segments into blocks; copies their lengths to the host once."""
+        if segments.has_gaps:  # x holds real rows alone: count rows without padding
             segments = Segments.from_lengths(segments.lengths)
         found = segments.time_blocks(max_waste)
         rows = torch.cat([block.rows.flatten() for block in found])
         real = torch.cat([block.real.flatten() for block in found]).nonzero()[:, 0]
+        # inverse of rows over real cells; each row has exactly one
         cells = torch.empty_like(real).index_copy_(0, rows[real], real)
         blocks = [_block(block.real) for block in found]
         order = segments.order
@@ -51,21 +52,22 @@ class BlockPlan:
         return cls(order, inverse, blocks, rows, cells)
 
     def gather(self, x: Tensor) -> list[Tensor]:
-        """Take rows in the shapes of the blocks."""
+        """Gather rows ``[M, I]`` into the blocks, ``[K, n, I]`` each."""
+        # the backward pass drops gradients of empty cells: the caller must mask these inputs
         flat: Tensor = _Gather.apply(x, self.rows, self.cells)  # type: ignore[no-untyped-call]
         sizes = [block.shape[0] * block.shape[1] for block in self.blocks]
         parts = zip(flat.split(sizes), self.blocks, strict=True)
         return [part.view(*block.shape, x.shape[1]) for part, block in parts]
 
     def scatter(self, made: list[Tensor]) -> Tensor:
-        """Bring what was made of the blocks back to rows, the inverse of `gather`."""
+        """Scatter blocks ``[K, n, H]`` back to rows ``[M, H]``, the inverse of `gather`."""
         flat = torch.cat([block.flatten(0, 1) for block in made])
         out: Tensor = _Scatter.apply(flat, self.cells)  # type: ignore[no-untyped-call]
         return out
 
 
 def block_plan(segments: Segments) -> BlockPlan:
-    """Cut segments into blocks; the result is kept as long as they live."""
+    """Cut segments into blocks; cached as long as the segments live."""
     if segments not in _plans:
         _plans[segments] = BlockPlan.of(segments)
     return _plans[segments]
@@ -77,7 +79,7 @@ def _block(real: Tensor) -> Block:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows to cells; backward is a plain gather, where torch's own would add row by row."""
+    """Rows to cells; backward is a gather, not the slow scatter-add of `index_select`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, cells: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The dense cells of torch over blocks of time in which few cells are empty.
 
-Where no segment is shorter than another there is one block, and torch's network runs on it as it
-is: oneDNN's LSTM on a CPU, cuDNN's persistent kernels on CUDA. Elsewhere the states are carried
-from block to block. An empty cell of an LSTM is given one more input, which opens the forget gate
-and shuts the input gate, so that c comes out of a block as it was at the end of its segment.
+Segments of one length are one block, and torch's network runs on it unchanged: oneDNN's LSTM on a
+CPU, cuDNN's persistent kernels on CUDA. Otherwise the states are carried from block to block. An
+LSTM gets one more input, set in empty cells, which opens the forget gate and shuts the input gate:
+c leaves a block as it was at the end of its segment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rl_recurrent.backends.pad.block_plan import Block, block_plan
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.network.layer_weights import RowWeights
 
-SHUT = 1e4  # a gate at this distance is 0 or 1 in every dtype
+SHUT = 1e4  # sigmoid of -SHUT and SHUT is exactly 0 and 1 in every dtype
 
 
 def lstm_layer(
@@ -31,7 +31,8 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction."""
+    """Run one layer of an LSTM in one direction: h ``[M, H]``, c at segment ends ``[S, H]``."""
+    # torch returns c after the last step only
     if not len(segments):
         return pack.lstm_layer(x, weights, states, segments, settings)  # torch refuses no rows
     if is_dense(segments):
@@ -46,12 +47,13 @@ def lstm_layer(
     hidden, ended = [], []
     for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
         columns = block.shape[1]
-        ended.append(c[0, columns:])
+        ended.append(c[0, columns:])  # columns are sorted by length: these have no later step
         state = h[:, :columns].contiguous(), c[:, :columns].contiguous()
         if block.padding is None:
             made, h, c = _dense(torch.lstm, inputs, state, plain)
         else:
-            inputs = inputs.masked_fill(block.padding, 0)  # however large: the gates stay shut
+            # a huge repeated row would outweigh SHUT and move the gates
+            inputs = inputs.masked_fill(block.padding, 0)
             more = torch.cat([inputs, block.padding.to(x.dtype)], -1)
             made, h, c = _dense(torch.lstm, more, state, held)
         hidden.append(made)
@@ -62,7 +64,7 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction."""
+    """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     if not len(segments):
         return pack.gru_layer(x, weights, state, segments, settings)  # torch refuses no rows
     inner = torch.nn.functional.pad(weights.inner_bias, (2 * state.shape[1], 0))
@@ -104,8 +106,7 @@ def _dense(
     options = True, 1, 0.0, True, False, batch_first
     if not x.is_cuda:
         return network(x, state, params, *options)
-    with (
-        warnings.catch_warnings()
-    ):  # cuDNN copies weights together, which is cheap alongside the run
+    # cuDNN copies weights into one buffer, which is cheap next to the run
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
         return network(x, state, params, *options)

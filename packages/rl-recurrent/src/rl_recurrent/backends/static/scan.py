@@ -27,7 +27,7 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction."""
+    """Run one layer of an LSTM in one direction: h and c after every row, ``[M, H]`` each."""
     start, source, length, steps = _layout(segments, settings)
     w_ih, w_hh, bias, _ = weights
     made: tuple[Tensor, Tensor] = lstm_scan_rows(
@@ -39,14 +39,14 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction."""
+    """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     start, source, length, steps = _layout(segments, settings)
     made: Tensor = gru_scan_rows(x, *weights, state, start, source, length, steps)
     return made
 
 
 def window_steps(length: int, num_rows: int, sequence: int) -> int:
-    """Rows of a column that is ready for any segments of at most ``length`` rows."""
+    """Rows of a column that holds any segments of at most ``length`` rows."""
     # The last segment of a column starts in its window of L rows. It has at most L rows, and ends
     # with its sequence of T rows; that is where the window ends if L is a multiple of T.
     ends_with_it = length % sequence == 0
@@ -54,7 +54,7 @@ def window_steps(length: int, num_rows: int, sequence: int) -> int:
 
 
 def _layout(segments: Segments, settings: Settings) -> tuple[Tensor, Tensor, int, int]:
-    """First rows, the segment of each row, rows of a window and steps of a column."""
+    """First rows, bool [M]; segment of each row, int64 [M]; rows of a window and of a column."""
     firsts, count = segments.offsets[:-1], segments.num_real
     start = torch.zeros(count, dtype=torch.bool, device=firsts.device).index_fill_(0, firsts, True)
     numbers = segments.spread(torch.arange(len(segments), device=firsts.device))
@@ -63,6 +63,7 @@ def _layout(segments: Segments, settings: Settings) -> tuple[Tensor, Tensor, int
         length = min(length, max(count, 1))
         return start, numbers, length, window_steps(length, count, max(count, 1))
     length = segments.max_length
+    # the last row of each segment, counted from the begin of its window
     reach = (firsts % length + segments.lengths).max() if length else 0
     return start, numbers, max(length, 1), int(reach)
 
@@ -80,7 +81,9 @@ def lstm_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     length: int,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Scan an LSTM over rows."""
+    """Scan an LSTM over rows: h and c after every row, ``[M, H]`` each."""
+    # x [M, I]; w_ih [4H, I]; w_hh [4H, H]; bias [4H]; h0 and c0 [K, H]; start, first rows of
+    # segments, bool [M]; source, the state that a first row starts from, int64 [M]
     windows = Windows.of(start, length, steps)
     gates = torch.addmm(bias, x, w_ih.t())
     columns, size = windows.rows.shape[1], w_hh.shape[1]
@@ -114,7 +117,8 @@ def _lstm_backward(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     gates = torch.addmm(bias, x, w_ih.t()).addmm_(h_before, w_hh.t())
     pointwise.lstm_gates_(LSTMGates.of(gates))
     factors, towards_cell, forget = pointwise.lstm_factors_(gates, c_before, cell.clone())
-    towards = x.new_empty(len(x) + 1, 4 * w_hh.shape[1])  # one more row for what nobody owns
+    # gradients of the gates; cells that their column does not own write into the last row
+    towards = x.new_empty(len(x) + 1, 4 * w_hh.shape[1])
     dh0, dc0 = _with_spare(h0), _with_spare(c0)
     dh = dc = x.new_zeros(windows.rows.shape[1], w_hh.shape[1])
     for t in reversed(range(steps)):
@@ -122,7 +126,7 @@ def _lstm_backward(  # noqa: PLR0913 - an operator takes tensors and numbers onl
         dh = _arriving(dh, of_hidden, rows).masked_fill_(foreign, 0)
         dc = _arriving(dc, of_cell, rows).addcmul_(dh, towards_cell.index_select(0, rows))
         dc.masked_fill_(foreign, 0)
-        step = factors.index_select(0, rows)
+        step = factors.index_select(0, rows)  # [K, 4, H]: i, f, g take dc, o takes dh
         step[:, :3].mul_(dc.unsqueeze(1))
         step[:, 3].mul_(dh)
         da = step.flatten(1).masked_fill_(foreign, 0)
@@ -147,7 +151,9 @@ def gru_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers only
     length: int,
     steps: int,
 ) -> Tensor:
-    """Scan a GRU over rows."""
+    """Scan a GRU over rows: h after every row, ``[M, H]``."""
+    # x [M, I]; w_ih [3H, I]; w_hh [3H, H]; bias [3H]; b_hn [H]; h0 [K, H]; start and source as in
+    # `lstm_scan_rows`
     windows = Windows.of(start, length, steps)
     gates = torch.addmm(bias, x, w_ih.t())
     columns, size = windows.rows.shape[1], w_hh.shape[1]
@@ -176,7 +182,8 @@ def _gru_backward(
     gates[:, : 2 * size].addmm_(before, w_rz.t())
     pointwise.gru_gates_(GRUGates.of(gates), inner)
     factors, towards_new, update = pointwise.gru_factors_(gates, inner, before)
-    towards = x.new_empty(len(x) + 1, 3 * size)  # one more row for what nobody owns
+    # gradients of the gates; cells that their column does not own write into the last row
+    towards = x.new_empty(len(x) + 1, 3 * size)
     whole, dh0 = x.new_empty(len(x) + 1, size), _with_spare(h0)
     dh = x.new_zeros(windows.rows.shape[1], size)
     for t in reversed(range(steps)):
@@ -190,6 +197,7 @@ def _gru_backward(
         _leave(windows.is_first[t], source.index_select(0, rows), (dh0, dh))
     towards, whole = towards[:-1], whole[:-1]
     of_w_hh, of_b_hn = towards.t() @ before, towards[:, 2 * size :].sum(0)
+    # w_hh took da_n * r, the inputs take da_n = C * dh
     torch.mul(towards_new, whole, out=towards[:, 2 * size :])
     of_weights = [towards @ w_ih, towards.t() @ x, of_w_hh, towards.sum(0), of_b_hn]
     return [*of_weights, dh0[:-1].clone()]
@@ -201,11 +209,12 @@ def _rows_of(states: Tensor, windows: Windows) -> Tensor:
 
 def _before(states: Tensor, first: Tensor, start: Tensor, source: Tensor) -> Tensor:
     """The state before each row, ``[M, H]``."""
+    # roll wraps the last row to the first, which is a start and takes its own state
     return torch.where(start.unsqueeze(1), first.index_select(0, source), states.roll(1, 0))
 
 
 def _with_spare(states: Tensor) -> Tensor:
-    """Zeros for the gradients of states, and one more row for what nobody owns."""
+    """Zeros for the gradients of states ``[K, H]``, and a spare row for cells without an owner."""
     return states.new_zeros(len(states) + 1, states.shape[1])
 
 
@@ -214,8 +223,9 @@ def _arriving(carried: Tensor, grad: Tensor | None, rows: Tensor) -> Tensor:
 
 
 def _leave(first: Tensor, which: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
-    """Hand what arrives at the first row of a segment to the state it started from."""
+    """Move the gradient at the first row of a segment to the state that it started from."""
     for of_states, carried in pairs:
+        # columns whose cell is no first row write into the spare row: no host sync, fixed shape
         spare = torch.where(first[:, 0], which, len(of_states) - 1)
         of_states.index_copy_(0, spare, carried)
         carried.masked_fill_(first, 0)

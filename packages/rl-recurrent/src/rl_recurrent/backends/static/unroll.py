@@ -1,7 +1,8 @@
 """Recurrent mode in shapes that follow from the batch alone: no host sync, one graph.
 
-The same rule as everywhere: a segment starts from the states in its first row. Here no list of
-segments is made; flags say where they start, and every row offers its states.
+The rule is that of all backends: a segment starts from the states in its first row. There is no
+list of segments, whose length depends on the data: a flag per row marks the starts, and the states
+of all rows are passed.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from rl_tensordict import find
 
 
 def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
-    """Tell whether shapes must not depend on the data."""
+    """Tell whether a batch is unrolled in static shapes: ``scan`` with a bound, or compiled."""
     if not torch.compiler.is_compiling():
         return settings.backend == "scan" and settings.max_length is not None
-    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # [] is refused there
+    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # unroll refuses []
     return settings.backend in ("scan", "auto") and bounded and not may_contradict(batch)
 
 
 def may_contradict(batch: TensorDictBase) -> bool:
-    """Tell whether observations must be compared to know where segments end."""
+    """Tell whether segment ends depend on comparing observations, which needs the host."""
     if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
         return False
     after = batch.get(keys.NEXT, None)
@@ -51,14 +52,16 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     every_state: bool = False,
     burn_in: int = 0,
 ) -> tuple[Tensor, States]:
-    """Run a network over a batch without looking at its data on the host."""
+    """Run a network over a batch ``[*B, T]`` without a host sync: outputs, and states of rows."""
+    # states [*B, T, L, H] go in for every row and come out zero but at segment ends, or for every
+    # row; with burn_in all rows run twice
     shape = batch.batch_size
     starts, real = start_flags(batch)
     narrow = x.dtype in (torch.float16, torch.bfloat16)
     wide = network.float() if narrow else network
     run = StaticRun(wide, starts, *_window(shape, settings.max_length))
     padding = ~real[:, None]
-    # padding may hold anything, and 0 times it may be no number
+    # padding may hold NaN or inf, which times 0 is NaN: mask it instead
     rows = x.reshape(starts.shape[0], -1).masked_fill(padding, 0)
     given = tuple(state.flatten(0, len(shape) - 1) for state in states)
     given = tuple(state.masked_fill(padding[..., None], 0) for state in given)
@@ -78,7 +81,7 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
 
 @dataclass(frozen=True)
 class StaticRun:
-    """A network on rows whose segments are known by flags alone."""
+    """A network on rows whose segments are given by a flag at each first row."""
 
     network: Network  # the parameters
     starts: Tensor  # first rows of segments, bool [N]
@@ -91,7 +94,8 @@ class StaticRun:
         return torch.cat([self.starts[1:], self.starts.new_ones(1)])
 
     def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
-        """Run every layer."""
+        """Run every layer: outputs ``[N, O]`` and states ``[N, L, H]``."""
+        # of the states [N, L, H] that go in, those of first rows count
         directions, found = self.network.num_directions, []
         for number in range(0, len(self.network.layers), directions):
             if number and self.network.dropout:
@@ -104,14 +108,16 @@ class StaticRun:
             mirror = self._mirror()
             back = self._layer(x.index_select(0, mirror), states, number + 1)
             turned = tuple(state.index_select(0, mirror) for state in back)
+            # final states are read at last rows, where the unturned run has ended
             found.append(turned if every_state else back)
             x = torch.cat([ahead[0], turned[0]], 1)
         return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
 
     def behind_burn_in(self, x: Tensor, states: States, burnt: Tensor) -> tuple[Tensor, States]:
-        """Run all rows without gradient, and once more from where the burnt ones end."""
+        """Run all rows without gradient, then again with it from the end of the burn-in rows."""
         with torch.no_grad():
             warm, warmed = self.rows(x, states, every_state=True)
+        # first rows after a burn-in become starts, from the warmed state of the row before
         goes_on = _behind(burnt) & ~self.starts
         states = tuple(
             torch.where(goes_on[:, None, None], after.roll(1, 0), before)
@@ -142,7 +148,7 @@ class StaticRun:
         return hidden @ layer.w_hr.t(), cell
 
     def _mirror(self) -> Tensor:
-        """For each row, the one at its place when its segment is read backwards, int64 ``[N]``."""
+        """For each row, the row at its place in its reversed segment, int64 ``[N]``."""
         numbers = torch.arange(len(self.starts), device=self.starts.device)
         firsts = torch.where(self.starts, numbers, 0).cummax(0).values
         ends = torch.where(self.lasts, numbers, len(numbers)).flip(0).cummin(0).values.flip(0)
@@ -150,14 +156,17 @@ class StaticRun:
 
 
 def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Find the first rows of segments by rule 2, and real rows, as flags."""
+    """Flags of the first rows of segments, and of real rows, bool ``[N]`` each."""
+    # each marker that cuts, cuts; rows of padding become segments of one row
     is_init = batch[keys.IS_INIT].flatten()
     numbers = torch.arange(is_init.shape[0], device=is_init.device)
-    seam = numbers % batch.batch_size[-1] == 0
+    seam = numbers % batch.batch_size[-1] == 0  # first row of each sequence [*B, T]
     ended = _behind(_ended(batch, is_init))
     found = is_init | seam | ended
     mask = find(batch, keys.MASK)
     real = torch.ones_like(is_init) if mask is None else mask.flatten()
+    # a trajectory ended in the row before, so this row must be is_init; another id or a jump of
+    # the step says that the row belongs to a cut, not to a new trajectory
     lost = ended & ~seam & _behind(real)
     ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
     if ids is not None:
@@ -168,7 +177,7 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         jumps = step.flatten() != step.flatten().roll(1) + 1
         found = found | jumps
         lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
-    if not torch.compiler.is_compiling():  # where compiled, markers tell it: see `runs_static`
+    if not torch.compiler.is_compiling():  # compiled batches need none: see `runs_static`
         contradicted = contradictions(batch)
         if contradicted is not None:
             found = found | _behind(contradicted.flatten())
@@ -194,9 +203,9 @@ def _behind(flag: Tensor) -> Tensor:
 
 
 def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
-    """Rows of a window, and of a column."""
-    # A flat sample has as many windows as its form [S, T], whose columns are no longer: so each
-    # step multiplies the same rows in both, and all bits agree.
+    """Rows of a window and of a column."""
+    # A flat sample has as many windows as its form [S, T], and columns at least as long: each step
+    # multiplies the same rows in both, so that all bits agree.
     rows, sequence = shape.numel(), shape[-1]
     if max_length is None and len(shape) == 1:
         msg = (

@@ -10,27 +10,30 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Windows:
-    """Columns of L rows each, every one running on to the end of the segments that start in it."""
+    """Columns of rows: a window of L rows each, and the rest of the segments that start in it."""
 
-    # Column k holds rows k L to k L + steps. Of these it owns the segments that start in its first
-    # L rows; what else it meets is computed and thrown away.
+    # Column k holds rows k L to k L + steps. It owns the segments that start in its first L rows;
+    # its other rows are computed and discarded.
 
-    rows: Tensor  # row in each cell, int64 [steps, K], the last row if there is none
+    rows: Tensor  # row in each cell, int64 [steps, K]; the last row in cells past the end
     is_real: Tensor  # whether the column owns that row, bool [steps, K, 1]
     is_first: Tensor  # whether a segment of the column starts there, bool [steps, K, 1]
     cells: Tensor  # cell of each row, flattened, int64 [M]
-    targets: Tensor  # the row where it is owned, M elsewhere, int64 [steps, K]
+    targets: Tensor  # the row of an owned cell, M in other cells, int64 [steps, K]
 
     @classmethod
     def of(cls, start: Tensor, length: int, steps: int) -> Windows:
-        """Lay rows out."""
+        """Lay out the rows of segments that start at ``start``, bool ``[M]``."""
+        # steps of 2 L - 1 are enough for any segments of at most L rows
         size = start.shape[0]
         columns = -(-size // length)
         numbers = torch.arange(size, device=start.device)
+        # first row of each row's segment: the largest start so far
         firsts = torch.where(start, numbers, 0).cummax(0).values
         owner = firsts // length  # column of each row
         times = numbers - owner * length
         fits = (numbers - firsts < length) & (times < steps)
+        # on CUDA the device reports this later, without a host sync
         torch._assert_async(fits.all(), f"a segment is longer than max_length, which is {length}")
         grid = torch.arange(steps, device=start.device)[:, None]
         ahead = grid + length * torch.arange(columns, device=start.device)

@@ -1,4 +1,4 @@
-"""What a recurrence in Triton asks of its arguments, checked once at the public edge."""
+"""Argument checks of the Triton recurrences, run once at the public edge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Projection = tuple[Tensor, Tensor, Tensor | None]
 def check_scan(
     tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], segments: Segments
 ) -> None:
-    """Raise for tensors that the kernels cannot take."""
+    """Raise for a wrong shape, dtype or device; ``tensors`` and ``shapes`` share their names."""
     gates = tensors["gates"]
     check_device(gates)
     for name, tensor in tensors.items():
@@ -41,12 +41,13 @@ def check_scan(
 
 
 def check_device(gates: Tensor) -> None:
-    """Raise for a device on which no kernel runs, and name the backends that run there."""
+    """Raise for a device without kernels; the message names the backends that run there."""
     if gates.is_cuda:
         return
     interpreting = triton.knobs.runtime.interpret
     if gates.device.type == "cpu" and interpreting and not is_compiled():
         return
+    # the variable is read when the kernels are decorated, at import
     late = " TRITON_INTERPRET was set after the kernels were imported." if interpreting else ""
     msg = (
         f"backend 'triton': expected tensors on a CUDA device, got {gates.device}.{late} "
@@ -68,13 +69,13 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def check_options(save: str, precision: str) -> None:
-    """Raise for an unknown way to save or to multiply."""
+    """Raise for an unknown value of ``save`` or ``precision``."""
     check_choice("save", save, ("state", "gates"))
     check_choice("precision", precision, PRECISIONS)
 
 
 def check_projection(projection: Projection | None, gates: Tensor) -> None:
-    """Raise for an input and weights that cannot have made the gates."""
+    """Raise for an input and weights whose product cannot be the gates."""
     if projection is None:
         return
     x, w_ih, bias = projection

@@ -17,12 +17,12 @@ NO_END = 2**31 - 1  # each program stops at its own longest segment
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Where the segments are in the flat rows, and how a plan cuts them into programs."""
+    """The tables of segments that kernels read, and the launches of a plan."""
 
     order: Tensor  # int64 [S], segments from the longest to the shortest
     first: Tensor  # int64 [S], first of each segment's rows among the real ones
     lengths: Tensor  # int64 [S]
-    segments: Segments  # what the others were taken from
+    segments: Segments  # source of the three tables
     plan: LaunchPlan  # the kernel and its blocks
 
     @classmethod
@@ -33,7 +33,7 @@ class Frame:
 
     @property
     def tables(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """What every kernel takes to find its segments."""
+        """The tables of segments, as trailing arguments of every kernel."""
         return self.order, self.first, self.lengths, len(self.segments)
 
     @property
@@ -47,7 +47,7 @@ class Frame:
             yield (self.tiles, 1), 0, NO_END
             return
         blocks = -(-hidden_size // self.plan.block_j)
-        for t in range(self.segments.max_length):  # asks the device once per batch
+        for t in range(self.segments.max_length):  # one host sync per batch
             yield (self.tiles, blocks), t, t + 1
 
     def launch(
@@ -59,7 +59,7 @@ class Frame:
         backwards: bool = False,
         **flags: bool,
     ) -> None:
-        """Run the resident or the streamed one of two kernels over all segments."""
+        """Launch one of ``kernels``, the resident or the streamed one, on all segments."""
         if not self.tiles:
             return
         resident, streamed = kernels
@@ -79,10 +79,11 @@ class Frame:
         return shifted
 
     def weights(self, w_hh: Tensor) -> Tensor:
-        """``w_hh`` as the products take it, contiguous; for tf32 rounded to its 10 bits."""
+        """``w_hh`` in the dtype of the products, contiguous; for tf32 rounded to its 10 bits."""
         made = w_hh.to(self.plan.operands).contiguous()
         if self.plan.input_precision != "tf32":
             return made
+        # add half of the last kept bit, then clear the 13 bits that tf32 drops
         rounded = ((made.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
         return torch.where(made.isnan(), made, rounded)
 

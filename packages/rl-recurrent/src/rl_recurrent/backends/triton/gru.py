@@ -28,8 +28,11 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
     projection: Projection | None = None,
 ) -> Tensor:
     """Run a GRU over flat rows, every segment from its own initial state."""
-    # r = σ(gates_r + h' W_hrᵀ) z = σ(gates_z + h' W_hzᵀ) n = tanh(gates_n + r (h' W_hnᵀ + b_hn)) h
-    # = n + z (h' - n)
+    # r = σ(gates_r + h' W_hrᵀ),  z = σ(gates_z + h' W_hzᵀ)
+    # n = tanh(gates_n + r (h' W_hnᵀ + b_hn)),  h = n + z (h' - n)
+    # gates [M, 3H] with the biases of r and z and the input's bias of n; w_hh [3H, H]; b_hn [H];
+    # h0 [S, H]; h of every row [M, H]. States and sums are float32, operands of products follow
+    # precision. With projection (x, w_ih, bias), "state" recomputes the gates in backward.
     tensors = {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 3, segments, precision=precision, **options)
@@ -38,7 +41,7 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
 
 
 class GRUScan(torch.autograd.Function):
-    """The recurrence and its gradient, one kernel each, and the products around them."""
+    """The recurrence and its gradient: one kernel each, and products over all rows."""
 
     @staticmethod
     def forward(  # noqa: PLR0913 - one argument per tensor that has a gradient
@@ -51,7 +54,7 @@ class GRUScan(torch.autograd.Function):
         b_hn: Tensor,
         h0: Tensor,
     ) -> Tensor:
-        """Walk every segment forward; keep what backward needs."""
+        """Run the forward kernel and save the tensors of the backward pass."""
         initial = h0.float().contiguous()
         bias = b_hn.float().contiguous()
         operand = frame.weights(w_hh)
@@ -65,7 +68,7 @@ class GRUScan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_hidden: Tensor) -> tuple[Tensor | None, ...]:
-        """Walk every segment backward, then one product for each of the other gradients."""
+        """Run the backward kernel, then one product for each of the other gradients."""
         hidden, w_hh, operand, b_hn, h0, *source = ctx.saved_tensors
         frame: Frame = ctx.frame
         size = w_hh.shape[1]
@@ -76,7 +79,10 @@ class GRUScan(torch.autograd.Function):
             gates = F.linear(*source) if ctx.projected else source[0]
             pre = d_pre = pre_activations(gates, before, w_hh, b_hn)
         carry = run_backward(frame, operand, h0.float(), (hidden, pre), (d_hidden, d_pre))
-        reset, d_scaled = d_pre[:, : 2 * size], d_pre[:, 3 * size :]  # what belongs to w_hh
+        reset, d_scaled = (
+            d_pre[:, : 2 * size],
+            d_pre[:, 3 * size :],
+        )  # d_pre of dr, dz and of r dn: the inputs of w_hh
         wanted = ctx.needs_input_grad[3:]
         gradients = (
             d_pre[:, : 3 * size],
@@ -88,7 +94,7 @@ class GRUScan(torch.autograd.Function):
 
 
 def pre_activations(gates: Tensor, before: Tensor, w_hh: Tensor, b_hn: Tensor) -> Tensor:
-    """What the forward kernel would have kept, [M, 4H], by products over all rows at once."""
+    """The pre-activations [M, 4H] of all rows, recomputed by products instead of kept."""
     size = w_hh.shape[1]
     weights, gates = w_hh.float().t(), gates.float()
     pre = gates.new_empty(gates.shape[0], 4 * size)

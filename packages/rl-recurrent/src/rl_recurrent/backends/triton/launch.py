@@ -1,4 +1,4 @@
-"""What the scans of both cells do alike around their kernels: check, plan, apply, cast."""
+"""Steps shared by the LSTM and GRU scans: check, plan, apply, cast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checked_plan(
     precision: str,
     projection: Projection | None,
 ) -> LaunchPlan:
-    """Raise for what the kernels cannot take, and choose the kernel and its blocks."""
+    """Check all arguments, then choose the kernel and its blocks; ``tensors`` starts with gates."""
     gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
     states = (len(segments), size)
     shapes: dict[str, tuple[int, ...]] = {
@@ -55,7 +55,7 @@ def apply_scan(
     save: str = "state",
     projection: Projection | None = None,
 ) -> Any:
-    """Run a recurrence by a given plan, its arguments unchecked."""
+    """Apply the scan of a cell under a plan; arguments are not checked."""
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     frame = Frame.of(segments, plan)
     with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
@@ -65,7 +65,7 @@ def apply_scan(
 def in_dtypes(
     gradients: Sequence[Tensor | None], wanted: Sequence[bool], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor | None, ...]:
-    """Give gradients the dtypes of what they belong to, and None where none is wanted."""
+    """Cast float32 gradients to the dtypes of their inputs; None for inputs without gradient."""
     return tuple(
         made.to(dtype) if want and made is not None else None
         for made, want, dtype in zip(gradients, wanted, dtypes, strict=True)

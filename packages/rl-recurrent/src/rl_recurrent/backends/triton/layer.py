@@ -17,7 +17,8 @@ def lstm_layer(
     segments: Segments,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction, as `backends.pack.pack.lstm_layer` does."""
+    """Run one layer of an LSTM in one direction: h and c after every row, ``[M, H]`` each."""
+    # imported on use: the kernels need triton
     from rl_recurrent.backends.triton.lstm import lstm_scan
 
     gates = linear(x, weights.w_ih, weights.bias)
@@ -36,7 +37,7 @@ def lstm_layer(
 def gru_layer(
     x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
 ) -> Tensor:
-    """Run one layer of a GRU in one direction; as `rl_recurrent.backends.pack.pack.gru_layer`."""
+    """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     from rl_recurrent.backends.triton.gru import gru_scan
 
     gates = linear(x, weights.w_ih, weights.bias)

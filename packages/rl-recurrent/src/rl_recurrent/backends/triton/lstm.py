@@ -28,7 +28,10 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
     projection: Projection | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run an LSTM over flat rows, every segment from its own initial state."""
-    # i, f, g, o = gates + h' W_hhᵀ c = σ(f) c' + σ(i) tanh(g) h = σ(o) tanh(c)
+    # i, f, g, o = gates + h' W_hhᵀ,  c = σ(f) c' + σ(i) tanh(g),  h = σ(o) tanh(c)
+    # gates [M, 4H] with all biases; w_hh [4H, H]; h0 and c0 [S, H]; h and c of every row [M, H].
+    # States and sums are float32, operands of products follow precision. With projection
+    # (x, w_ih, bias), "state" recomputes the gates in backward.
     tensors = {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 4, segments, precision=precision, **options)
@@ -39,7 +42,7 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
 
 
 class LSTMScan(torch.autograd.Function):
-    """The recurrence and its gradient, one kernel each, and the products around them."""
+    """The recurrence and its gradient: one kernel each, and products over all rows."""
 
     @staticmethod
     def forward(  # noqa: PLR0913 - one argument per tensor that has a gradient
@@ -52,7 +55,7 @@ class LSTMScan(torch.autograd.Function):
         h0: Tensor,
         c0: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Walk every segment forward; keep what backward needs."""
+        """Run the forward kernel and save the tensors of the backward pass."""
         initial = h0.float().contiguous(), c0.float().contiguous()
         operand = frame.weights(w_hh)
         hidden, cell, pre = run_forward(frame, gates.contiguous(), operand, initial, keep=keep)
@@ -68,7 +71,7 @@ class LSTMScan(torch.autograd.Function):
     def backward(
         ctx: Any, d_hidden: Tensor | None, d_cell: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Walk every segment backward, then one product for each of the other gradients."""
+        """Run the backward kernel, then one product for each of the other gradients."""
         hidden, cell, w_hh, operand, h0, c0, *source = ctx.saved_tensors
         frame: Frame = ctx.frame
         weights = w_hh.float()
@@ -77,6 +80,7 @@ class LSTMScan(torch.autograd.Function):
             pre, d_pre = source[0], torch.empty_like(source[0])
         else:
             gates = F.linear(*source) if ctx.projected else source[0]
+            # in place: the kernel reads each pre-activation before it writes its gradient
             pre = d_pre = torch.addmm(gates.float(), before, weights.t())
         if d_hidden is None:
             d_hidden = torch.zeros_like(hidden)
@@ -116,6 +120,7 @@ def run_backward(
     d_hidden, d_cell, d_pre = gradients
     used = d_cell is not None
     d_hidden = d_hidden.contiguous()
+    # a kernel needs some pointer: without CELL_USED it is never read
     d_cell = d_cell.contiguous() if d_cell is not None else d_hidden
     carry = c0.new_zeros(c0.shape)
     tensors = w_hh, c0.contiguous(), cell, pre, d_hidden, d_cell, d_pre, carry

@@ -1,4 +1,4 @@
-"""Which kernel runs a recurrence, and how it is cut into blocks."""
+"""The choice of a kernel and its block sizes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Product = Literal["ieee", "tf32", "tf32x3"]
 
 @dataclasses.dataclass(frozen=True)
 class LaunchPlan:
-    """How one recurrence is run."""
+    """The kernel of a recurrence and its launch parameters."""
 
     # "resident": w_hh and the state stay on chip; "walk": a program reads w_hh anew at every step;
     # "steps": one launch per step, its programs share the columns of the hidden state
     regime: Literal["resident", "walk", "steps"]
-    operands: torch.dtype  # dtype of what the matrix products take
+    operands: torch.dtype  # dtype of the operands of matrix products
     input_precision: Product  # how Triton multiplies float32 operands
     block_s: int  # segments of a program
     block_j: int  # columns of the hidden state in a block; all of them if resident
     block_k: int  # slice of the sum over the hidden state
     num_warps: int  # warps of a program
-    num_stages: int  # how many steps of a loop are loaded ahead, the one in work included
+    num_stages: int  # depth of the software pipeline of a loop
 
 
 def make_plan(
     hidden_size: int, num_segments: int, precision: str, dtype: torch.dtype
 ) -> LaunchPlan:
     """Choose the kernel and its blocks from a fixed table, so that nothing is tuned at run time."""
-    # Compiled for an H200 every entry fits its shared memory and its registers, but for a few
-    # bytes. Nothing of it has been timed.
+    # Compiled for an H200, every entry fits the shared memory, and the registers but for a spill of
+    # a few bytes. The table is not timed.
     operands, how = resolve(precision, dtype)
     block_h = 16
     while block_h < hidden_size:
@@ -50,7 +50,7 @@ def make_plan(
 
 
 def resolve(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, Product]:
-    """Operand dtype and float32 mode that a precision represents."""
+    """Operand dtype and float32 mode of a precision; ``"auto"`` follows `torch.nn.LSTM`."""
     if precision == "bf16" or (precision == "auto" and dtype == torch.bfloat16):
         return torch.bfloat16, "ieee"
     if precision == "auto":

@@ -1,4 +1,4 @@
-"""What the recurrent kernels share: a program's tile of segments, and its activations.
+"""Device functions of the recurrent kernels: tile of segments, loads and stores, activations.
 
 Only primitives of Triton are used, none of its library functions: those are compiled when Triton is
 imported, so that they could not be interpreted in a process that imported it earlier.
@@ -20,6 +20,7 @@ def tile_of_segments(order, first, length, num_segments, BLOCK_S: tl.constexpr):
     segment = tl.load(order + slot, mask=known, other=0)
     start = tl.load(first + segment)
     steps = tl.where(known, tl.load(length + segment), 0)  # an empty slot has no step
+    # segments are sorted by length: the first of a tile is its longest
     longest = tl.load(length + tl.load(order + tl.program_id(0) * BLOCK_S))
     return segment, start, steps, longest.to(tl.int32)
 
@@ -39,7 +40,7 @@ def state_before(initial, state, segment, start, row, column, live, H):
 
 @triton.jit
 def load_four(rows, live, H):
-    """Four blocks [S, J] that lie H columns apart in rows of 4H, as float32."""
+    """Load four blocks [S, J], H columns apart in rows of 4H, as float32."""
     first = tl.load(rows, mask=live, other=0.0).to(tl.float32)
     second = tl.load(rows + H, mask=live, other=0.0).to(tl.float32)
     third = tl.load(rows + 2 * H, mask=live, other=0.0).to(tl.float32)
@@ -49,7 +50,7 @@ def load_four(rows, live, H):
 
 @triton.jit
 def store_four(rows, live, H, first, second, third, fourth):
-    """Write four blocks [S, J] that lie H columns apart in rows of 4H."""
+    """Store four blocks [S, J], H columns apart in rows of 4H."""
     tl.store(rows, first, mask=live)
     tl.store(rows + H, second, mask=live)
     tl.store(rows + 2 * H, third, mask=live)
@@ -58,7 +59,7 @@ def store_four(rows, live, H, first, second, third, fourth):
 
 @triton.jit
 def operand(x, dtype, PRECISION: tl.constexpr):
-    """What a product takes: tf32 products cut low bits off, so they are rounded to nearest here."""
+    """Operand of a product, in its dtype; for tf32 rounded to nearest, where the product cuts."""
     x = x.to(dtype)
     if PRECISION == "tf32":
         bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
