@@ -1,4 +1,4 @@
-"""Arguments of transforms, checked when a transform is made."""
+"""Checks of the arguments of constructors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 def number_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """Make a tensor of a number; a tensor of numbers stays as it is."""
+    """Convert a number to a tensor; a tensor stays as it is."""
     if isinstance(value, Tensor) and not value.is_complex() and value.layout is torch.strided:
         return value
     check_number(name, value)
@@ -58,12 +58,17 @@ def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
     """Copy a list of keys, after checking that it is one; none for None."""
     if keys is None:
         return []
-    if isinstance(keys, str | tuple):  # a tuple of strings would be one key and a list of them
+    if isinstance(
+        keys, str | tuple
+    ):  # a tuple of strings is ambiguous: one nested key, or several keys
         msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
         raise TypeError(msg)
     try:
         found = list(keys)
-    except (TypeError, RuntimeError):  # tensors without dimensions say it in their own way
+    except (
+        TypeError,
+        RuntimeError,
+    ):  # iterating a tensor without dimensions raises TypeError with another text
         msg = f"{name}: expected a list of keys, got {shown(keys)}."
         raise TypeError(msg) from None
     for key in found:
@@ -72,7 +77,7 @@ def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
 
 
 def as_device(name: str, value: Any) -> torch.device:
-    """Read a device."""
+    """Convert a name to a device."""
     if isinstance(value, torch.device):
         return value
     msg = f"{name}: expected a torch.device or its name, as 'cpu' or 'cuda:0', got {shown(value)}."
@@ -85,7 +90,7 @@ def as_device(name: str, value: Any) -> torch.device:
 
 
 def shown(value: Any) -> str:
-    """Write what came in a few characters."""
+    """Describe a value for an error message, in at most 80 characters."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} of {value.dtype}"
     kind = type(value).__name__

@@ -1,4 +1,4 @@
-"""Reading, writing and dropping entries of tensordicts without changing the ones given."""
+"""Copies of tensordicts with entries replaced, added or dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import NestedKey, as_key, as_tuple, build, leaves, names_of
 
-# a shallow copy made by tensordict itself takes several times as long as a step of a transform
+# Copies are built from the entries: tensordict's own shallow copy takes several times as long as a
+# step of a transform. Lazy and memory-mapped tensordicts take the slow path.
 
 
 def with_entries(batch: TensorDictBase, changes: Mapping[NestedKey, Any]) -> TensorDictBase:
@@ -53,14 +54,14 @@ def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> Tens
 
 
 def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
-    """Make the error for a key that a transform needs and does not find."""
+    """Make the KeyError for a missing key; it lists the keys that there are."""
     name = who if isinstance(who, str) else type(who).__name__
     found = [str(as_key(leaf)) for batch in batches for leaf, _ in leaves(batch)]
     return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
 
 
 def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
-    """Make the error for a step ahead of the reset that it needs."""
+    """Make the KeyError for a step before the first reset."""
     hint = f"Call reset first; if it was called, a transform after this one drops {key!r}."
     return KeyError(f"{missing(who, key, root).args[0]} {hint}")
 
@@ -77,8 +78,9 @@ def check_mask(mask: torch.Tensor, shape: torch.Size) -> None:
 
 
 def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Take some rows of one leaf and the others of another."""
+    """Take `fresh` where the mask is True and `kept` elsewhere, ``[*B, ...]``."""
     check_mask(mask, fresh.shape)
+    # [*B] -> [*B, 1, ...]
     return torch.where(mask.reshape(*mask.shape, *[1] * (fresh.ndim - mask.ndim)), fresh, kept)
 
 

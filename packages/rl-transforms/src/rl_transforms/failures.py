@@ -1,6 +1,6 @@
-"""What a failed call of a transform says: the argument of a wrong kind, or which call it was.
+"""Error messages of failed calls: the transform, the method, and an argument of a wrong type.
 
-Nothing is looked at while calls succeed.
+Arguments are inspected after a failure only, so calls that succeed pay for no checks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ METHODS = (
 
 
 def explain_failures(kind: type) -> None:
-    """Let the methods that a class of transforms defines say what a failed call was given."""
+    """Wrap the methods that a class of transforms defines: their errors name the call."""
     for name in METHODS:
         method = vars(kind).get(name)
         if inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
@@ -73,13 +73,13 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _explain(error: Exception, method: Any, who: Any, args: Any, kwargs: Any) -> None:
-    """Raise a better error for an argument of a wrong kind; otherwise note the call, once."""
-    if getattr(error, "__notes__", None):
+    """Raise a TypeError for an argument of a wrong type; otherwise add a note, once."""
+    if getattr(error, "__notes__", None):  # a call inside this one has added its note
         return
     name = f"{type(who).__name__}.{method.__name__}"
     try:
         given = inspect.signature(method).bind(who, *args, **kwargs).arguments
-    except TypeError:  # which Python itself has said
+    except TypeError:  # the wrong number of arguments: Python's message says it
         return
     named = list(given.items())[1:]
     for argument, value in named:

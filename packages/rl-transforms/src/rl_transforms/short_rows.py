@@ -1,4 +1,4 @@
-"""Warnings of n-step rows that reach less far than asked for, though no marker ends them."""
+"""Warnings of n-step rows that span fewer than n steps although no marker ends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_layout import keys
 
 
 def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
-    """Warn of rows without ids that end where their call does; tell whether there were any."""
+    """Warn of rows without ids whose span ends with their call; return whether there are any."""
     steps = made[keys.STEPS_TO_NEXT_OBS]
     is_short = (steps < n_steps) & ~_done(made, steps)
     short = int(is_short.sum())
@@ -30,7 +30,7 @@ def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
 
 
 def warn_of_single_rows(batch: TensorDictBase, made: TensorDictBase, n_steps: int) -> bool:
-    """Warn of a sample of rows drawn one by one, few of which have their successors in it."""
+    """Warn of a sample of single rows, most of which lack their successors."""
     names = batch.keys()
     if n_steps < 2 or keys.INDEX not in names or batch.get(keys.SLICE_IDS, None) is not None:
         return False
@@ -51,7 +51,7 @@ def warn_of_single_rows(batch: TensorDictBase, made: TensorDictBase, n_steps: in
 
 
 def _done(rows: TensorDictBase, steps: torch.Tensor) -> torch.Tensor:
-    """Rows whose next state ends, by whichever flags there are: bool ``[*B, T, 1]``."""
+    """Rows that are done by any of their flags: bool ``[*B, T, 1]``."""
     found = torch.zeros_like(steps, dtype=torch.bool)
     for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
         flag = rows.get(key, None)

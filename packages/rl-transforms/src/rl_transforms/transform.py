@@ -1,4 +1,4 @@
-"""What a transform is: one change of tensordicts, seen from environments and from buffers."""
+"""The interface of transforms, for environments, collectors and buffers."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class Transform(nn.Module):
         return ", ".join(f"{name}={value}" for name, value in named.items() if value)
 
     def _named(self, apply: Callable[[Tensor], Tensor], key: NestedKey, value: Tensor) -> Tensor:
-        """Apply a leaf-wise method; an error that it raises names the key."""
+        """Apply a leaf-wise method, and name the key in its errors."""
         try:
             return apply(value)
         except (TypeError, ValueError) as error:
@@ -320,7 +320,7 @@ def without_specs(spec: Composite, gone: Iterable[NestedKey]) -> Composite:
     copy = spec.clone()
     for key in gone:
         copy.pop(key)
-        outer = as_tuple(key)[:-1]
+        outer = as_tuple(key)[:-1]  # the groups above, innermost first
         while outer and not len(copy[outer]):
             copy.pop(outer)
             outer = outer[:-1]
@@ -342,7 +342,7 @@ def _pairs(
 def _places(
     batch: TensorDictBase, key: NestedKey, out: NestedKey
 ) -> Iterator[tuple[NestedKey, Tensor]]:
-    """Where a key's leaf goes, and the leaf: at the root, and under ``"next"``."""
+    """Pairs of output key and leaf: at the root, and under ``"next"``."""
     value = batch.get(key, None)
     if value is not None:
         yield out, value
@@ -353,6 +353,7 @@ def _places(
 
 
 def _merged(mask: Tensor | None, fresh: Tensor, kept: Tensor | None) -> Tensor:
+    # a leaf of the shape or dtype from before the transform holds raw values in every row
     if mask is None or kept is None or (kept.shape, kept.dtype) != (fresh.shape, fresh.dtype):
         return fresh
     return merge_rows(mask, fresh, kept)

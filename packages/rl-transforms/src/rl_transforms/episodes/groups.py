@@ -66,7 +66,7 @@ class GroupTransform(Transform):
     def _with_root(
         self, groups: dict[Path, torch.Size], batch: torch.Size
     ) -> dict[Path, torch.Size]:
-        """The groups to write to: the root is one of them, with or without flags of its own."""
+        """The groups to write to, always including the root."""
         return {(): torch.Size((*batch, 1)), **groups}
 
     def _key(self, group: Path) -> NestedKey:
@@ -81,21 +81,21 @@ class GroupTransform(Transform):
         return self._with_root(self._groups or {}, batch.batch_size)
 
     def _groups_of_rows(self, batch: TensorDictBase) -> list[Path]:
-        """The root and every group; finished rows have a dimension more, and teach no shape."""
+        """The root and every group; shapes of finished rows, which have time too, are not kept."""
         flat = ((key, leaf.shape) for key, leaf in leaves(batch))
         here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
         return list(self._with_root({**(self._groups or {}), **here}, batch.batch_size))
 
 
 def check_last_part(what: str, name: object) -> None:
-    """Raise for a key that is more than the last part of one."""
+    """Raise unless a name is a string, the last part of a nested key."""
     if not isinstance(name, str):
         msg = f"{what}: expected the last part of a key, a string: got {name!r}. Groups are found."
         raise TypeError(msg)
 
 
 def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | None) -> Tensor:
-    """Spread a mask of reset rows over the flag of a group."""
+    """Expand a mask ``[*B]`` of reset rows to a group's flag ``[*B, ..., 1]``."""
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     check_mask(mask, shape)
@@ -103,7 +103,7 @@ def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | No
 
 
 def next_done(who: object, batch: TensorDictBase, group: tuple[str, ...]) -> Tensor:
-    """Read where a step ended the trajectory of a group."""
+    """Read whether a step ended the trajectory of a group, bool ``[*B, ..., 1]``."""
     flags = [batch.get((keys.NEXT, *group, name), None) for name in keys.DONE_KEYS]
     found = [flag for flag in flags if flag is not None]
     if not found:

@@ -151,7 +151,7 @@ class NoopReset(Driver):
 
 
 def _action(name: NestedKey, spec: TensorSpec, given: Tensor | None) -> Tensor:
-    """One action that does nothing, of the shape of its spec."""
+    """A no-op action of the shape of its spec."""
     if given is None:
         if isinstance(spec, MultiCategorical | MultiOneHot) or not isinstance(
             spec, Categorical | OneHot

@@ -190,7 +190,7 @@ class StepCounter(GroupTransform):
     def _with_root(
         self, groups: dict[Path, torch.Size], batch: torch.Size
     ) -> dict[Path, torch.Size]:
-        """The groups with flags, and the root only if there are none."""
+        """The groups with done flags; the root if there are none."""
         return groups or {(): torch.Size((*batch, 1))}
 
     def _truncated(
@@ -214,15 +214,17 @@ class StepCounter(GroupTransform):
 
 
 def left_by(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
-    """Read what the column before some rows leaves them to continue."""
+    """Read the count or sum that the column before carries over; 0 where it ended."""
     left: Tensor = last[next_key(key)].masked_fill(ended, 0)
     return left
 
 
 def since_reset(done: Tensor, time: int, start: Tensor | None) -> Tensor:
-    """Count the steps of each row since the last done step before it."""
+    """Count the steps since the last done step before each row, int64 ``[*B, T, ...]``."""
     steps = torch.arange(done.shape[time], device=done.device)
     steps = steps.reshape(-1, *[1] * (done.ndim - time - 1)).expand_as(done)
+    # steps - starts, where starts is the running maximum of the first step of each trajectory; one
+    # that began start steps before the first column began at -start
     first = torch.zeros_like(done.select(time, 0), dtype=torch.int64) if start is None else -start
     behind = (steps + 1).masked_fill(~done, torch.iinfo(torch.int64).min)
     starts = torch.cat([first.unsqueeze(time), behind.narrow(time, 0, done.shape[time] - 1)], time)

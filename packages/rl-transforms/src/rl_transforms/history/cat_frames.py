@@ -1,4 +1,4 @@
-"""The last frames of a trajectory side by side."""
+"""Frame stacks: the last N frames of a trajectory, concatenated."""
 
 from __future__ import annotations
 
@@ -193,6 +193,8 @@ class CatFrames(Transform):
         time, oldest = batch.ndim - 1, self.num_frames - 1
         start = None if last is None else oldest * ~next_done(self, last, ())[..., 0]
         age = since_reset(next_done(self, batch, ())[..., 0], time, start).clamp_max(oldest)
+        # Frames of an environment are read from [earlier frames, frames], of length N - 1 + T: the
+        # frame of step t is at t + N - 1. A row never reads past its reset, age steps back.
         steps = torch.arange(batch.shape[-1], device=age.device)
         back = torch.arange(oldest, -1, -1, device=age.device)
         held = torch.minimum(back, age.unsqueeze(-1))  # [*B, T, N]
@@ -258,7 +260,7 @@ class CatFrames(Transform):
     def _stacks(
         self, batch: TensorDictBase, near: Neighbours, history: FrameHistory
     ) -> tuple[list[Tensor], Tensor]:
-        """Stacks of every row ``[*B, T, ...]``, and where they lack nothing ``[R]``."""
+        """The stack of every row ``[*B, T, ...]``, and which are complete, bool ``[R]``."""
         found, there = near.read(history.places, self.in_keys)
         stands, oldest = there.all(1), self.num_frames - 1
         back = torch.arange(oldest, -1, -1, device=history.ages.device)
@@ -283,7 +285,7 @@ class CatFrames(Transform):
         history: FrameHistory,
         stacks: dict[NestedKey, Tensor],
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
-        """The same for the entries under ``"next"``, one step or several away."""
+        """The same under ``"next"``, one step or several later."""
         far, is_whole = batch.get(keys.STEPS_TO_NEXT_OBS, None), history.is_whole
         earlier = None
         if far is not None and self.num_frames > 1 and bool((far != 1).any()):
@@ -292,6 +294,7 @@ class CatFrames(Transform):
             earlier, there = near.read(places, self.in_keys)
             is_whole = is_whole & there.all(1).to(is_whole.device)
             back = torch.arange(self.num_frames - 1, 0, -1, device=steps.device)
+            # frames [R, N - 1] older than the first step of the trajectory
             is_pad = back - steps[:, None] > history.ages[:, None]
         made: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
@@ -324,7 +327,7 @@ class CatFrames(Transform):
     def _earlier(
         self, frames: Tensor, time: int, last: TensorDictBase | None, out: NestedKey
     ) -> Tensor:
-        """The N - 1 frames ahead of finished rows ``[*B, N - 1, ...]``; any where none is read."""
+        """The N - 1 frames before the first column ``[*B, N - 1, ...]``; arbitrary if not read."""
         if last is None:
             first = frames.narrow(time, 0, 1)
             return first.repeat_interleave(self.num_frames - 1, time)
@@ -340,13 +343,13 @@ class CatFrames(Transform):
         return self.padding_value
 
     def _check_layout(self, key: NestedKey, shape: torch.Size) -> None:
-        """Raise for frames with fewer dimensions than `dim` counts: it would reach the batch."""
+        """Raise for frames with too few dimensions, where `dim` would be a batch dimension."""
         if len(shape) < -self.dim:
             msg = f"{key!r}: dim={self.dim} wants frames of {-self.dim} dimensions or more: got "
             raise ValueError(msg + f"{list(shape)} after the batch size.")
 
     def _check_stored(self, key: NestedKey, own: Tensor, stored: Tensor, there: Tensor) -> None:
-        """Raise for frames ``[*B, T, ...]`` of a sample that are not those read, ``[R, ...]``."""
+        """Raise for frames ``[*B, T, ...]`` of a sample unlike the stored ones ``[R, ...]``."""
         shape = own.shape[own.ndim + 1 - stored.ndim :]
         if (shape, own.dtype) == (stored.shape[1:], stored.dtype):
             flat, held = own.reshape(stored.shape), stored.to(own.device)
@@ -367,5 +370,5 @@ class CatFrames(Transform):
 def _are_equal(one: Tensor, other: Tensor) -> bool:
     if one.device.type != "cpu" or one.dtype == torch.bfloat16:
         return torch.equal(one, other)
-    # ten times as fast as torch where rows lie apart, as the newest frames of stacks do
+    # ten times as fast as torch.equal on strided rows, such as the newest frames of stacks
     return bool(np.array_equal(one.detach().numpy(), other.detach().numpy()))

@@ -1,4 +1,4 @@
-"""Which rows hold the frames before a row, and which of them the markers prove."""
+"""The rows that hold the earlier frames of each row, as far as the markers prove them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rl_transforms.entries import missing
 
 
 class Neighbours(Protocol):
-    """Rows alongside those of a batch, in the batch or in a buffer."""
+    """Access to the rows before and after those of a batch, in the batch or in a buffer."""
 
     def at(self, far: int) -> tuple[Tensor, Tensor]:
-        """Find the rows some steps later, or earlier where that is negative."""
+        """Find the rows `far` steps later (earlier if negative), and which are proved, ``[R]``."""
         ...
 
     def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
-        """Read leaves of rows ``[*P]``; and say which still hold them, bool ``[*P]``."""
+        """Read leaves of rows ``[*P]``, and which rows are still stored, bool ``[*P]``."""
         ...
 
 
 class InBatch:
-    """The rows of one batch next to each other."""
+    """Neighbours inside one batch, by their index in the flattened batch."""
 
     def __init__(self, batch: TensorDictBase) -> None:
         segments = Segments.of(batch)
@@ -51,7 +51,7 @@ class InBatch:
 
 
 class InBuffer:
-    """The rows of a buffer alongside those of a sample."""
+    """Neighbours in a buffer, by their write numbers."""
 
     def __init__(self, source: RowSource, numbers: Tensor) -> None:
         self._source = source
@@ -72,7 +72,7 @@ class InBuffer:
 def read_stored(
     source: RowSource, rows: Tensor, wanted: Sequence[NestedKey]
 ) -> tuple[TensorDictBase, Tensor]:
-    """Read leaves of a buffer; where it holds none of that name, say where they must come from."""
+    """Read leaves of a buffer; the KeyError for a leaf that is not stored says what to do."""
     try:
         return source.read(rows, wanted)
     except KeyError as error:
@@ -88,12 +88,12 @@ def read_stored(
 class FrameHistory:
     """The last rows of each row's trajectory."""
 
-    # the row and those before it, the oldest first, int64 [R, N]; in front of the first one that is
-    # proved, that one again
+    # the row and its predecessors, the oldest first, int64 [R, N]; the oldest one that is proved is
+    # repeated in front of it
     places: Tensor
-    ages: Tensor  # how many rows before it are proved, up to N - 1, int64 [R]
-    # where the oldest of them is proved to be N - 1 steps back, or the first step of the trajectory
-    # and not in the middle of an episode, bool [R]
+    ages: Tensor  # how many predecessors are proved, up to N - 1, int64 [R]
+    # bool [R]: the oldest one is N - 1 steps back, or the first step of the trajectory, and that is
+    # not in the middle of an episode
     is_whole: Tensor
 
     @classmethod
@@ -105,8 +105,9 @@ class FrameHistory:
         places = torch.stack([place for place, _ in walked])  # [N, R], the newest first
         proved = torch.stack([proof for _, proof in walked])
         proved[0] = True  # padding is in no segment, but is the row that it is
-        ages = proved.long().cumprod(0).sum(0) - 1
+        ages = proved.long().cumprod(0).sum(0) - 1  # [R], up to the first gap
         back = torch.arange(num_frames, device=places.device)[:, None]
+        # rows before the oldest one are that one again; [N, R] -> [R, N], the oldest first
         places = places.gather(0, torch.minimum(back, ages)).flip(0).T.contiguous()
         steps = batch.get(keys.TRAJ_STEP, None)
         if steps is not None:
@@ -123,9 +124,10 @@ class FrameHistory:
         return cls(places, ages, is_first | (ages == num_frames - 1))
 
     def ahead(self, near: Neighbours, far: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the rows that end at some steps later, without the last of them."""
+        """Find the N - 1 predecessors of the rows `far` steps later, and which are proved."""
         num_frames = self.places.shape[1]
         backs = torch.arange(num_frames - 1, 0, -1, device=far.device) - far[:, None]  # [R, N - 1]
+        # backs >= 0: at this row or before it, so the history holds the place; < 0: after it
         held = torch.minimum(backs.clamp_min(0), self.ages[:, None])
         places = self.places.gather(1, num_frames - 1 - held)
         is_whole = (backs <= self.ages[:, None]).all(1) | self.is_whole

@@ -1,4 +1,4 @@
-"""The largest value of the last frames, pixel by pixel."""
+"""The elementwise maximum of the last frames."""
 
 from __future__ import annotations
 
@@ -152,9 +152,10 @@ class TimeMaxPool(Transform):
     def _earlier(
         self, batch: TensorDictBase, source: RowSource | None, k: int
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
-        """The frames k steps before each row ``[N, ...]`` by key, and if there are such."""
+        """The frames k steps before each row ``[N, ...]`` by key, and which exist, bool ``[N]``."""
         if source is None:
             place = Segments.of(batch).positions.reshape(-1)
+            # clamped rows are no frames of the trajectory; place >= k is False there
             index = (torch.arange(len(place), device=place.device) - k).clamp_min(0)
             flat = {key: batch[key].flatten(0, batch.ndim - 1) for key in self.in_keys}
             return {key: value[index.to(value.device)] for key, value in flat.items()}, place >= k
@@ -185,7 +186,7 @@ class TimeMaxPool(Transform):
 
 
 def _pooled(frame: Tensor, earlier: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The maximum of frames ``[N, ...]`` and of earlier ones, if there are such."""
+    """The maximum of frames ``[N, ...]`` and of those earlier ones that exist."""
     found = frame
     for before, had in earlier:
         there = had.to(frame.device).reshape(-1, *[1] * (frame.ndim - 1))

@@ -1,4 +1,4 @@
-"""How far the trajectories of rows continue, and the rows at some distance of each."""
+"""Walks along trajectories, from many rows at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Find = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
-    """Go along trajectories as far as the markers prove it."""
-    # In steps that double until none can be taken, then halve: as many calls as the longest way has
-    # binary digits, twice.
+    """Walk to the last row that the markers prove; return it and its distance, ``[R]``."""
+    # Strides double until no row can take one, then halve: two calls for each binary digit of the
+    # longest distance.
     stride = 1
     while bool(find(rows, stride)[1].any()):
         stride *= 2
@@ -21,13 +21,13 @@ def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
     while stride := stride // 2:
         found, proved = find(rows, stride)
         rows = torch.where(proved, found, rows)
-        far = far + stride * proved
+        far = far + stride * proved  # greedy: each stride is a binary digit of the distance
     return rows, far
 
 
 def at_distances(rows: Tensor, far: Tensor, find: Find) -> Tensor:
-    """Go along trajectories by a distance of its own for each row."""
-    stride = 1
+    """Walk from each row by its own distance, int64 ``[R]``, which must be proved."""
+    stride = 1  # one call for each binary digit of the largest distance
     while bool((far >= stride).any()):
         is_set = (far & stride) > 0
         rows = torch.where(is_set, find(rows, stride)[0], rows)

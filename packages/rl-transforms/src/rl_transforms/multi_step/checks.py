@@ -1,4 +1,4 @@
-"""What is refused before rows are made to reach n steps ahead."""
+"""Checks of rows before n-step rows are made of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_horizon(gamma: float, n_steps: int) -> None:
 
 
 def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[NestedKey, Tensor]:
-    """Raise for rows that cannot be extended, and read their rewards."""
+    """Raise for rows that cannot be extended; return their rewards ``[N, ...]`` by key."""
     if not isinstance(batch, TensorDictBase):
         msg = f"expected a TED tensordict [N] or [*B, T], got {shown(batch)}."
         raise TypeError(msg)
@@ -44,7 +44,7 @@ def refuse_far_rows(
     has_deltas: bool,
     cure: str = "Compose(NextObservationDelta(), MultiStep(...))",
 ) -> None:
-    """Raise for rows whose next observation is not that of one step."""
+    """Raise for n-step rows, and for next observations stored as differences."""
     if has_steps:
         msg = f"the rows have {keys.STEPS_TO_NEXT_OBS} already: n-step rows cannot be extended."
         raise ValueError(msg)
@@ -57,7 +57,7 @@ def refuse_far_rows(
 
 
 def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
-    """Raise for a group that ends where its environment continues: it needs horizons of its own."""
+    """Raise for a nested group that ends before its environment: it needs its own horizons."""
     count = batch.batch_size.numel()
     flags = {
         next_key(as_key(key)): flag.reshape(count, -1)
@@ -68,7 +68,7 @@ def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
 
 
 def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None:
-    """Raise for a group that ends where its environment continues, given flat leaves."""
+    """Raise for a nested group that ends before its environment, given flat leaves."""
     for key, flag in rows.items():
         if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
             continue
@@ -82,7 +82,7 @@ def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None
 
 
 def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
-    """Read one reward."""
+    """Return one reward, ``[N, ...]``."""
     reward: Tensor | None = batch.get(next_key(key), None)
     if reward is None:
         raise missing("multi_step", next_key(key), batch)

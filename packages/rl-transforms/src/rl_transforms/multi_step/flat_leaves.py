@@ -1,4 +1,4 @@
-"""Rows as a dictionary of flat leaves, for work that touches every leaf on its own."""
+"""A batch as a dictionary of flat leaves, for work on each leaf separately."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OWN_STEP: Path = (keys.COLLECTOR, "_own_step")
 class FlatRows:
     """The leaves of a batch, rows first."""
 
-    # A leaf of one number a row lies as [N], whatever it is in the batch: taking rows of [N, 1] is
-    # several times slower.
+    # A leaf with one number per row is stored as [N], also if it is [N, 1] in the batch: gathering
+    # rows of [N, 1] is several times slower.
 
     leaves: dict[Path, Tensor]  # by key, [N] or [N, ...]
     tails: dict[Path, torch.Size]  # what follows the batch size in the shape of each leaf
@@ -34,7 +34,7 @@ class FlatRows:
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> FlatRows:
-        """Take a batch apart."""
+        """Flatten the leaves of a batch; views where they are contiguous."""
         shape, ndim = batch.batch_size, batch.ndim
         count = shape.numel()
         flat, tails = {}, {}
@@ -56,7 +56,7 @@ class FlatRows:
                 flat_marker(as_given, self.shape, key, dtype, singleton)
 
     def real(self) -> FlatRows:
-        """The real rows, without the mask that tells them: ``[K]`` if there is padding."""
+        """The real rows, without their mask: a batch ``[K]`` if there is padding."""
         mask, rows = self.leaves.get(keys.MASK), self
         ids = self.leaves.get(keys.TRAJ_IDS, self.leaves.get(OWN_ID))
         if ids is None:
@@ -74,7 +74,7 @@ class FlatRows:
         return replace(self, shape=torch.Size([len(self)]))
 
     def index(self, numbers: np.ndarray[Any, Any]) -> Tensor:
-        """Bring numbers of the host to where the leaves lie."""
+        """Move an index to the device of the leaves."""
         made, here = torch.from_numpy(numbers), next(iter(self.leaves.values()))
         return made.to(here.device) if here.is_cuda else made
 
@@ -84,7 +84,7 @@ class FlatRows:
         return replace(self, leaves=taken, shape=rows.shape if shape is None else shape)
 
     def followed_by(self, others: FlatRows) -> FlatRows:
-        """Lay other rows of the same keys, shapes and dtypes after these, along time."""
+        """Append rows of the same keys, shapes and dtypes along time."""
         self._check_alike(others)
         shape = torch.Size((*self.shape[:-1], self.shape[-1] + others.shape[-1]))
         joined = {}
@@ -92,13 +92,13 @@ class FlatRows:
             if len(shape) == 1:
                 joined[key] = torch.cat([leaf, others.leaves[key]])
             else:
-                tail = leaf.shape[1:]
+                tail = leaf.shape[1:]  # [B * T, ...] -> [B, T, ...], joined to [B, T + T', ...]
                 pair = [r.leaves[key].reshape(-1, r.shape[-1], *tail) for r in (self, others)]
                 joined[key] = torch.cat(pair, 1).reshape(-1, *tail)
         return replace(others, leaves=joined, shape=shape)
 
     def batch(self, *, own: bool = False) -> TensorDictBase:
-        """Put the leaves together again, as a batch; ids of our own where `own` says so."""
+        """The batch of these leaves; `own` keeps the ids that were assigned here."""
         shaped = {}
         for key, leaf in self.leaves.items():
             if key in (OWN_ID, OWN_STEP) and not own:

@@ -1,4 +1,4 @@
-"""n-step rows written from flat ones, given where these stand in their trajectories."""
+"""n-step rows computed from flat one-step rows and their trajectory order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rl_transforms.multi_step.flat_leaves import FlatRows, Path
 from rl_transforms.multi_step.on_sample import sums_ahead
 from rl_transforms.multi_step.trajectory_order import Array, Arrivals
 
-FEW = 16  # steps up to which rewards are looked up one by one
+FEW = 16  # steps up to which rewards are gathered as [K, n]; more are summed by doubling
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far rows reach, and what is added up on the way."""
+    """The number of steps that rows span, and the rewards to sum over them."""
 
     n_steps: int  # n, at least 1
     gamma: float  # discount of a step
@@ -28,9 +28,11 @@ class Horizon:
     def of(
         self, rows: FlatRows, stand: Arrivals, kept: Array, steps_kept: int | None = None
     ) -> FlatRows:
-        """Write n-step rows."""
+        """Compute the n-step rows of the rows `kept`, int64 ``[K]``."""
+        # steps_kept: `kept` are the first steps of every row of [*B, T], so own leaves are views
         place, left = stand.place[kept], stand.left[kept]
-        steps = np.minimum(left, self.n_steps)
+        steps = np.minimum(left, self.n_steps)  # [K], fewer at the end of a segment
+        # the row whose next observation and flags each row takes
         own, target = rows.index(kept), rows.index(stand.order[place + steps - 1])
         made: dict[Path, Tensor] = {keys.STEPS_TO_NEXT_OBS: rows.index(steps)}
         tails = dict(rows.tails)
@@ -53,17 +55,17 @@ class Horizon:
         return leaf.reshape(*rows.shape, *leaf.shape[1:]).narrow(len(rows.shape) - 1, 0, steps_kept)
 
     def _sums(self, rows: FlatRows, stand: Arrivals, reward: Tensor, kept: Array) -> Tensor:
-        """Sums of the rewards ``[N, ...]`` ahead of some rows: ``[K, ...]``."""
+        """n-step sums ``[K, ...]`` of the rewards ``[N, ...]`` from some rows on."""
         if self.n_steps > FEW:
             order, inside = rows.index(stand.order), rows.index(stand.left[stand.order] - 1)
             sums = sums_ahead(reward.index_select(0, order), inside, self.gamma, self.n_steps)
             return sums.index_select(0, rows.index(stand.place[kept]))
-        # for a short reach fewer and smaller operations: every reward is looked up
+        # a gather of [K, n] rewards takes fewer and smaller operations for a few steps
         ahead = np.arange(self.n_steps)
         there = ahead < stand.left[kept][:, None]  # [K, n]
         looked_up = stand.order[np.where(there, stand.place[kept][:, None] + ahead, 0)]
         found = reward.index_select(0, rows.index(looked_up.reshape(-1)))
-        # a choice and not a product: after the end there may lie an infinite reward
+        # where, not a product: 0 * inf is NaN, and a reward past the end may be infinite
         is_there = rows.index(there).reshape(-1, *[1] * (reward.ndim - 1))
         real = found.where(is_there, 0).reshape(*there.shape, -1)  # [K, n, F]
         discounts = rows.index(self.gamma**ahead).to(reward.dtype)

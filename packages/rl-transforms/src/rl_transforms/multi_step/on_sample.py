@@ -1,4 +1,4 @@
-"""Rows that reach n steps ahead: discounted rewards, and the observation and flags found there."""
+"""n-step rows of a batch: discounted rewards, and the observation and flags n steps later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rl_transforms.multi_step.checks import check_groups, check_horizon, check_r
 from rl_transforms.short_rows import warn_of_single_rows
 from rl_transforms.transform import Transform
 
-MANY = 64  # steps from which it pays to ask for the longest segment
+MANY = 64  # steps above which reading the longest segment saves more than it costs
 
 
 class MultiStep(Transform):
@@ -133,7 +133,7 @@ def reaching(
     steps: Tensor,
     sums: Mapping[NestedKey, Tensor],
 ) -> TensorDictBase:
-    """Write n-step rows, given what each of them reaches."""
+    """Build n-step rows from the target row, span and reward sums of each row, ``[N]``."""
     shape = batch.batch_size
 
     def take(leaf: Tensor, rows: Tensor) -> Tensor:
@@ -199,7 +199,9 @@ def _check_ends(reward: Any, last: Any) -> None:
 
 
 def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Tensor:
-    """Add up n discounted rewards from each row on, as `discounted_sums` does."""
+    """Add up n discounted rewards; `inside` [N] counts the later rows of each segment."""
+    # by binary digits of n: block holds sums over size = 1, 2, 4, ... rows, total those of the low
+    # digits of n
     wanted = min(n_steps, len(inside))
     if wanted > MANY and len(inside):
         wanted = min(wanted, int(inside.max()) + 1)
@@ -216,7 +218,7 @@ def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Te
 
 
 def last_rows(segments: Segments) -> Tensor:
-    """Find the last row of each row's segment."""
+    """Find the last row of each row's segment, int64 ``[N]``; a padding row is its own."""
     lasts = segments.spread(segments.lasts)
     if not segments.has_gaps:
         return lasts
@@ -225,7 +227,7 @@ def last_rows(segments: Segments) -> Tensor:
 
 
 def row_ends(segments: Segments) -> Tensor:
-    """Mark the last row of each segment."""
+    """Mark the last row of each segment, bool ``[N]``."""
     ends = torch.zeros(segments.num_rows, dtype=torch.bool, device=segments.lasts.device)
     return ends.index_fill_(0, segments.lasts, True)
 
@@ -233,9 +235,9 @@ def row_ends(segments: Segments) -> Tensor:
 def _plus_ahead(
     values: Tensor, ahead: Tensor, inside: Tensor, distance: int, gamma: float
 ) -> Tensor:
-    """Values ``[N, ...]`` plus discounted ones so many rows ahead, in the same segment."""
+    """Values ``[N, ...]`` plus gamma^distance times those `distance` rows later in the segment."""
     within = (inside[:-distance] >= distance).reshape(-1, *[1] * (values.ndim - 1))
     added = values.clone()
-    # a choice and not a product: after the end there may lie an infinite reward
+    # where, not a product: 0 * inf is NaN, and a reward past the end may be infinite
     added[:-distance].add_(ahead[distance:].where(within, 0), alpha=gamma**distance)
     return added

@@ -1,4 +1,4 @@
-"""Ids and steps for rows that lack them, told from their neighbours and from equal observations."""
+"""Ids and steps for rows that lack them, derived from neighbours and equal observations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN = (OWN_ID, OWN_STEP)
 
 
 def observed_pairs(rows: FlatRows) -> list[Pair]:
-    """The observations of rows that are stored both ways: root key and next key."""
+    """Keys of the observations stored both at the root and under ``"next"``, as pairs."""
     found = []
     for key, leaf in rows.leaves.items():
         after = (keys.NEXT, *key)
@@ -33,22 +33,23 @@ def observed_pairs(rows: FlatRows) -> list[Pair]:
 def numbered(
     batch: TensorDictBase, fresh: FlatRows, held: FlatRows | None, *, columns: bool
 ) -> FlatRows:
-    """Give rows ids and steps of their own, those of held rows where they continue one."""
-    # Inside a call neighbours along its last dimension continue each other unless a marker or their
-    # observations contradict it. The first of them continues a held row that waits, if its
-    # observation has the bits that the held row says come next; where several held rows say so, or
-    # several rows continue one, none does.
+    """Assign ids and steps to rows; a row that continues a held one takes its id."""
+    # Inside a call, neighbours along the last dimension continue each other unless a marker or
+    # their observations contradict it. The first row of such a segment, its head, continues a held
+    # row if its observation equals that row's next observation bit for bit. Ambiguous matches,
+    # several held rows or several heads with equal bits, are cuts.
     width, count = fresh.shape[-1], len(fresh)
     starts = cuts_before(fresh)  # [N]
     starts[::width] = True
     wrong = contradictions(batch)
     if wrong is not None:
+        # wrong[i]: rows i and i + 1 contradict each other
         starts[1:] |= wrong.reshape(-1).cpu().numpy()[:-1]
-    heads = np.flatnonzero(starts)
-    segment = starts.cumsum() - 1
+    heads = np.flatnonzero(starts)  # [S], the first row of each segment
+    segment = starts.cumsum() - 1  # [N]
     ids = np.arange(len(heads)) + (0 if held is None else int(held.leaves[OWN_ID].max()) + 1)
     begin = np.zeros(len(heads), dtype=np.int64)
-    # rows unlike those held are refused where the two are laid one after another
+    # rows of other keys or shapes than the held ones raise later, when the two are concatenated
     if held is not None and held.tails == fresh.tails | dict.fromkeys(_OWN, torch.Size()):
         match = _columns_joined if columns else _joined
         for head, tail in zip(*match(held, fresh, heads), strict=True):
@@ -61,12 +62,13 @@ def numbered(
 
 
 def _joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
-    """Which heads continue which held rows, by their places: ``[J]`` and ``[J]``."""
+    """Indices of heads and of the held rows that they continue: ``[J]`` and ``[J]``."""
     ids, steps = (held.leaves[key].cpu().numpy() for key in (OWN_ID, OWN_STEP))
-    order = np.lexsort((steps, ids))
+    order = np.lexsort((steps, ids))  # by id, then by step
     lasts = order[np.append(ids[order][1:] != ids[order][:-1], True)]
     tails = lasts[_waits(held)[lasts]]
     firsts = np.flatnonzero(_may_continue(fresh)[heads])
+    # equal bytes form a group; one with a single tail and a single head is a match
     both = np.concatenate([_words(held, tails, 1), _words(fresh, heads[firsts], 0)])
     _, group = np.unique(both.view(f"V{both.shape[1]}")[:, 0], return_inverse=True)
     tail_of, head_of = group[: len(tails)], group[len(tails) :]
@@ -81,7 +83,7 @@ def _joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array
 
 
 def _columns_joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
-    """The same where row b continues row b alone."""
+    """The same for columns: row b can continue only row b."""
     wide, width = held.shape[-1], fresh.shape[-1]
     rows = np.arange(len(fresh) // width)
     tails, firsts = rows * wide + wide - 1, rows * width
@@ -91,7 +93,7 @@ def _columns_joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Arra
 
 
 def _waits(rows: FlatRows) -> Array:
-    """Rows that another may continue: bool ``[N]``."""
+    """Rows that may have a successor: not done, next observation present; bool ``[N]``."""
     found = np.ones(len(rows), dtype=bool)
     for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED, keys.NEXT_MISSING):
         if key in rows.leaves:
@@ -100,7 +102,7 @@ def _waits(rows: FlatRows) -> Array:
 
 
 def _may_continue(rows: FlatRows) -> Array:
-    """Rows that may continue another: real, and no first step, bool ``[N]``."""
+    """Rows that may have a predecessor: real, and no first step; bool ``[N]``."""
     found = np.ones(len(rows), dtype=bool)
     if (keys.IS_INIT,) in rows.leaves:
         found &= ~rows.leaves[(keys.IS_INIT,)].cpu().numpy().reshape(-1)
@@ -110,8 +112,9 @@ def _may_continue(rows: FlatRows) -> Array:
 
 
 def _words(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, Any]:
-    """What must be equal in a row (side 0) and in the one it continues (side 1): ``[K, bytes]``."""
-    # Observations bit for bit, and the id or the step where one of them is stored.
+    """The bytes to compare, ``[K, bytes]``: of a row (side 0) or its predecessor (side 1)."""
+    # observations, and the id or the step if one of them is stored; a predecessor's step counts one
+    # more
     index = rows.index(chosen)
     found = [rows.leaves[pair[side]].index_select(0, index) for pair in observed_pairs(rows)]
     if keys.TRAJ_IDS in rows.leaves:

@@ -1,4 +1,4 @@
-"""The last steps of every environment, held back so that what is passed on stays rectangular."""
+"""The last steps of every environment, held back to keep batches ``[*B, T]`` rectangular."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT
 
 Producer = tuple[int, ...]
-NOBODY: Producer = ()  # whose rows have no ids
+NOBODY: Producer = ()  # of rows without ids
 
 
 class HeldColumns:
@@ -24,7 +24,7 @@ class HeldColumns:
         self.blocks: dict[Producer, FlatRows] = {}
 
     def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
-        """Lay rows after those that the same producer's environments have left."""
+        """Append rows to the held steps of the same producer."""
         fresh = self._checked(fresh)
         who = NOBODY
         if OWN_ID not in fresh.leaves:
@@ -33,12 +33,13 @@ class HeldColumns:
         return who, fresh if before is None else before.followed_by(fresh)
 
     def keep(self, who: Producer, rows: FlatRows, steps: int) -> None:
-        """Hold the last steps of every environment back, in memory of their own."""
+        """Hold back a copy of the last steps of every environment."""
         width = rows.shape[-1]
         steps = min(steps, width)
         if not steps:
             self.blocks.pop(who, None)
             return
+        # [B * T, ...] -> [B, steps, ...] -> [B * steps, ...]; cloned, so as not to keep the batch
         kept = {
             key: leaf.reshape(-1, width, *leaf.shape[1:])[:, width - steps :].flatten(0, 1).clone()
             for key, leaf in rows.leaves.items()
@@ -47,14 +48,14 @@ class HeldColumns:
         self.blocks[who] = FlatRows(kept, rows.tails, shape, rows.device)
 
     def all(self) -> FlatRows | None:
-        """All that is held back ``[*B, T]``, producer after producer; None where nothing is."""
+        """All held steps ``[*B, T]``, producers one after another; None if there are none."""
         found: FlatRows | None = None
         for block in self.blocks.values():
             found = block if found is None else found.followed_by(block)
         return found
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """What is held back as plain dictionaries, one for each producer, by its place."""
+        """The held steps as nested dictionaries, keyed by the index of their producer."""
         return {
             str(place): {
                 "producer": list(who),
@@ -65,14 +66,14 @@ class HeldColumns:
         }
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hold back what `state` returned."""
+        """Restore what `state` returned."""
         self.blocks = {
             tuple(one["producer"]): FlatRows.of(TensorDict(one["rows"], batch_size=one["shape"]))
             for one in state.values()
         }
 
     def require_alike(self, fresh: FlatRows) -> None:
-        """Raise for rows that do not lie as those held back do."""
+        """Raise for rows whose batch dimensions differ from those of the held steps."""
         if len(fresh.shape) < 2:
             msg = (
                 f"expected [*B, T], one row for each environment: got {list(fresh.shape)}. "

@@ -1,4 +1,4 @@
-"""Rows of many trajectories in the order in which they came, combined by their markers."""
+"""Rows of interleaved trajectories, sorted by trajectory in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the prod
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Where each row stands among the rows of its trajectory."""
+    """The position of each row in its trajectory, and the end of its segment."""
 
-    # Rows are sorted by trajectory as whole runs, since neighbours mostly came together: the work
-    # of sorting grows with the number of runs, not of rows. All of it happens on the host, where an
-    # operation on a few rows costs a fraction of one of torch's; the markers are copied there once.
+    # Whole runs of rows are sorted by trajectory, because neighbours mostly arrive together: the
+    # work grows with the number of runs R, not of rows N. The arrays are numpy's, whose operations
+    # on a few rows cost a fraction of torch's; the markers are copied to the host once.
 
     ids: Array  # int64 [N], the trajectory of each row
-    lasts: Array  # int64 [R], the last row of each run of rows that came together
-    order: Array  # int64 [N], the rows sorted by trajectory, those of one as they came
-    place: Array  # int64 [N], where each row stands in that order
-    left: Array  # int64 [N], how many rows its segment has from it on, itself included
-    is_open: Array  # bool [N], whether its segment is the newest of a trajectory that may continue
+    lasts: Array  # int64 [R], the last row of each run: consecutive rows of one segment
+    order: Array  # int64 [N], the rows sorted by trajectory, stable
+    place: Array  # int64 [N], the inverse of order
+    left: Array  # int64 [N], rows of the segment from this one on, itself included
+    is_open: Array  # bool [N], whether the segment is the newest of a trajectory that may continue
 
     @classmethod
     def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> Arrivals:
-        """Put rows together."""
+        """Sort rows by their ids and steps, leaves ``[N]``."""
         ids, steps, is_init, ends = _markers(rows)
         follows = _follows(ids, steps, is_init, ends)
         lasts = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], as they came
-        lengths = lasts.copy()
+        lengths = lasts.copy()  # np.diff with a first run that begins at row 0
         lengths[0] += 1
         lengths[1:] -= lasts[:-1]
         starts = lasts - lengths + 1
         sort = np.argsort(ids[starts], kind="stable")
         final, is_open = _segments(ids, steps, is_init, ends, starts[sort], lasts[sort])
         stops = lengths[sort].cumsum()  # where each run stops in the sorted order
+        # what every row takes from its run, [3, R] in the order of arrival: the shift from row to
+        # sorted place, the sorted place where the segment stops, and whether it may continue
         runs = np.empty((3, len(starts)), dtype=np.int64)
         runs[:, sort] = stops - lengths[sort] - starts[sort], stops[final], is_open
         shift, end, goes_on = np.repeat(runs, lengths, axis=1)
@@ -61,7 +63,8 @@ class Arrivals:
 
 
 def calls_waited(stand: Arrivals, waited: Array) -> Array:
-    """Count for how many calls of its producer each row has been there."""
+    """Count for how many calls of its producer each row has been held back, int64 ``[N]``."""
+    # held rows [H] come first, then those of this call, which have waited for none
     held, producers = len(waited), stand.ids >> PRODUCER_SHIFT
     calling = np.unique(producers[stand.lasts[stand.lasts >= held]])
     found = np.zeros(len(stand.ids), dtype=np.int64)
@@ -70,7 +73,7 @@ def calls_waited(stand: Arrivals, waited: Array) -> Array:
 
 
 def cuts_before(rows: FlatRows) -> Array:
-    """Rows of one call that do not continue the row before them, by any marker: bool ``[N]``."""
+    """Rows of one call that a marker cuts from the row before them: bool ``[N]``."""
     count, found = len(rows), {}
     for key in (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS):
         if key in rows.leaves:
@@ -92,9 +95,10 @@ def cuts_before(rows: FlatRows) -> Array:
 
 
 def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Array, Array]:
-    """Ids, steps, first steps and boundaries ``[N]``, in host memory of their own."""
+    """Ids, steps, first steps and boundaries ``[N]``, copied to the host."""
     id_key, step_key = (OWN_ID, OWN_STEP) if OWN_ID in rows else (keys.TRAJ_IDS, keys.TRAJ_STEP)
     ids, count = rows[id_key], len(rows[id_key])
+    # one transfer for the numbers and one for the flags, [2 N] and [F N]
     numbers = torch.cat([ids, rows[step_key]]).cpu().numpy()
     flags = [rows[key] for key in FLAGS if key in rows]
     if not flags:
@@ -117,13 +121,14 @@ def _follows(ids: Array, steps: Array, is_init: Array, ends: Array) -> Array:
 def _segments(
     ids: Array, steps: Array, is_init: Array, ends: Array, starts: Array, lasts: Array
 ) -> tuple[Array, Array]:
-    """The last run of each run's segment, and whether the trajectory may continue after that."""
-    # Runs [R] are sorted by trajectory.
+    """The last run of each run's segment, and whether that one is still open."""
+    # Runs [R] are sorted by trajectory; those of one trajectory are in the order of arrival.
     same = ids[starts[1:]] == ids[starts[:-1]]
     joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)
     joins &= ~is_init[starts[1:]] & ~ends[lasts[:-1]]
-    seams = np.flatnonzero(~joins)
+    seams = np.flatnonzero(~joins)  # runs that end a segment, the very last one left out
     final = np.append(seams, len(lasts) - 1)[np.searchsorted(seams, np.arange(len(lasts)))]
+    # an earlier segment of the same trajectory was cut: only the newest one can continue
     may_go_on = ~ends[lasts]
     may_go_on[:-1] &= ~same
     return final, may_go_on[final]

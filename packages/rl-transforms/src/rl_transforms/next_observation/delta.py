@@ -174,7 +174,7 @@ class NextObservationDelta(Transform):
         return dtype is not None and dtype.is_floating_point and dtype not in self.excluded_dtypes
 
     def _found(self, batch: TensorDictBase) -> list[NestedKey]:
-        """The keys to replace: those named, those of the specs, or those on both sides of steps."""
+        """The keys to replace: named ones, those of the specs, or those stored on both sides."""
         if not self._all:
             return self.in_keys
         if self._observations is not None:
@@ -195,6 +195,7 @@ class NextObservationDelta(Transform):
             msg = f"{key!r}: expected floating-point observations, got {after.dtype}. Leave it out."
             raise TypeError(msg)
         delta = (after - root).to(self.delta_dtype)
+        # lost: a finite observation that comes back infinite, or an infinite one that changes
         back = root + delta.to(root.dtype)
         lost = (after.isfinite() & ~back.isfinite()) | (after.isinf() & (back != after))
         if lost.any():

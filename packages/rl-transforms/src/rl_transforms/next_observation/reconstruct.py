@@ -100,7 +100,7 @@ class NextStateReconstructor(Transform):
         return with_entries(batch, changes)
 
     def _all_apart(self, batch: TensorDictBase, lost: dict[NestedKey, Tensor]) -> bool:
-        """Whether all is to be rebuilt and no row of the sample can follow the one before it."""
+        """Whether nothing is stored and no row of the sample follows the one before it."""
         if any(batch.get(next_key(key), None) is not None for key in lost):
             return False
         ids, steps = (batch.get(key, None) for key in (names.TRAJ_IDS, names.TRAJ_STEP))
@@ -115,7 +115,7 @@ class NextStateReconstructor(Transform):
     def _from_source(
         self, batch: TensorDictBase, source: RowSource, lost: list[NestedKey]
     ) -> TensorDictBase:
-        """Every next observation from the buffer: what random rows need."""
+        """Read every next observation from the buffer, the fast path of single rows."""
         fetched, had = _fetch(self, batch, source, None, lost)
         gone = ~had
         changes: dict[NestedKey, Tensor] = {names.NEXT_MISSING: gone.reshape(batch.batch_size)}
@@ -146,7 +146,7 @@ class NextStateReconstructor(Transform):
         return lost
 
     def _neighbours(self, batch: TensorDictBase, source: RowSource | None) -> tuple[Tensor, Tensor]:
-        """The row of the sample that holds each row's next observation, and where it is proved."""
+        """The row of the sample with each row's next observation, and whether it is proved."""
         for key in (names.TRAJ_IDS, names.TRAJ_STEP):
             if batch.get(key, None) is None:
                 if source is None:
@@ -154,6 +154,7 @@ class NextStateReconstructor(Transform):
                 no = torch.zeros(batch.batch_size.numel(), dtype=torch.bool, device=batch.device)
                 return torch.zeros_like(no, dtype=torch.int64), no
         segments = Segments.of(batch)
+        # padding has no segment: -1 proves nothing
         lasts = segments.scatter(segments.spread(segments.lasts), fill=-1).reshape(-1)
         rows = torch.arange(segments.num_rows, device=lasts.device)
         target = rows + _distances(batch, lasts.device)
@@ -190,8 +191,8 @@ def _fetch(
     wanted: Tensor | None,
     wanted_keys: list[NestedKey],
 ) -> tuple[TensorDictBase | None, Tensor]:
-    """Observations of the buffer ``[W]`` that follow some rows, and where they are proved."""
-    # wanted says which rows, all of them where it is None.
+    """The next observations ``[W]`` of the rows `wanted`, from the buffer, and which exist."""
+    # wanted: bool [N], None for all rows
     device = batch[wanted_keys[0]].device if wanted is None else wanted.device
     count = batch.batch_size.numel() if wanted is None else int(wanted.sum())
     had = torch.zeros(count, dtype=torch.bool, device=device)
@@ -208,7 +209,7 @@ def _fetch(
     else:
         found, distances = mine.clone(), _distances(batch, device)
         distances = distances if wanted is None else distances[wanted]
-        for distance in distances.unique().tolist():
+        for distance in distances.unique().tolist():  # one query for each, at most n
             there = distances == distance
             after, proved = source.after(mine[there], distance)
             found[there], had[there] = after.to(found.device), proved.to(had.device)

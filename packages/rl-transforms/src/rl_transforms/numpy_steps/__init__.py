@@ -1,4 +1,4 @@
-"""Transforms on numpy rows, for the loops of environments that write batches in place."""
+"""Transforms on numpy arrays, for environments whose loops write batches in place."""
 
 from rl_transforms.numpy_steps.chain import ArrayChain, At, Cell
 from rl_transforms.numpy_steps.steps import bind_steps

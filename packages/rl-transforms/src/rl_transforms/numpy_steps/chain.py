@@ -1,9 +1,8 @@
-"""Steps of cheap transforms on numpy rows, for loops that write batches in place.
+"""Steps of cheap transforms on numpy arrays, for loops that write batches in place.
 
-A step of a transform costs a tensordict and some operations of torch, each of which costs more than
-what a few numbers need. Here the steps of a whole row of transforms become calls on arrays, put
-together once. They give what `Transform.step` gives, bit for bit; what cannot be sure of that is
-left to `step`.
+`Transform.step` builds a tensordict and calls torch, which costs more than the arithmetic on a few
+numbers. Here the steps of several transforms are compiled once into a list of calls on arrays, with
+the same bits. Transforms without such calls keep `step`.
 """
 
 from __future__ import annotations
@@ -23,34 +22,38 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Key: TypeAlias = tuple[str, ...]
 Call: TypeAlias = Callable[[int], None]
 At: TypeAlias = Callable[[int], Array]
-Change: TypeAlias = Callable[[Array, Array], None]  # of a value, written into the second array
+Change: TypeAlias = Callable[[Array, Array], None]  # reads the first array, writes the second
 Binder: TypeAlias = Callable[[Any, "ArrayChain"], bool]
 
 
 class Cell:
-    """One leaf of a step: a column's row, or room of its own."""
+    """A view of one leaf at step t: a row of a column, or memory of its own."""
 
     def __init__(self, at: At, shape: Sequence[int], dtype: Any) -> None:
         self.at, self.form = at, (tuple(shape), np.dtype(dtype))
 
     @classmethod
     def of(cls, column: Array, time: int) -> Cell:
-        """See a column ``[*B, T, ...]``, time after the first `time` dimensions."""
+        """View a column ``[*B, T, ...]``, whose time is dimension `time`."""
         by_time = np.moveaxis(column, time, 0)
         if by_time.ndim > 1:
             return cls(by_time.__getitem__, by_time.shape[1:], by_time.dtype)
-        # the ellipsis keeps a number an array
+        # with the ellipsis a scalar stays an array that can be written to
         return cls(lambda t: by_time[t, ...], (), by_time.dtype)
 
     @classmethod
     def alone(cls, shape: Sequence[int], dtype: Any) -> Cell:
-        """Make room for one leaf."""
+        """Allocate one leaf, the same memory at every step."""
         room = np.zeros(shape, dtype)
         return cls(lambda _: room, shape, dtype)
 
 
 class ArrayChain:
-    """The steps of some transforms, as calls on the columns of a batch."""
+    """The steps of some transforms, as calls on the columns of a batch ``[*B, T, ...]``."""
+
+    # root: what steps start from; raw: what the environment writes; after: the results, which may
+    # share columns with raw; given: keys that the policy writes. With is_reset the calls transform
+    # a reset instead, in all rows.
 
     def __init__(
         self,
@@ -62,11 +65,13 @@ class ArrayChain:
         *,
         is_reset: bool = False,
     ) -> None:
+        # a column of both raw and after is one cell, so a transform of it works in place
         cells = {id(column): Cell.of(column, time) for column in (*raw.values(), *after.values())}
         self.calls: list[Call] = []
         self.given, self.is_reset = set(given), is_reset
         self._root = {key: Cell.of(column, time) for key, column in root.items()}
         self._final = {key: cells[id(column)] for key, column in after.items()}
+        # the leaves after the calls so far; binding a transform redirects the keys that it writes
         self._now = {key: cells[id(column)] for key, column in raw.items()}
         self._now.update({key: self._final[key] for key in self.given})
         self._first = dict(self._now)
@@ -78,19 +83,19 @@ class ArrayChain:
                 call(t)
 
     def before(self, key: NestedKey) -> Cell | None:
-        """Find a leaf that the step starts from."""
+        """The leaf before the step, at the root."""
         return self._root.get(as_tuple(key))
 
     def now(self, key: NestedKey) -> Cell | None:
-        """Find a leaf after the step, as the transforms so far have left it."""
+        """The leaf after the step and the transforms bound so far."""
         return self._now.get(as_tuple(key))
 
     def has_changed(self, key: NestedKey) -> bool:
-        """Tell whether a leaf is another one than the environment wrote."""
+        """Whether a leaf is another one than the environment wrote."""
         return self._now.get(as_tuple(key)) is not self._first.get(as_tuple(key))
 
     def write(self, key: NestedKey, shape: Sequence[int], dtype: Any) -> Cell:
-        """Make room for a leaf after the step: in its column where that has its form."""
+        """Return the leaf to write: its column, or new memory if shape or dtype differ."""
         final = self._final.get(as_tuple(key))
         if final is None or final.form != (tuple(shape), np.dtype(dtype)):
             final = Cell.alone(shape, dtype)
@@ -98,7 +103,7 @@ class ArrayChain:
         return final
 
     def fill(self, key: NestedKey, form: tuple[tuple[int, ...], Any], value: Any) -> None:
-        """Let a leaf be the same at every step."""
+        """Fill a leaf with a constant at every step."""
         write = self.write(key, *form).at
 
         def put(t: int) -> None:
@@ -107,7 +112,7 @@ class ArrayChain:
         self.calls.append(put)
 
     def drop(self, key: NestedKey) -> None:
-        """Take a leaf and what is below it away; what the policy wrote stays."""
+        """Drop a leaf or a group; keys that the policy wrote stay."""
         gone = as_tuple(key)
         self._now = {
             name: cell
@@ -117,11 +122,11 @@ class ArrayChain:
 
     @property
     def keys(self) -> list[Key]:
-        """What comes after the step now."""
+        """The keys after the transforms bound so far."""
         return list(self._now)
 
     def finish(self) -> bool:
-        """Add the copies into columns that no call writes; False where an entry is missing."""
+        """Add copies into columns that no call writes; False if an entry is missing."""
         for key, final in self._final.items():
             found = self._now.get(key)
             if found is final or key in self.given:
@@ -133,7 +138,7 @@ class ArrayChain:
 
 
 def copying(source: Cell, target: Cell) -> Call:
-    """Make the call that copies one leaf."""
+    """Return the call that copies one leaf."""
     read, write = source.at, target.at
 
     def copy(t: int) -> None:
@@ -143,9 +148,9 @@ def copying(source: Cell, target: Cell) -> Call:
 
 
 def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
-    """Bind a transform that changes leaf by leaf."""
-    # Its array twin is compared with apply_leaf on some numbers, once, and must give the same bits;
-    # otherwise apply_leaf itself is called on the rows.
+    """Bind a leaf-wise transform; `twin` returns its numpy twin for a dtype, or None."""
+    # The twin is compared with apply_leaf on random numbers, once, and must give the same bits;
+    # otherwise apply_leaf is called on the rows.
 
     def bind(one: Transform, chain: ArrayChain) -> bool:
         for key, out in zip(one.in_keys, one.out_keys, strict=True):
@@ -158,7 +163,7 @@ def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
             try:
                 made = one.apply_leaf(torch.from_numpy(sample.copy()))
             except (RuntimeError, TypeError, ValueError):
-                return False  # the step itself will say what is wrong
+                return False  # step raises the error
             expected = made.numpy()
             change = twin(one, sample.dtype)
             if change is None or not _agrees(change, sample, expected):
@@ -171,7 +176,7 @@ def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
 
 
 def changing(change: Change, source: Cell, target: Cell) -> Call:
-    """Make the call of a change of one leaf."""
+    """Return the call that changes one leaf, in place if source and target are one."""
     read, write = source.at, target.at
     if read is write or source is target:
 
@@ -214,6 +219,6 @@ def _agrees(change: Change, sample: Array, expected: Array) -> bool:
 
 
 def is_root_alone(chain: ArrayChain) -> bool:
-    """Tell whether the root is the only group with done flags."""
+    """Whether the root is the only group with done flags."""
     groups = {key[:-1] for key in chain.keys if key[-1] in keys.DONE_KEYS}
     return groups == {()}

@@ -1,4 +1,4 @@
-"""How each cheap transform steps on numpy rows; those that are not here step on tensordicts."""
+"""The numpy steps of cheap transforms; all others step on tensordicts."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ from rl_transforms.transform import Transform
 
 
 def _number(value: Tensor | float, dtype: np.dtype[Any]) -> Array:
-    """A number as an array of a leaf's dtype, which is the fastest; one with sizes as it is."""
-    # A number without dimensions changes no dtype, in torch and here.
+    """A number as an array of a leaf's dtype; a tensor with dimensions as it is."""
+    # An array of the same dtype is faster than a Python number. Scalars promote no dtype, in torch
+    # and here.
     if isinstance(value, Tensor) and value.ndim:
         return value.numpy()
     return np.array(float(value), dtype)
@@ -95,7 +96,7 @@ def _sign(one: SignTransform, dtype: np.dtype[Any]) -> Change:
     del one, dtype
 
     def sign(value: Array, out: Array) -> None:
-        # numpy's own sign of NaN is NaN, torch's is 0
+        # np.sign of NaN is NaN, torch.sign of NaN is 0
         np.subtract(value > 0, value < 0, out, dtype=out.dtype)
 
     return sign
@@ -165,7 +166,7 @@ def _rename(one: RenameTransform, chain: ArrayChain) -> bool:
         cell, start = chain.now(old), as_tuple(old)
         group = any(key[: len(start)] == start and key != start for key in chain.keys)
         if cell is None or group or start in chain.given or chain.now(new) is not None:
-            return False  # groups, what a policy wrote, and names that are taken
+            return False  # groups, leaves that the policy wrote, and names in use
         if not one.create_copy:
             chain.drop(old)
         chain.calls.append(copying(cell, chain.write(new, *cell.form)))
@@ -235,7 +236,7 @@ def _limited_count(
         np.add(read(t), 1, counts)
         if mark is not None:
             np.greater_equal(counts, most, mark(t))
-        if largest(counts) >= most:
+        if largest(counts) >= most:  # rarely: spares the array operations
             enough = counts >= most
             for flag in flags:
                 value = flag(t)
@@ -267,7 +268,7 @@ def _reward_sum(one: RewardSum, chain: ArrayChain) -> bool:
 
 
 def _zeros(one: RewardSum, key: NestedKey, out: NestedKey, chain: ArrayChain) -> bool:
-    """Sums of a reset, where the reward has a spec, as in every environment."""
+    """Fill the sums of a reset with zeros; the shape comes from the reward's spec."""
     shape, dtype = one._specs.get(key, (None, None))
     kind = _numpy_dtype(dtype)
     if shape is None or kind is None:
@@ -287,7 +288,7 @@ def _adding(before: Cell, reward: Cell, total: Cell) -> Any:
 
 def _primer(one: TensorDictPrimer, chain: ArrayChain) -> bool:
     if chain.is_reset:
-        return False  # a reset may draw, or call something
+        return False  # a reset may draw random numbers or call a function
     for name in one._names:
         if chain.now(name) is None:
             before = chain.before(name)
@@ -323,7 +324,7 @@ def _end_of_life(one: EndOfLife, chain: ArrayChain) -> bool:
 
 
 def _nothing(one: Any, dtype: np.dtype[Any]) -> None:
-    del one, dtype  # torch is called, on a view of the rows
+    del one, dtype  # leafwise calls torch on a view of the rows
 
 
 BINDERS: dict[type, Binder] = {
@@ -353,7 +354,7 @@ BINDERS: dict[type, Binder] = {
 
 
 def bind_steps(chain: ArrayChain, transforms: Iterable[Transform]) -> bool:
-    """Put the calls of some transforms together."""
+    """Bind transforms in order; False if one has no numpy step, then no call may be used."""
     bound = ((BINDERS.get(type(one)), one) for one in transforms)
     return (
         all(binder is not None and binder(one, chain) for binder, one in bound) and chain.finish()

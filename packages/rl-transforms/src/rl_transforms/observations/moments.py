@@ -14,7 +14,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of the rows of one leaf, in double precision."""
+    """Running moments of the rows of one leaf, in double precision."""
 
     count: float  # how many rows, or what is left of that number after decay
     mean: Floats  # of the rows, in the shape of one
@@ -22,26 +22,26 @@ class Moments:
 
     @classmethod
     def none(cls, shape: Sequence[int]) -> Moments:
-        """Those of no row, in the shape of one."""
+        """Moments of no rows; `shape` is that of one row."""
         return cls(0.0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
-        """Those of rows ``[R, ...]``, R at least 1."""
+        """Moments of rows ``[R, ...]``, R at least 1."""
         exact, count = rows.astype(np.float64, copy=False), len(rows)
         mean = np.asarray(np.add.reduce(exact) / count)
         return cls(float(count), mean, np.asarray(np.add.reduce(np.square(exact - mean))))
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
-        """Those of all rows of some parts, at least one part."""
+        """Moments of the rows of all parts, at least one part."""
         # With n the sum of the counts: mean = Σ nᵢ meanᵢ / n, and squares = Σ squaresᵢ + nᵢ (meanᵢ
         # - mean)², as Chan, Golub and LeVeque give it.
         full = [part for part in parts if part.count]
         if len(full) < 2:
             return full[0] if full else parts[0]
         count = sum(part.count for part in full)
-        # from the first part on, so that a mean far from 0 loses nothing
+        # shifted by the first mean: a mean far from 0 would cancel the digits of small differences
         shifts = [part.mean - full[0].mean for part in full]
         shift, squares = np.zeros_like(full[0].mean), np.zeros_like(full[0].mean)
         for part, distance in zip(full, shifts, strict=True):
@@ -51,7 +51,7 @@ class Moments:
         return cls(count, np.asarray(full[0].mean + shift), np.asarray(squares))
 
     def joined(self, other: Moments) -> Moments:
-        """Those of these rows and others."""
+        """Moments of these rows and others."""
         if not (self.count and other.count):
             return self if self.count else other
         count = self.count + other.count
@@ -61,7 +61,7 @@ class Moments:
         return Moments(count, np.asarray(self.mean + distance * share), np.asarray(squares))
 
     def decayed(self, decay: float) -> Moments:
-        """The same as of fewer rows: every row counts `decay` times what it counted."""
+        """Moments in which every row has `decay` times its weight."""
         if decay == 1:
             return self
         return Moments(self.count * decay, self.mean, self.squares * decay)
@@ -73,12 +73,12 @@ class Moments:
         return found
 
     def packed(self) -> Floats:
-        """All numbers in a row, ``[1 + 2 F]``."""
+        """Count, mean and squares in one row, ``[1 + 2 F]``."""
         return np.concatenate([[self.count], self.mean.ravel(), self.squares.ravel()])
 
     @classmethod
     def unpacked(cls, row: Floats, shape: Sequence[int]) -> Moments:
-        """What `packed` made, of leaves of a shape."""
+        """The moments that `packed` wrote; `shape` is that of a leaf."""
         size = len(row) // 2
         mean, squares = row[1 : 1 + size].reshape(shape), row[1 + size :].reshape(shape)
         return cls(float(row[0]), mean.copy(), squares.copy())

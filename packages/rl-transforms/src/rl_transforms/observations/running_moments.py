@@ -1,4 +1,4 @@
-"""Where the moments of a leaf are kept: by one process, or by several that share memory."""
+"""Storage for the moments of a leaf: private, or in memory that several processes share."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rl_transforms.observations.moments import Moments
 if TYPE_CHECKING:
     from rl_slabs import Lane, Lanes, LazySlab
 
-ROWS = 4  # of a lane: the newest can be read while the next one is written
+ROWS = 4  # of a lane: a reader can copy the newest row while the next one is written
 FIELD = "moments"
 
 
 class OwnMoments:
-    """Moments that one process keeps for itself."""
+    """Moments in private memory."""
 
     def __init__(self) -> None:
         self.part: Moments | None = None
 
     def started(self, shape: Sequence[int]) -> Moments:
-        """What to continue, of leaves of a shape."""
+        """The moments to update; `shape` is that of a row."""
         return Moments.none(shape) if self.part is None else self.part
 
     def put(self, part: Moments) -> None:
-        """Keep moments instead of those before."""
+        """Replace the moments."""
         self.part = part
 
     def all(self) -> Moments | None:
@@ -37,20 +37,20 @@ class OwnMoments:
 
 
 class SharedMoments:
-    """Moments of which every process keeps a part, in memory that all of them read."""
+    """Moments in shared memory: every writer updates a part, readers merge all parts."""
 
-    # A part is in a lane that only its process writes, and is published whole, so nobody waits
-    # and nothing is lost where a process dies: its part stays, and whoever takes its lane over goes
-    # on from there. A copy of this object, pickled or not, is a part of its own.
+    # Each part is a lane with one writer, and every update is published as a whole row, so there is
+    # no lock to wait for. The part of a process that died stays; the process that claims its lane
+    # continues from it. A copy of this object, pickled or not, writes a part of its own.
 
     def __init__(self, memory: LazySlab) -> None:
         self._memory = memory
         self._lanes: Lanes | None = None
-        self._newest: tuple[Lane, Moments] | None = None  # what was put last, and where
+        self._newest: tuple[Lane, Moments] | None = None  # the moments put last, and their lane
 
     @property
     def part(self) -> Moments | None:
-        """What this process has put, None without any."""
+        """The moments that this process has put, None without any."""
         lanes = self._ready()
         held = None if lanes is None else lanes.held()
         if lanes is None or held is None:
@@ -58,7 +58,7 @@ class SharedMoments:
         return next(iter(self._read(lanes, held.number)), None)
 
     def started(self, shape: Sequence[int]) -> Moments:
-        """What to continue, of leaves of a shape: what a process that died may have left."""
+        """The moments to update, including those left by a process that died."""
         lanes = self._made(shape)
         lane = lanes.claim()
         if self._newest is not None and self._newest[0] is lane:
@@ -67,7 +67,7 @@ class SharedMoments:
         return found[0] if found else Moments.none(shape)
 
     def put(self, part: Moments) -> None:
-        """Publish moments instead of those that this process had put before."""
+        """Publish new moments of this process."""
         lanes = self._made(part.mean.shape)
         lane = lanes.claim()
         row = lane.reserve(1).rows
@@ -90,13 +90,14 @@ class SharedMoments:
             from rl_slabs import RowSchema
 
             schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
+            # a process that comes second gets the memory that the first one made
             self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
             lanes = self._ready()
         assert lanes is not None
         return lanes
 
     def _ready(self) -> Lanes | None:
-        """The lanes, None as long as nobody has put anything."""
+        """The lanes, None before the first `put` of any process."""
         if self._lanes is None:
             from rl_slabs import Lanes
 
@@ -105,7 +106,7 @@ class SharedMoments:
         return self._lanes
 
     def _read(self, lanes: Lanes, only: int | None = None) -> list[Moments]:
-        """The newest row of each lane, or of one, read again where it was overwritten meanwhile."""
+        """The newest row of each lane, or of the lane `only`."""
         shape = [int(size) for size in lanes.slab.about.strip("[]").split(",") if size]
         table = lanes.slab.columns()[FIELD]
         while True:
@@ -115,5 +116,6 @@ class SharedMoments:
                 used = [only] if only in used else []
             newest = torch.tensor([window.first[n] + window.counts[n] - 1 for n in used])
             rows = table[lanes.rows(newest).numpy()] if used else []
+            # retry if a writer has overwritten a row while it was copied
             if not used or bool(lanes.accept(newest).all()):
                 return [Moments.unpacked(row, shape) for row in rows]

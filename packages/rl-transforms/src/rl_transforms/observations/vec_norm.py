@@ -1,4 +1,4 @@
-"""Observations of mean 0 and deviation 1, by statistics that run along."""
+"""Normalisation of observations by running statistics."""
 
 from __future__ import annotations
 

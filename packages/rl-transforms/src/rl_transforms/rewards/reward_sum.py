@@ -1,4 +1,4 @@
-"""Adding up the rewards of a trajectory."""
+"""Returns: the running sum of the rewards of a trajectory."""
 
 from __future__ import annotations
 
@@ -160,16 +160,19 @@ class RewardSum(Transform):
 
 
 def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums before and after each step, added up in the order of the steps."""
-    # In another order the last bits would depend on where a batch is cut.
+    """Sums before and after each step, added in the order of the steps."""
+    # In another order the last bits would depend on where batches are cut. So segments are summed
+    # column by column in blocks of similar length, longest first.
     columns = reward.movedim(time, -1)  # [*B, ..., T]
     segments = Segments.from_ends(done.movedim(time, -1).unsqueeze(-1))
     carried = torch.zeros_like(columns)
     carried[..., 0] = start
+    # [S], longest segment first: the sum to start from, 0 except in segments that start at t = 0
     carried = segments.first(carried).index_select(0, segments.order)
     behind = torch.empty_like(columns, memory_format=torch.contiguous_format).reshape(-1)
     for block in segments.time_blocks(max_waste=0.25):
         rewards = block.gather(columns, columns.shape)  # [K, n]
+        # carried holds one entry for each segment that continues into this block, [n]
         sums = _running_sums(torch.cat([carried[None, : rewards.shape[1]], rewards]))[1:]
         block.scatter(sums, behind)
         carried = sums[-1]
@@ -180,7 +183,7 @@ def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Ten
 
 
 def _running_sums(values: Tensor) -> Tensor:
-    """Add up ``[K, n]`` along its first dimension, one after the other and in its own dtype."""
+    """Cumulative sum of ``[K, n]`` along dimension 0, sequentially and in its own dtype."""
     # torch.cumsum adds in double precision on a CPU, and in another order on a GPU
     if values.is_cuda or values.requires_grad or values.dtype == torch.bfloat16:
         sums = [values[0]]
@@ -192,7 +195,7 @@ def _running_sums(values: Tensor) -> Tensor:
 
 
 def _ended(who: object, batch: TensorDictBase, key: NestedKey, like: Tensor) -> Tensor:
-    """Where the innermost group of a key that has done flags ended, in the shape of a leaf."""
+    """The done flags of the innermost group of a key that has some, in the shape of a leaf."""
     group = as_tuple(key)[:-1]
     while group and all(batch.get((keys.NEXT, *group, n), None) is None for n in keys.DONE_KEYS):
         group = group[:-1]

@@ -1,4 +1,4 @@
-"""The first rows of slices, run to warm recurrent states up, and taken away."""
+"""Burn-in of recurrent states over the first rows of slices."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class BurnIn(Transform):
         steps = batch.get(keys.TRAJ_STEP, None)
         if steps is not None:
             counts = counts.masked_fill(segments.first(steps) == 0, 0)
-        counts = torch.minimum(counts, segments.lengths)
+        counts = torch.minimum(counts, segments.lengths)  # [S], rows to burn in
         positions = segments.rows - segments.spread(segments.starts)
         is_head = positions < segments.spread(counts)
         heads, rest = segments.rows[is_head], segments.rows[~is_head]
@@ -138,6 +138,7 @@ class BurnIn(Transform):
         if len(heads):
             states = self._run(batch[heads], (positions == 0)[is_head])
             ends = (counts.cumsum(0) - 1)[goes_on]  # the last head of each slice that continues
+            # the first remaining row of each such slice
             places = ((segments.lengths - counts).cumsum(0) - (segments.lengths - counts))[goes_on]
             for key, state in states.items():
                 old = left[key]
@@ -150,6 +151,7 @@ class BurnIn(Transform):
         if length <= burn_in:
             self._nothing_left(f"{length} columns")
         ids = Segments.of(batch).ids
+        # [*B], rows where one trajectory spans the cut; padding has id -1
         goes_on = (ids[..., burn_in] == ids[..., burn_in - 1]) & (ids[..., burn_in] >= 0)
         index = (slice(None),) * time
         head, left = batch[(*index, slice(0, burn_in))], batch[(*index, slice(burn_in, None))]
@@ -166,10 +168,10 @@ class BurnIn(Transform):
         return with_entries(left, changes)
 
     def _run(self, head: TensorDictBase, begins: Tensor | None) -> dict[NestedKey, Tensor]:
-        """The states that the modules write under ``"next"`` for rows, by their root names."""
+        """The states that the modules write under ``"next"``, by their keys at the root."""
         read = [as_tuple(key) for module in self.modules_run for key in module.in_keys]
         rows = head.select(*read, *MARKERS, keys.IS_INIT, strict=False)
-        if begins is not None:  # heads of slices lie side by side now
+        if begins is not None:  # heads of slices are adjacent here, so each start needs its mark
             rows = with_entries(rows, {keys.IS_INIT: begins.unsqueeze(-1)})
         with torch.no_grad(), set_recurrent_mode(True):
             for module in self.modules_run:
@@ -183,7 +185,7 @@ class BurnIn(Transform):
         return found
 
     def _begun(self, batch: TensorDictBase, rest: Tensor, begins: Tensor) -> Tensor:
-        """First steps, and the first rows that are left of slices; ``[M, 1]``."""
+        """``is_init`` ``[M, 1]``: stored first steps, and new starts of slices."""
         stored = batch.get(keys.IS_INIT, None)
         return begins.unsqueeze(-1) if stored is None else stored[rest] | begins.unsqueeze(-1)
 

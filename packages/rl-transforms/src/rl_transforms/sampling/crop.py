@@ -1,4 +1,4 @@
-"""Cropping windows of time out of trajectories."""
+"""Random windows of time, cropped out of trajectories."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class RandomCropTensorDict(Transform):
         return lengths
 
     def _starts(self, counts: Tensor) -> Tensor:
-        """One start for each count, all of those below it with the same chance."""
+        """A start below each count, uniformly."""
         device = None if self.generator is None else self.generator.device
         size = counts.shape
         drawn = torch.rand(size, generator=self.generator, dtype=torch.float64, device=device)
@@ -115,14 +115,14 @@ class RandomCropTensorDict(Transform):
 
 
 def _taken(batch: TensorDictBase, window: Tensor, dim: int) -> TensorDictBase:
-    """Steps ``[R, sub]`` of every row of a batch, whose steps lie along a dimension."""
+    """Gather the steps ``[R, sub]`` of every row along `dim`."""
     others = [*batch.batch_size[:dim], *batch.batch_size[dim + 1 :]]
     places: list[Tensor] = []
     for i, size in enumerate(others):
         shape = [1] * (len(others) + 1)
         shape[i if i < dim else i + 1] = size
         places.append(torch.arange(size, device=window.device).reshape(shape))
-    # the last dimension stood in the place of the cropped one when the rows were counted
+    # rows R are counted with the cropped dimension and the last one swapped, as _lengths does
     swapped = list(batch.batch_size)
     swapped[dim], swapped[-1] = swapped[-1], swapped[dim]
     steps = window.reshape(*swapped[:-1], -1).transpose(dim, -1)

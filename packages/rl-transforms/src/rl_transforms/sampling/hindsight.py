@@ -1,4 +1,4 @@
-"""Goals that were reached, put in the place of those that were wanted."""
+"""Hindsight experience replay: desired goals replaced by goals that were achieved."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class HindsightRelabel(Transform):
         return with_entries(batch, changes)
 
     def _judged(self, rows: TensorDictBase) -> dict[NestedKey, Tensor]:
-        """Rewards, and flags, of relabelled rows."""
+        """New rewards, and done flags, of relabelled rows."""
         reward = next_key(self.reward_key)
         made: dict[NestedKey, Tensor] = {reward: self._asked("reward_fn", rows, reward)}
         if self.terminated_fn is not None:
@@ -175,7 +175,7 @@ class HindsightRelabel(Transform):
     def _reached(
         self, batch: TensorDictBase, source: RowSource | None, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A goal that was reached for each drawn row, and whether it could be had."""
+        """An achieved goal for each drawn row ``[K, ...]``, and whether there is one, ``[K]``."""
         wanted = [next_key(self.achieved_goal_key)]
         if batch.get(keys.NEXT_MISSING, None) is not None:
             wanted.append(keys.NEXT_MISSING)
@@ -198,7 +198,7 @@ class HindsightRelabel(Transform):
         return found[wanted[0]], had
 
     def _place(self, rows: Tensor, source: RowSource) -> Tensor:
-        """The row of the buffer whose goal each row gets."""
+        """The row of the buffer whose achieved goal each row gets."""
         last, ahead = furthest(rows, source.after)
         if self.strategy is HindsightStrategy.FINAL:
             return last
@@ -208,11 +208,12 @@ class HindsightRelabel(Transform):
         return at_distances(first, behind + self._picked(behind, ahead), source.after)
 
     def _picked(self, behind: Tensor, ahead: Tensor) -> Tensor:
-        """How many steps on the goal was reached, given how many there are either way."""
+        """The offset of the row with the goal, given how many rows precede and follow each."""
         if self.strategy is HindsightStrategy.FINAL:
             return ahead
         if self.strategy is HindsightStrategy.FUTURE:
             behind = torch.zeros_like(ahead)
+        # uniform on [-behind, ahead]
         share = torch.rand(len(ahead), dtype=torch.float64)
         return (share * (behind + ahead + 1)).long() - behind
 
