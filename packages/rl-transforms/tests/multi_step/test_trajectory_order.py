@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from rl_layout import keys
 from rl_layout.reference import continues
 from rl_layout.testing import EndKind, trajectories
 from rl_transforms.multi_step.flat_leaves import FlatRows
-from rl_transforms.multi_step.trajectory_order import Arrivals
+from rl_transforms.multi_step.trajectory_order import Arrivals, calls_waited
 
 
 @st.composite
@@ -46,3 +47,9 @@ def test_rows_without_flags_are_told_apart_by_ids_and_steps():
     stand = Arrivals.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps})
     assert stand.left.tolist() == [2, 1, 1, 1]
     assert stand.is_open.tolist() == [False, False, True, True]
+
+
+def test_calls_are_counted_for_rows_of_the_calling_producers():
+    ids = torch.tensor([1 << 32, 2 << 32, 1 << 32])
+    order = Arrivals.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: torch.tensor([0, 0, 1])})
+    assert calls_waited(order, np.array([3, 5])).tolist() == [4, 5, 0]
