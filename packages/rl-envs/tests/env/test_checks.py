@@ -2,7 +2,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs.env.checks import check_form, check_leaves, check_value
+from rl_envs.env.checks import check_form, check_leaves, check_value, fit_columns
+from rl_envs.testing import CountingEnv
 from rl_specs import Bounded, Unbounded
 
 
@@ -27,3 +28,11 @@ def test_a_missing_leaf_is_named_with_what_is_there():
 def test_long_values_are_summed_up():
     with pytest.raises(ValueError, match=r"got values from 0\.0 to 5\.0"):
         check_value(("a",), Bounded(0, 1, (30,)), torch.arange(30).clamp(max=5).float(), "step")
+
+
+def test_fit_columns_adds_the_last_dimension_of_flags_and_rewards():
+    after = TensorDict({"done": torch.tensor(True), "reward": torch.tensor(1.0)}, [])
+    fit_columns(CountingEnv(), after, torch.Size())
+    assert after["done"].shape == after["reward"].shape == (1,)
+    with pytest.raises(TypeError, match=r"'done': expected dtype torch\.bool, got torch\.int64"):
+        fit_columns(CountingEnv(), TensorDict({"done": torch.ones(1).long()}, []), torch.Size())

@@ -2,11 +2,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
-from rl_envs.rollouts.in_place_loop import FIRST_STEPS, can_play
+from rl_envs.rollouts.in_place_loop import FIRST_STEPS, can_play, real_steps
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_specs import Unbounded
 from rl_transforms import TensorDictPrimer
@@ -205,3 +206,11 @@ def test_a_recurrent_state_lives_on_where_room_grows():
     )
     batch = env.rollout(FIRST_STEPS + 3, policy)
     assert batch["hidden"].flatten().tolist() == list(range(FIRST_STEPS + 3))
+
+
+def test_real_steps_closes_the_gaps_of_a_mask():
+    mask = torch.tensor([[True, False, True], [True, True, True]])
+    batch = TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3])
+    steps = real_steps(batch.set(("collector", "mask"), mask), 2)
+    assert steps["a"].tolist() == [[0, 2], [3, 4]]
+    assert list(steps.keys()) == ["a"]

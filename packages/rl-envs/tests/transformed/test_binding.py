@@ -1,10 +1,11 @@
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
-from rl_envs.transformed.binding import TransformedBinding
+from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_specs import Unbounded
 from rl_transforms import (
     CatTensors,
@@ -276,3 +277,10 @@ def test_rows_that_only_reset_others_see_no_transformed_values_of_them():
     assert (one["next", "done"].sum(1) > 2).all()
     for key in one.keys(True, True):
         assert torch.equal(one[key], other[key]), key
+
+
+def test_pass_step_keeps_entries_of_the_policy_that_a_transform_drops():
+    after = TensorDict({"hidden": torch.full((1,), 3.0), "speed": torch.ones(1)}, [])
+    given = after.select("hidden")
+    passed = pass_step(Compose(ExcludeTransform("hidden", "speed")), after, after, given)
+    assert list(passed.keys()) == ["hidden"]

@@ -337,3 +337,12 @@ def test_the_environment_inside_and_all_transforms_stay_in_sight():
     )
     assert env.rollout(2)["next", "seen"].flatten().tolist() == [2, 4]
     assert isinstance(DrivenEnv(CountingEnv(), FrameSkip(2)), DrivenEnv)
+
+
+def test_step_rows_leaves_the_state_of_other_rows():
+    env = DrivenEnv(SerialEnv(2, CountingEnv), FrameSkip(2))
+    after = env.step_rows(env.rand_action(env.reset()), torch.tensor([True, False]))
+    assert after["observation"].flatten().tolist() == [1, 0]
+    assert after["done"].flatten().tolist() == [False, True]
+    counts = [inner.state_dict()["state"]["count"].item() for inner in env.env.envs]
+    assert counts == [1, 0]
