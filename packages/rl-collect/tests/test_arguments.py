@@ -54,7 +54,7 @@ def collector(**options):
         (lambda: WholeTrajectories(2).load_state_dict([]), TypeError, "loads the dictionary"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(call, error, message):
+def test_wrong_arguments_are_refused_with_their_names(call, error, message):
     with pytest.raises(error, match=message):
         call()
 

@@ -183,7 +183,7 @@ def test_trajectories_can_be_limited():
     assert batch["collector", "traj_step"].tolist() == [0, 1, 0, 1, 0]
 
 
-def test_whole_trajectories_are_handed_out_by_number():
+def test_complete_trajectories_are_returned_by_count():
     batches = collected(cart_poles(), frames_per_batch=30, total_frames=900, trajs_per_batch=4)
     for batch in batches[:-1]:
         assert batch.ndim == 1
@@ -195,7 +195,7 @@ def test_whole_trajectories_are_handed_out_by_number():
     assert len(keys.unique()) == len(keys)
 
 
-def test_what_is_unfinished_behind_the_last_frame_comes_last_as_truncations():
+def test_unfinished_trajectories_come_last_as_truncations():
     env = SerialEnv(2, [lambda: CountingEnv(3), lambda: CountingEnv(50)])
     options = {"frames_per_batch": 8, "total_frames": 24, "trajs_per_batch": 2}
     collector = Collector(env, **options)
@@ -396,7 +396,7 @@ def test_collecting_in_the_background_stops_when_it_is_told():
     assert rows["collector", "traj_step"].tolist() == list(range(2 * count))
 
 
-def test_nobody_takes_batches_beside_the_background():
+def test_iteration_is_refused_during_background_collection():
     collector = Collector(CountingEnv(10**6), frames_per_batch=2, replay_buffer=Buffer())
     collector.start()
     for call in (collector.next, lambda: next(iter(collector))):
@@ -418,7 +418,7 @@ class Twice(nn.Module):
         return torch.tensor([True, False]), self.weight.clone(), self.weight.clone()
 
 
-def test_what_is_asked_beside_the_background_happens_between_two_batches():
+def test_calls_during_background_collection_run_between_two_batches():
     acting = TensorDictModule(Twice(), ["observation"], ["action", "first", "second"])
     buffer = Buffer()
     options = {"frames_per_batch": 5, "replay_buffer": buffer}
@@ -443,7 +443,7 @@ def test_what_is_asked_beside_the_background_happens_between_two_batches():
     assert not check_layout(rows).errors
 
 
-def test_what_is_asked_of_a_background_that_has_ended_is_answered_here():
+def test_calls_after_background_collection_run_in_the_caller():
     options = {"frames_per_batch": 2, "total_frames": 4, "replay_buffer": Buffer()}
     collector = Collector(CountingEnv(), **options)
     collector.start()

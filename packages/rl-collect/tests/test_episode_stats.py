@@ -43,7 +43,7 @@ def test_the_means_are_of_the_last_hundred():
     assert (episodes.mean_return, episodes.mean_length, episodes.finished) == (2, 1, 130)
 
 
-def test_what_is_forgotten_counts_for_nothing():
+def test_forgotten_episodes_count_for_nothing():
     episodes = Episodes((2,))
     episodes.add(np.ones((2, 3, 1)), np.zeros((2, 3), dtype=bool))
     episodes.forget(np.array([True, False]))

@@ -46,7 +46,7 @@ BATCH_CALLS = [
 
 @pytest.mark.parametrize("call", BATCH_CALLS)
 @pytest.mark.parametrize("given", [torch.zeros(2, 3), 3, "text", ("a", "b"), None])
-def test_what_is_no_tensordict_is_named(call, given):
+def test_arguments_that_are_no_tensordict_are_named(call, given):
     with pytest.raises(TypeError, match=r"(batch|tensordict|data): expected a tensordict, got "):
         call(given)
 

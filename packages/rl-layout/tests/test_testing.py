@@ -35,7 +35,7 @@ def test_flat_batches_obey_the_contract(batch):
 @pytest.mark.parametrize(
     ("lengths", "kinds"), [([], []), ([0], [EndKind.CUT]), ([2, 3], [EndKind.CUT])]
 )
-def test_what_gives_no_batch_is_refused(lengths, kinds):
+def test_trajectories_refuses_lengths_and_kinds_that_give_no_batch(lengths, kinds):
     with pytest.raises(ValueError, match="one kind per trajectory"):
         trajectories(lengths, kinds)
 

@@ -133,7 +133,7 @@ def test_a_key_that_is_no_string_is_refused():
         RowSchema({(): (torch.bool, ())})
 
 
-def test_what_is_no_pair_or_no_dtype_is_refused():
+def test_schema_refuses_wrong_pairs_and_dtypes():
     with pytest.raises(TypeError, match="expected a dtype and a shape for each key"):
         RowSchema({"a": torch.float32})
     with pytest.raises(TypeError, match="a row cannot hold 'float32'"):

@@ -44,7 +44,7 @@ def test_entries_are_put_as_set_puts_them(key):
     assert fast[key] is value
 
 
-def test_what_does_not_fit_is_refused_as_set_refuses_it():
+def test_put_refuses_tensors_as_set_does():
     batch = TensorDict(source(), [3])
     with pytest.raises(RuntimeError, match="batch dimension mismatch"):
         put(batch, ("a",), torch.zeros(2))

@@ -33,7 +33,7 @@ def test_messages_stay_apart_and_in_order(ends):
     assert [far.receive() for _ in range(3)] == [b"one", b"", b"three"]
 
 
-def test_what_was_sent_before_the_end_still_arrives(ends):
+def test_packet_sent_before_closing_still_arrives(ends):
     near, far = ends
     near.send(b"last")
     near.close()

@@ -69,7 +69,7 @@ def test_attributes_travel_and_those_that_cannot_are_left():
         (Mute(), "Mute: .its message cannot be shown"),
     ],
 )
-def test_what_cannot_be_made_again_is_named(error, text):
+def test_exception_that_cannot_be_rebuilt_is_named(error, text):
     found = sent(error)
     assert type(found) is WorkerError
     assert str(found).startswith("worker 3, in 'step' raised ")

@@ -56,7 +56,7 @@ def test_a_process_is_killed_soon_after_the_other_one_ended(parent, tie):
     assert process.exitcode == -9
 
 
-def test_it_has_the_time_to_leave_by_itself(parent, tie):
+def test_process_has_the_time_to_leave_by_itself(parent, tie):
     process, pipe = tie(parent.pid, 60)
     parent.kill()
     parent.wait()

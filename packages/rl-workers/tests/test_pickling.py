@@ -23,7 +23,7 @@ def test_a_portable_function_in_another_one_travels_too():
     assert pickle.loads(pickle.dumps(Portable(partial(map, inner))))([3]).__next__() == 6
 
 
-def test_what_cannot_be_called_is_refused():
+def test_portable_refuses_objects_that_cannot_be_called():
     with pytest.raises(TypeError, match="a function that makes an object, got int"):
         Portable(3)
     with pytest.raises(TypeError, match="a function that makes an environment, got int"):

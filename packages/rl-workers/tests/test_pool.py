@@ -390,7 +390,7 @@ def test_a_dead_worker_can_be_replaced():
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_those_that_are_gone_or_silent_are_replaced(how, gate):
+def test_revive_replaces_dead_and_silent_workers(how, gate):
     with pool_of(4, gate=gate) as pool:
         old = pool.pids
         pool.begin(0, "wait")  # answers in time, and its reply is dropped

@@ -71,7 +71,7 @@ def test_the_longest_pieces_are_cut_at_the_bound():
     assert not whole.over_bound().any()
 
 
-def test_what_comes_out_obeys_the_layout_and_owns_its_memory():
+def test_complete_trajectories_obey_the_layout_and_own_their_memory():
     batch = trajectories([3, 4, 2])
     before = batch.clone()
     whole = WholeTrajectories(1)

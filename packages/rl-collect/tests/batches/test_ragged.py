@@ -57,7 +57,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_what_differs_in_size_is_a_stack_of_steps(option):
+def test_steps_of_different_size_become_a_lazy_stack(option):
     def acting(root):
         return root.set("action", torch.tensor([True, False]))
 
@@ -116,7 +116,7 @@ def test_a_saved_collector_goes_on():
     assert (found["action"] == expected["action"]).all()
 
 
-def test_what_needs_one_size_is_refused_at_once():
+def test_options_that_need_one_size_refuse_ragged_steps_at_once():
     with pytest.raises(ValueError, match=r"\['seen'\] have no one size"):
         Collector(Growing(), frames_per_batch=3, trajs_per_batch=1)
     with (

@@ -17,7 +17,7 @@ from rl_layout import check_layout
 CPU = torch.device("cpu")
 
 
-def test_what_is_not_said_is_where_the_parts_are():
+def test_devices_default_to_those_of_environment_and_policy():
     devices = Devices.of(CPU, nn.Linear(2, 2, device="meta"))
     assert (devices.env, devices.policy, devices.storing) == (CPU, torch.device("meta"), CPU)
     assert Devices.of(CPU, device="cpu", storing_device="meta").storing.type == "meta"

@@ -136,7 +136,7 @@ class Remembers:
         return root.set(("next", "count"), count + 1).set("count", count)
 
 
-def test_what_a_policy_carries_by_itself_crosses_batches():
+def test_state_that_a_policy_carries_crosses_batches():
     def counts(frames):
         collector = Collector(CountingEnv(100), Remembers(), frames_per_batch=frames)
         return [
@@ -256,7 +256,7 @@ def test_a_policy_is_told_of_a_cut(name):
         assert torch.equal(batch["saw"], batch["is_init"])
 
 
-def test_what_a_vector_has_left_over_begins_anew_behind_a_cut():
+def test_surplus_steps_of_a_vector_begin_a_new_trajectory_after_a_cut():
     collector = Collector(vector("vector_entry_point"), frames_per_batch=90, set_truncated=True)
     collector.set_seed(0)
     batches = [collector.next() for _ in range(3)]

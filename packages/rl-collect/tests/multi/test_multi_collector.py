@@ -375,7 +375,7 @@ def test_workers_draw_different_actions_that_a_seed_here_decides():
     assert not torch.equal(second, first)
 
 
-def test_whole_trajectories_of_the_last_batches_are_handed_out():
+def test_complete_trajectories_of_the_last_batches_are_returned():
     makers = [counting(3), counting(5)]
     options = {"frames_per_batch": 40, "total_frames": 40, "trajs_per_batch": 2}
     with MultiSyncCollector(makers, **options, **FORK) as collector:
@@ -400,7 +400,7 @@ def test_saved_workers_that_hold_unfinished_trajectories_go_on():
             assert (other.next() == batch).all()
 
 
-def test_what_was_taken_before_an_error_is_not_lost():
+def test_batches_taken_before_an_error_are_not_lost():
     class FailsOnce(CountingEnv):
         taken = 0
 
@@ -555,7 +555,7 @@ def test_batches_of_workers_are_brought_to_the_storing_device():
             assert {leaf.device.type for leaf in batch.values(True, True)} == {"meta"}
 
 
-def test_what_is_asked_beside_the_background_leaves_no_batch_out():
+def test_calls_during_background_collection_skip_no_batch():
     buffer, options = Buffer(), {"frames_per_batch": 4, "total_frames": 160, **FORK}
     with MultiAsyncCollector(
         [counting(10**6)] * 2, policy(), replay_buffer=buffer, **options
@@ -602,7 +602,7 @@ def test_hooks_run_in_workers():
             one.next()
 
 
-def test_who_waits_in_a_hook_acts_with_the_weights_that_come_meanwhile():
+def test_worker_waiting_in_a_hook_acts_with_weights_that_arrive_meanwhile():
     made = multiprocessing.get_context("fork")
     waits, goes_on = made.Event(), made.Event()
 
@@ -626,7 +626,7 @@ def test_who_waits_in_a_hook_acts_with_the_weights_that_come_meanwhile():
     assert (batches[0]["weight"] == 1).all()
 
 
-def test_what_is_told_waits_for_no_worker():
+def test_stats_do_not_wait_for_workers():
     made = multiprocessing.get_context("fork")
     turns, waits = made.Semaphore(1), made.Event()
 

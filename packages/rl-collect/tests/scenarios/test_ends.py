@@ -100,7 +100,7 @@ def test_a_program_that_ends_while_it_collects_ends_as_any_other(kind, end, gone
         assert gone(int(pid))
 
 
-def test_what_nobody_asked_the_background_for_is_told_at_the_end():
+def test_background_error_is_printed_at_exit_if_never_raised():
     found = played(
         "collector = Collector(RaisingEnv(3), **options)",
         "collector.start()",

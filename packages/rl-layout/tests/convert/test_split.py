@@ -119,7 +119,7 @@ def test_the_input_is_left_as_it_was():
     assert same(batch, before)
 
 
-def test_what_is_missing_is_named():
+def test_split_and_join_name_missing_keys():
     batch = trajectories([2, 3])
     with pytest.raises(KeyError, match="'ids' is missing: there are"):
         split_trajectories(batch, trajectory_key="ids")
@@ -129,7 +129,7 @@ def test_what_is_missing_is_named():
         split_trajectories(batch.select("observation"))
 
 
-def test_what_does_not_fit_is_refused():
+def test_split_and_join_refuse_arguments_that_do_not_fit():
     batch = trajectories([2, 3])
     with pytest.raises(ValueError, match="give trajectory_key or done_key"):
         split_trajectories(batch, trajectory_key="a", done_key="b")

@@ -21,7 +21,7 @@ def names(tensordict):
     return set(tensordict.keys(include_nested=True, leaves_only=True))
 
 
-def test_what_was_next_is_now_and_the_rest_stays():
+def test_step_mdp_moves_next_to_the_root_and_keeps_the_rest():
     moved = step_mdp(step())
     assert names(moved) == {
         "observation",
@@ -71,7 +71,7 @@ def test_without_the_others_only_what_was_next_is_left():
 @pytest.mark.parametrize(
     ("argument", "key"), [("exclude_reward", "reward"), ("exclude_action", "action")]
 )
-def test_what_is_not_excluded_is_kept(argument, key):
+def test_step_mdp_keeps_keys_that_are_not_excluded(argument, key):
     assert key not in step_mdp(step())
     assert key in step_mdp(step(), **{f"exclude_{key}": False})
 

@@ -108,7 +108,7 @@ def test_a_compact_batch_survives_a_memory_mapped_file(tmp_path):
     assert_bitwise(Flat2TED()(read), batch)
 
 
-def test_what_is_not_compact_is_refused():
+def test_decoding_refuses_batches_that_are_not_compact():
     with pytest.raises(KeyError, match=r"\['batch_shape', 'lengths', 'shared', 'shift', 'steps'\]"):
         Flat2TED()(trajectories([2, 3]))
     compact = TED2Flat()(trajectories([2, 3]))

@@ -91,7 +91,7 @@ def test_markers_that_numpy_came_to_know_are_read_afresh():
     assert Segments.of(shared) is not Segments.of(shared)
 
 
-def test_what_inference_made_serves_there_alone():
+def test_segments_made_in_inference_mode_are_reused_only_there():
     batch = trajectories([3, 4, 2])
     batch["collector", "mask"] = torch.arange(9) != 5
     with torch.inference_mode():

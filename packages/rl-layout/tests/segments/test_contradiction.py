@@ -79,7 +79,7 @@ def test_time_is_found_along_the_dimension_where_observations_agree(dim):
     assert contradictions(batch, dim - 2).equal(contradictions(batch, dim))
 
 
-def test_what_proves_neighbours_leaves_nothing_to_compare():
+def test_observations_are_not_compared_where_markers_prove_neighbours():
     batch = environments(3, 4, [9], [CUT])
     assert not must_compare_observations(batch)
     assert must_compare_observations(batch.exclude(keys.COLLECTOR), 0)
@@ -156,7 +156,7 @@ def test_rows_of_n_steps_of_a_vector_are_never_joined():
 @pytest.mark.parametrize(
     "key", ["action", "reward", "state_value", "recurrent_state_h", "log_prob", ("net", "hidden")]
 )
-def test_what_is_no_observation_contradicts_nothing(key):
+def test_leaves_that_are_no_observations_contradict_nothing(key):
     batch = unnamed(trajectories([5], CUT))
     batch.set(key, torch.rand(5, 1)).set(keys.next_key(key), torch.rand(5, 1))
     assert not contradictions(batch).any()

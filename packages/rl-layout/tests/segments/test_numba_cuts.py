@@ -82,7 +82,7 @@ def test_segments_are_the_same_without_numba(missing, monkeypatch):
 
 
 @pytest.mark.usefixtures("afresh")
-def test_what_cannot_be_kept_on_the_disk_is_not_compiled_again_and_again(monkeypatch):
+def test_compilation_that_cannot_be_cached_is_tried_once(monkeypatch):
     calls = []
 
     def no_room(*_):

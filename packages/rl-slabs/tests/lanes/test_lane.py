@@ -51,7 +51,7 @@ def test_reserving_again_gives_the_same_rows(lane):
     assert lane.reserve(2).numbers == range(1, 3)
 
 
-def test_what_is_reserved_never_goes_back(schema):
+def test_reserved_count_never_decreases(schema):
     slab = Slab.private(schema, 7)
     lane = Lanes(slab).claim()
     lane.reserve(5)

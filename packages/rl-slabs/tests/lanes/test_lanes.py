@@ -56,7 +56,7 @@ def test_numbers_that_nobody_published_are_not_accepted(schema, numbered):
     assert lanes.accept(strange).tolist() == [False, True, True, False, False, False, False]
 
 
-def test_what_is_no_int64_tensor_or_no_slab_is_refused(schema):
+def test_lanes_refuse_other_dtypes_and_other_memory(schema):
     lanes = Lanes(Slab.private(schema, 5))
     for numbers, said in ((torch.zeros(3), "got torch.float32"), ([1], "got <class 'list'>")):
         for use in (lanes.rows, lanes.accept):
@@ -354,7 +354,7 @@ def test_newcomers_find_the_lane_that_was_given_back(schema, numbered):
         Lanes(slab).claim(3)
 
 
-def test_who_is_interrupted_while_it_moves_on_holds_one_lane(schema, numbered, monkeypatch):
+def test_writer_interrupted_between_two_lanes_holds_one(schema, numbered, monkeypatch):
     slab = Slab.private(schema, 8, lanes=2)
     lanes = Lanes(slab)
     write(lanes.claim(4), slab, numbered, 4)

@@ -26,7 +26,7 @@ def test_a_running_thread_holds():
     assert standing(Owner.of_this_thread(), threads=OWN_THREADS) == "held"
 
 
-def test_nobody_is_free():
+def test_lane_without_owner_is_free():
     assert standing(Owner(0, 0, 0)) == "free"
 
 

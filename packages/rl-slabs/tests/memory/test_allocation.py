@@ -24,7 +24,7 @@ def test_space_is_really_taken(tmp_path):
     assert status.st_blocks * 512 >= 100_000
 
 
-def test_what_was_in_the_file_stays(tmp_path):
+def test_take_space_keeps_the_bytes_of_the_file(tmp_path):
     with (tmp_path / "a").open("w+b") as file:
         file.write(b"kept")
         file.flush()

@@ -148,7 +148,7 @@ def test_a_closed_handle_says_so(schema):
         pickle.dumps(LazyFile.shared("a").close() or handle)
 
 
-def test_what_the_maker_says_of_a_slab_is_read_by_others(schema, tmp_path):
+def test_about_text_is_read_by_other_processes(schema, tmp_path):
     handle = LazySlab.mapped(tmp_path / "a")
     handle.make(schema, 5, about="steps of a game")
     assert LazySlab.open(tmp_path / "a").get().about == "steps of a game"

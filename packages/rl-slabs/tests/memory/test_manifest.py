@@ -114,7 +114,7 @@ def test_counts_that_do_not_go_together_are_refused(capacity, lanes, said):
         Manifest(SCHEMA, capacity, lanes)
 
 
-def test_what_is_no_schema_or_no_count_is_refused():
+def test_manifest_refuses_wrong_schemas_and_counts():
     with pytest.raises(TypeError, match="expected a RowSchema, got dict"):
         Manifest({}, 12)
     with pytest.raises(TypeError, match="capacity must be an integer, got float"):

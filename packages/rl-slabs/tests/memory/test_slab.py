@@ -280,7 +280,7 @@ def test_impossible_sizes_are_refused(make, schema, capacity, lanes):
         make(schema, capacity, lanes=lanes)
 
 
-def test_what_is_no_schema_is_refused(make):
+def test_slab_refuses_a_wrong_schema(make):
     with pytest.raises(TypeError, match=r"expected a RowSchema, got TensorDict. Use RowSchema"):
         make(TensorDict({"a": torch.zeros(3)}), 5)
 

@@ -73,7 +73,7 @@ def test_a_bool_of_zeroed_memory_is_false_and_its_inverse_true():
     ],
     ids=str,
 )
-def test_what_is_written_comes_back_bit_for_bit(place):
+def test_rows_come_back_bit_for_bit(place):
     rows = Rows.zeros(MIXED, 9)
     shape = rows.read(place).batch_size
     steps = noise(*shape)

@@ -42,6 +42,6 @@ def test_a_tensor_out_of_range_is_refused_with_what_came():
         ([1, 2], "got list"),
     ],
 )
-def test_what_is_no_index_is_refused(rows, said):
+def test_select_refuses_wrong_indices(rows, said):
     with pytest.raises(TypeError, match=said):
         select(rows, 5)

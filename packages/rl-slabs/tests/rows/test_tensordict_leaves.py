@@ -47,7 +47,7 @@ def test_leaves_are_the_callers_own_memory_by_key():
         {"a": torch.zeros(5, 3).to_sparse()},
     ],
 )
-def test_what_is_not_plainly_such_rows_is_left_to_the_long_way(changed):
+def test_reader_leaves_other_rows_to_the_checked_path(changed):
     assert PLAIN.of(batch(**changed), 1) is None
 
 

@@ -50,6 +50,6 @@ def lanes():
     ],
     ids=map(str, range(22)),
 )
-def test_it_is_named(call, message):
+def test_bad_input_is_named(call, message):
     with pytest.raises((TypeError, ValueError, KeyError), match=re.escape(message)):
         call()

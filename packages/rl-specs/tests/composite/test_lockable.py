@@ -41,7 +41,7 @@ def test_a_lock_may_leave_out_what_is_nested():
     assert not spec["next"].is_locked
 
 
-def test_what_was_locked_with_a_parent_is_unlocked_with_it():
+def test_spec_locked_with_its_parent_is_unlocked_with_it():
     spec = tree().lock_()
     with pytest.raises(RuntimeError, match="unlock that one instead"):
         spec["next"].unlock_()
@@ -50,7 +50,7 @@ def test_what_was_locked_with_a_parent_is_unlocked_with_it():
     assert not inner.unlock_().is_locked
 
 
-def test_what_two_parents_lock_stays_locked_until_both_unlock():
+def test_spec_of_two_locked_parents_stays_locked_until_both_unlock():
     inner = Composite(obs=Unbounded((3,)))
     one, two = Composite(inner=inner).lock_(), Composite(inner=inner).lock_()
     one.unlock_()

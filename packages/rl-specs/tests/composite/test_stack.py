@@ -30,7 +30,7 @@ def test_composites_without_a_device_follow_the_others():
     assert [part.device.type for part in spec.specs] == ["meta", "meta"]
 
 
-def test_what_does_not_fit_is_refused():
+def test_stack_refuses_specs_that_do_not_fit():
     with pytest.raises(TypeError, match="of one class"):
         torch.stack([Unbounded((3,)), Categorical(3)])
     with pytest.raises(ValueError, match="one dtype"):

@@ -138,7 +138,7 @@ def test_enumerate_needs_lists_of_one_length():
         Stacked(Categorical(2), Categorical(3), dim=0).enumerate()
 
 
-def test_what_the_parts_do_not_share_is_refused():
+def test_stacked_spec_refuses_calls_that_its_parts_do_not_share():
     for call in (ragged().cardinality, lambda: ragged().index(0, torch.zeros(3))):
         with pytest.raises(NotImplementedError, match=r"spec.unbind\(\)"):
             call()

@@ -48,7 +48,7 @@ def test_make_neg_dim_refuses_what_varies():
         Bounded(torch.tensor([0.0, 1.0]), 2).make_neg_dim(0)
 
 
-def test_what_cannot_be_had_says_what_to_do_instead():
+def test_unsupported_calls_say_what_to_do_instead():
     for call in (
         lambda: Unbounded().enumerate(),
         lambda: Unbounded().cardinality(),

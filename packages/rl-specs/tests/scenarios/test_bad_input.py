@@ -58,7 +58,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), CASES, ids=map(str, range(len(CASES))))
-def test_it_is_named(call, error, message):
+def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=re.escape(message)):
         call()
 
