@@ -1,6 +1,6 @@
 """What storing each observation once costs and saves, alongside rows that store it twice.
 
-    python packages/rl-replay/benchmarks/compact.py
+    nox -s "bench(rl-replay)"
 
 One process, fresh random indices for every call, the contenders taking turns; medians. The tables:
 a sample of 256 small rows and one of frames, against the same rows stored plainly; the same of
@@ -12,12 +12,12 @@ trajectories that end.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
+from bench import medians_us, session, table
 from tensordict import TensorDict
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
@@ -94,19 +94,22 @@ def filled(
     return rows
 
 
-def medians(
-    contenders: dict[str, Callable[[torch.Tensor], object]], count: int, rounds: int
-) -> dict[str, float]:
-    """The median time of each, in microseconds; every call gets indices of its own."""
-    times: dict[str, list[int]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            for _ in range(20):
-                index = torch.randint(count, (BATCH,))
-                start = time.perf_counter_ns()
-                call(index)
-                times[name].append(time.perf_counter_ns() - start)
-    return {name: statistics.median(found) / 1000 for name, found in times.items()}
+def show(
+    work: str, calls: dict[str, Callable[[torch.Tensor], object]], count: int, rounds: int
+) -> None:
+    """One table; every call gets indices of its own."""
+    index = torch.empty(BATCH, dtype=torch.int64)
+
+    def draw() -> None:
+        torch.randint(count, (BATCH,), out=index)
+
+    bound = [partial(call, index) for call in calls.values()]
+    found = medians_us(rounds, *bound, warm_up=0, burst=20, before=[draw] * len(bound))
+    both, once = found[:2]
+    notes = {"each observation once": f"{once - both:+.1f} us"}
+    if len(found) > 2:
+        notes["floor"] = f"{found[2] - both:+.1f} us"
+    table(work, dict(zip(calls, found, strict=True)), "each observation once", notes)
 
 
 def sampling(title: str, schema: RowSchema, count: int, environments: int, rounds: int) -> None:
@@ -124,19 +127,10 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
         behind = words.take(places + environments, 0, None, "wrap")
         return unpack(words.take(places, 0), [], index.shape, behind)
 
-    contenders = {"both": plain.gather, "once": compact.gather}
+    contenders = {"both observations stored": plain.gather, "each observation once": compact.gather}
     if schema["observation"].offset is not None:
         contenders["floor"] = floor
-    found = medians(contenders, count, rounds)
-    if "floor" in found:
-        more = found["floor"] - found["both"]
-        title = f"{title}; floor {found['floor']:.1f} us, {more:+.1f} us"
-    print(f"\nsample of {BATCH} of {count:,} rows, {title}")
-    print(f"  both observations stored {found['both']:>10.1f} us")
-    print(
-        f"  each observation once    {found['once']:>10.1f} us"
-        f"   {found['once'] - found['both']:+.1f} us, {found['once'] / found['both']:.2f} x"
-    )
+    show(f"sample of {BATCH} of {count:,} rows, {title}", contenders, count, rounds)
 
 
 def in_buffers(count: int, rounds: int) -> None:
@@ -157,40 +151,38 @@ def in_buffers(count: int, rounds: int) -> None:
         cells["is_init"] = torch.from_numpy(back == 0)[:, None]
         for buffer in buffers.values():
             buffer.extend(cells)
-    calls = {
-        f"{name} {once}": lambda _, buffer=buffer: buffer.sample()
-        for (name, once), buffer in buffers.items()
-    }
-    found = medians(calls, count, rounds)
-    print(f"\nsample of {BATCH} of {count:,} rows, 9 leaves, 1 environments, of whole buffers")
     for name in ("private", "shared", "file"):
-        both, once = found[f"{name} False"], found[f"{name} True"]
-        print(
-            f"  {name:<8} both {both:>7.1f} us, once {once:>7.1f} us"
-            f"   {once - both:+.1f} us, {once / both:.2f} x"
-        )
+        both, once = (buffers[name, kind].sample for kind in (False, True))
+        calls = {
+            "both observations stored": lambda _, sample=both: sample(),
+            "each observation once": lambda _, sample=once: sample(),
+        }
+        title = f"sample of {BATCH} of {count:,} rows, 9 leaves, 1 environments, of whole buffers"
+        show(f"{title}, {name}", calls, count, rounds)
 
 
 def writing(schema: RowSchema, count: int, length: int) -> None:
     """Batches of `length` rows of one environment."""
     compact, plain = LosslessRows.zeros(schema, count), Rows.zeros(schema, count)
     written = list(batches(schema, 5 * length, 1, length, 200))
-    times: dict[str, list[int]] = {"both": [], "once": []}
-    number = 0
-    for turn in range(200):
+
+    def both(turn: int) -> None:
+        place = turn * length % count
+        plain.write(slice(place, place + length), written[turn % len(written)][0])
+
+    def once(turn: int) -> None:
         cells, back = written[turn % len(written)]
-        place = number % count
-        numbers = range(number, number + length)
-        start = time.perf_counter_ns()
-        plain.write(slice(place, place + length), cells)
-        between = time.perf_counter_ns()
+        place, numbers = turn * length % count, range(turn * length, (turn + 1) * length)
         compact.write(slice(place, place + length), numbers, cells, back)
         compact.settle(numbers)
-        times["once"].append(time.perf_counter_ns() - between)
-        times["both"].append(between - start)
-        number += length
-    both, once = (statistics.median(times[name]) / 1000 for name in ("both", "once"))
-    print(f"  {length:>6} rows a call: both {both:>8.1f} us, once {once:>8.1f} us")
+
+    plain_turns, compact_turns = iter(range(10**9)), iter(range(10**9))
+    calls = (lambda: both(next(plain_turns)), lambda: once(next(compact_turns)))
+    found = medians_us(200, *calls, warm_up=0)
+    names = ("both observations stored", "each observation once")
+    table(
+        f"write rows of 9 leaves, {length:,} a call", dict(zip(names, found, strict=True)), names[1]
+    )
 
 
 def memory(title: str, schema: RowSchema, rows: LosslessRows, episode: float) -> None:
@@ -213,7 +205,6 @@ def main() -> None:
         sampling(f"9 leaves, {environments} environments", small, 1_000_000, environments, 50)
         sampling(f"84x84x4 frames, {environments} environments", frames, 10_000, environments, 5)
     in_buffers(1_000_000, 50)
-    print("\nwriting rows of 9 leaves")
     for length in (1, 64, 10_000):
         writing(small, 1_000_000, length)
     titles = f"{'both':>8}{'once':>8}{'in use':>10}{'ratio':>9}{'taken':>9}{'linked':>8}"
@@ -228,4 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

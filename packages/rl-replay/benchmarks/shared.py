@@ -1,24 +1,26 @@
 """Four processes write one buffer while a fifth samples it: the peer, and rl-replay.
 
-    python packages/rl-replay/benchmarks/shared.py
+    nox -s "bench(rl-replay)"
 
 Rows have 9 leaves, all stored and returned on both sides; a write is one of 64 rows, a sample 256
 rows drawn uniformly. The contenders take turns of a few seconds with writers of their own, so that
-a busy machine slows them all; medians over the turns. Throughput is rows written and rows sampled
-together. The ratio says how it depends on what is counted: writing and sampling alone come with it.
+a busy machine slows them all; medians over the turns. A row is the time for each row that was
+written or sampled. Its ratio depends on what is counted: written and sampled rows a second come
+with it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
-import statistics
 import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from bench import medians, session, table
 from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
@@ -34,6 +36,7 @@ class Rates(NamedTuple):
 
     written: float
     sampled: float
+    together: float
 
 
 def batch(who: int) -> TensorDict:
@@ -66,13 +69,11 @@ def ours(*, file: bool = False, lossless: bool = False, slices: bool = False) ->
     return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SAMPLED, shared=True)
 
 
-def peer() -> object | None:
-    """TorchRL's shared buffer, or None where it is not installed."""
-    try:
-        from torchrl.data import LazyMemmapStorage as PeerStorage
-        from torchrl.data import ReplayBuffer as PeerBuffer
-    except ImportError:
-        return None
+def peer() -> object:
+    """TorchRL's shared buffer."""
+    from torchrl.data import LazyMemmapStorage as PeerStorage
+    from torchrl.data import ReplayBuffer as PeerBuffer
+
     made = PeerBuffer(storage=PeerStorage(ROWS), batch_size=SAMPLED, shared=True)
     made.extend(batch(0))  # it is shared from its first rows on
     return made
@@ -104,7 +105,8 @@ def turn(buffer: object) -> Rates:
             buffer.sample()  # type: ignore[attr-defined]
             samples += 1
         written = buffer.write_count - first  # type: ignore[attr-defined]
-        return Rates(written / elapsed, samples * SAMPLED / elapsed)
+        sampled = samples * SAMPLED
+        return Rates(*(rows / elapsed for rows in (written, sampled, written + sampled)))
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -112,10 +114,11 @@ def turn(buffer: object) -> Rates:
             os.waitpid(child, 0)
 
 
-def contenders() -> dict[str, Callable[[], object | None]]:
-    """What is compared, the peer first."""
+def contenders() -> dict[str, Callable[[], object]]:
+    """What is compared, the peer first where it is installed."""
+    others = {"torchrl": peer} if importlib.util.find_spec("torchrl") is not None else {}
     return {
-        "torchrl, LazyMemmapStorage": peer,
+        **others,
         "memory": ours,
         "file": lambda: ours(file=True),
         "memory, lossless": lambda: ours(lossless=True),
@@ -128,26 +131,19 @@ def main() -> None:
     torch.set_num_threads(1)
     # the children run no thread of torch's
     warnings.simplefilter("ignore", DeprecationWarning)
-    found: dict[str, list[Rates]] = {name: [] for name in contenders()}
-    for _ in range(TURNS):
-        for name, make in contenders().items():
-            # made anew: a peer's lock is lost with a writer that is killed while it has it
-            buffer = make()
-            if buffer is not None:
-                found[name].append(turn(buffer))
-    medians = {
-        name: [statistics.median(column) for column in zip(*rates, strict=True)]
+    makers = contenders()
+    # made anew each turn: a peer's lock is lost with a writer that is killed while it has it
+    measures = [lambda make=make: turn(make()) for make in makers.values()]
+    found = dict(zip(makers, medians(TURNS, *measures), strict=True))
+    notes = {
+        name: f"{rates[0]:11,.0f} written, {rates[1]:11,.0f} sampled a second"
         for name, rates in found.items()
-        if rates
     }
-    base = next(iter(medians.values()))
-    head = "".join(f" {name:>11s}" for name in ("written", "sampled", "together"))
-    print(f"{'rows a second':32s}{head}   x the first")
-    for name, (written, sampled) in medians.items():
-        ratios = [written / base[0], sampled / base[1], (written + sampled) / sum(base)]
-        said = ", ".join(f"{ratio:.1f}" for ratio in ratios)
-        print(f"{name:32s} {written:11,.0f} {sampled:11,.0f} {written + sampled:11,.0f}   {said}")
+    took = {name: 1e6 / rates[2] for name, rates in found.items()}
+    work = f"a row of a buffer that {WRITERS} processes write and one samples"
+    table(work, took, "memory", notes)
 
 
 if __name__ == "__main__":
-    main()
+    with session():
+        main()

@@ -1,14 +1,14 @@
 """Slices of trajectories, with a write between any two samples: the peer, and rl-replay.
 
-    python packages/rl-replay/benchmarks/slices.py
-    python packages/rl-replay/benchmarks/slices.py --rows 10000000  # of the large buffer
+    nox -s "bench(rl-replay)"
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/slices.py --rows 10000000  # large buffer
 
 One process; 8 slices of 32 rows with 9 leaves, every one stored and returned on both sides,
 episodes of 200 steps; 64 rows are written before each sample. Medians in microseconds; the
 contenders take turns, twenty calls each, so that a busy machine slows them all. Of ours the sample
 includes taking the new rows into the trajectory index, which the storage puts off until asked.
 
-The last table is the first slices of a large buffer, of small rows, in milliseconds: 100 million
+The last table is the first slices of a large buffer, of small rows: 100 million
 rows, or as many as a quarter of the free memory holds. The index is built while rows are written or
 loaded where the sampler draws slices, and by the first sample where it is exchanged for one that
 does.
@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 import torch
+from bench import medians_us, report, session, table
 from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
@@ -113,21 +112,11 @@ def sampling(buffer: object) -> tuple[Call, Call]:
     )
 
 
-def show(title: str, contenders: dict[str, tuple[Call, Call]], rounds: int = 25) -> None:
-    """One table: each one's median time, and how many times the last one's that is."""
-    times: dict[str, list[int]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, (before, call) in contenders.items():
-            for _ in range(20):
-                before()
-                start = time.perf_counter_ns()
-                call()
-                times[name].append(time.perf_counter_ns() - start)
-    found = {name: statistics.median(took) / 1000 for name, took in times.items()}
-    last = list(found.values())[-1]
-    print(f"\n{title}")
-    for name, median in found.items():
-        print(f"  {name:<52}{median:>10.1f} us{median / last:>8.2f} x")
+def show(title: str, contenders: dict[str, tuple[Call, Call]], ours: str, rounds: int = 25) -> None:
+    """One table: each one's median time, and its ratio to that of ours."""
+    before, calls = zip(*contenders.values(), strict=True)
+    found = medians_us(rounds, *calls, warm_up=0, burst=20, before=before)
+    table(title, dict(zip(contenders, found, strict=True)), ours)
 
 
 def against_the_peer() -> None:
@@ -135,10 +124,11 @@ def against_the_peer() -> None:
     full = ours(ROWS)
     contenders = {"rl-replay, each place equally likely": sampling(ours(ROWS, by="step"))}
     if (other := peer(ROWS)) is not None:
-        contenders = {"torchrl 0.14.1": sampling(other)} | contenders
+        contenders = {"torchrl": sampling(other)} | contenders
     show(
         f"sample {SLICES} x {LENGTH} of {ROWS:,} rows, {WRITTEN} written before each",
         contenders | {"rl-replay": sampling(full)},
+        "rl-replay",
     )
     nothing: Call = lambda: None  # noqa: E731
     extend, _ = sampling(full)
@@ -150,22 +140,21 @@ def against_the_peer() -> None:
         index.rows(slots, draws.integers(0, 100, SLICES), np.full(SLICES, LENGTH))
 
     show(
-        "of which",
+        f"sample {SLICES} x {LENGTH} of {ROWS:,} rows, its parts",
         {
             "taking 64 new rows into the index": (extend, full.storage.trajectories),
             "drawing slices, index up to date": (nothing, rows_of_slices),
             "sample, index up to date": (nothing, full.sample),
         },
+        "sample, index up to date",
     )
 
 
 def by_capacity() -> None:
     """The claim: what a sample costs does not depend on how many rows there are."""
     contenders = {f"{rows:,} rows": sampling(ours(rows)) for rows in (FEW_ROWS, ROWS, MANY_ROWS)}
-    show(
-        f"sample {SLICES} x {LENGTH}, {WRITTEN} rows written before each",
-        contenders | {f"{FEW_ROWS:,} rows ": contenders[f"{FEW_ROWS:,} rows"]},
-    )
+    title = f"sample {SLICES} x {LENGTH}, {WRITTEN} rows written before each"
+    show(title, contenders, f"{FEW_ROWS:,} rows")
 
 
 def first_slices(rows: int) -> None:
@@ -186,30 +175,27 @@ def first_slices(rows: int) -> None:
             batch["collector", "traj_ids"] += LARGE_CHUNK // EPISODE * bool(turn)
             buffer.extend(batch)
 
-    took, other = {}, empty(RandomSampler())
+    print(f"\nfirst slices of a large buffer: {rows:,} rows")
+    other = empty(RandomSampler())
     with tempfile.TemporaryDirectory() as folder:
-        took["write, no slices drawn"] = _ms(partial(write, other))
+        once("write, no slices drawn", partial(write, other))
         buffer = empty(slices())
-        took["write, slices drawn"] = _ms(partial(write, buffer))
-        took["first slices after that"] = _ms(buffer.sample)
-        took["the next ones"] = _ms(buffer.sample)
+        once("write, slices drawn", partial(write, buffer))
+        once("first slices after writes", buffer.sample)
+        once("the next ones", buffer.sample)
         del buffer
-        took["exchange the sampler for one of slices"] = _ms(partial(other.set_sampler, slices()))
-        took["first slices after that "] = _ms(other.sample)
+        once("exchange the sampler for one of slices", partial(other.set_sampler, slices()))
+        once("first slices after the exchange", other.sample)
         other.dumps(folder)
         del other
         buffer = empty(slices())
-        took["load"] = _ms(partial(buffer.loads, folder))
-        took["first slices after that  "] = _ms(buffer.sample)
-    print(f"\nfirst slices of a large buffer: {rows:,} rows")
-    for name, milliseconds in took.items():
-        print(f"  {name:<52}{milliseconds:>10.1f} ms")
+        once("load", partial(buffer.loads, folder))
+        once("first slices after the load", buffer.sample)
 
 
-def _ms(call: Call) -> float:
-    start = time.perf_counter()
-    call()
-    return 1000 * (time.perf_counter() - start)
+def once(work: str, call: Call) -> None:
+    """One row, of a single call: its second one would be another work."""
+    report(work, *medians_us(1, call, warm_up=0))
 
 
 def large_rows() -> int:
@@ -241,16 +227,17 @@ def taking_in() -> None:
             "1 row": (nothing, appends(one_run[:1])),
             "64 rows, one run": (nothing, appends(one_run)),
         },
+        "64 rows, one run",
     )
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=None, help="of the large buffer")
-    large = parser.parse_args().rows or large_rows()
-    taking_in()
-    against_the_peer()
-    by_capacity()
-    first_slices(large)
+    with session(parser) as given:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        taking_in()
+        against_the_peer()
+        by_capacity()
+        first_slices(given.rows or large_rows())
