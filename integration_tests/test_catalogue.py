@@ -175,14 +175,14 @@ class TestEveryTransform:
         assert_same(stepped, without_marks(transform(plain)))
         assert_same(plain, before)
 
-    def test_it_works_around_and_inside_a_serial_environment(self, transform):
+    def test_transform_is_equal_around_and_inside_a_serial_environment(self, transform):
         def inside():
             return TransformedEnv(PicturesEnv(2), copy.deepcopy(transform))
 
         around = TransformedEnv(SerialEnv(2, lambda: PicturesEnv(2)), copy.deepcopy(transform))
         assert_same(played(around), played(SerialEnv(2, inside)))
 
-    def test_it_works_inside_a_parallel_environment(self, transform):
+    def test_transform_works_inside_a_parallel_environment(self, transform):
         def inside():
             return TransformedEnv(PicturesEnv(2), copy.deepcopy(transform))
 
@@ -249,7 +249,7 @@ class TestEveryTransformOfEnvironments:
             env = SerialEnv(3, LivesEnv)
         check_env_specs(TransformedEnv(env, copy.deepcopy(transform)), num_steps=9)
 
-    def test_it_works_around_a_serial_environment_as_inside(self, transform):
+    def test_driver_is_equal_around_and_inside_a_serial_environment(self, transform):
         def inside():
             return TransformedEnv(LivesEnv(2), copy.deepcopy(transform))
 
@@ -266,7 +266,7 @@ class TestEveryTransformOfEnvironments:
         finally:
             parallel.close()
 
-    def test_it_works_around_a_parallel_environment(self, transform):
+    def test_driver_works_around_a_parallel_environment(self, transform):
         serial = TransformedEnv(SerialEnv(2, lambda: LivesEnv(2)), copy.deepcopy(transform))
         with ParallelEnv(2, lambda: LivesEnv(2), mp_start_method="fork") as base:
             parallel = TransformedEnv(base, copy.deepcopy(transform))
@@ -283,7 +283,7 @@ class TestEveryTransformOfEnvironments:
             batches.append(played_on)
         assert_same(*batches)
 
-    def test_what_is_given_stays(self, transform):
+    def test_transform_leaves_its_input_unchanged(self, transform):
         rows = allowed_steps(LivesEnv())
         before = rows.clone()
         transform(rows)
@@ -360,7 +360,7 @@ def test_random_frames_of_a_collector_are_drawn_by_the_mask():
     ],
     ids=lambda transform: type(transform).__name__,
 )
-def test_what_a_collector_plays_does_not_depend_on_its_batches(transform):
+def test_collected_steps_do_not_depend_on_the_batch_size(transform):
     def act(root):
         first = root["action_mask"][..., 0]
         return root.set("action", torch.stack([first, ~first], -1))

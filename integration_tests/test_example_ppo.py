@@ -152,7 +152,7 @@ def interrupted(tmp_path_factory):
     return out, process.pid, process.returncode, rest
 
 
-def test_it_learns_and_says_where_the_curve_lies(whole):
+def test_example_learns_and_prints_the_path_of_the_curve(whole):
     out, told = whole
     verdict, steps, curve, checkpoint = told.splitlines()
     score = re.fullmatch(
@@ -248,7 +248,7 @@ def test_refusals_reach_the_shell(tmp_path):
 
 
 @pytest.mark.gpu
-def test_it_trains_and_resumes_on_cuda(tmp_path):
+def test_example_trains_and_resumes_on_cuda(tmp_path):
     for options in (["--steps", 2048], ["--steps", 4096, "--resume"]):
         device = ("--device", "cuda", "--out", tmp_path)
         subprocess.run(command(*options, *device), check=True, capture_output=True)

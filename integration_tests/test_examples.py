@@ -151,7 +151,7 @@ def test_lossless_is_exact(on_cartpole):
         assert on_cartpole[name].missing == 0
 
 
-def test_what_compact_batches_lost_is_marked_and_the_rest_exact(on_cartpole):
+def test_compact_batches_mark_lost_observations_and_keep_the_rest_exact(on_cartpole):
     transformed, linked = on_cartpole["compact_obs"], on_cartpole["compact, linked"]
     assert 0 < transformed.missing < 0.1
     assert transformed.equal == pytest.approx(1 - transformed.missing)

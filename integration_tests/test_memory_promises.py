@@ -92,7 +92,7 @@ def test_differences_save_half_of_the_next_observations() -> None:
     assert torch.equal(delta["observation"], data["observation"])
 
 
-def test_what_cannot_be_rebuilt_is_nan_where_a_slice_leaves_its_trajectory() -> None:
+def test_observations_that_cannot_be_rebuilt_are_nan_at_slice_ends() -> None:
     """The rows with NaN are ends of slices behind which nothing is known."""
     buffer = buffer_of(collected(compact_obs=True), NextStateReconstructor())
     sample = buffer.sample()

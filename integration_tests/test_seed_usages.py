@@ -306,7 +306,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("package", LATER)
-def test_what_belongs_to_a_later_package_is_listed_as_such(package):
+def test_names_of_later_packages_are_listed_as_such(package):
     page = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
     rows = page.read_text(encoding="utf-8").splitlines()
     row = next(line for line in rows if f"| {package}: " in line or f"| {package}, with" in line)

@@ -135,7 +135,7 @@ def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
     assert (fast == slow).all()
 
 
-def test_what_a_reset_says_of_rows_that_go_on_is_ignored():
+def test_partial_reset_ignores_values_of_rows_that_continue():
     class Careless(Pendulums):
         def _reset(self, tensordict, **kwargs):
             fresh = super()._reset(tensordict, **kwargs)
@@ -149,7 +149,7 @@ def test_what_a_reset_says_of_rows_that_go_on_is_ignored():
     assert torch.equal((after == seen).all(-1), ~batch["next", "done"][:, :-1].squeeze(-1))
 
 
-def test_what_the_fast_path_would_lose_takes_the_slow_one():
+def test_device_loop_leaves_unsupported_policies_to_the_plain_loop():
     request = Request(5, break_when_any_done=False)
     carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])
     assert not device_loop.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))

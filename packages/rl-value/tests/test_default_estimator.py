@@ -42,7 +42,7 @@ def test_a_target_of_default_settings_gives_one_warning():
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_none_where_settings_were_chosen_or_both_are_estimated(chosen):
+def test_default_estimator_is_unused_where_settings_or_estimates_exist(chosen):
     actor, critic = networks()
     loss, batch = A2CLoss(actor, critic), half_estimated(critic)
     if chosen:

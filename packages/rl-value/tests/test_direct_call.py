@@ -30,7 +30,7 @@ def sequence():
 
 
 @pytest.mark.parametrize("make", [doubled, sequence])
-def test_what_a_stock_network_writes_is_found_and_the_batch_stays(make):
+def test_output_of_a_stock_network_is_read_and_the_batch_is_unchanged(make):
     seen, network = batch(), make()
     expected = network(batch())["y"]
     assert output_of(network, seen, "y").equal(expected)
@@ -82,7 +82,7 @@ def test_outputs_by_name_are_found():
     assert output_of(network, batch(), "y").equal(batch()["x"] * 5)
 
 
-def test_what_exists_is_skipped_where_that_is_asked_for():
+def test_existing_outputs_are_skipped_on_request():
     with set_skip_existing(True):
         found = output_of(doubled(), batch(), "y")
     assert found.eq(-1).all()

@@ -161,7 +161,7 @@ def test_seeds_go_on_from_one_environment_to_the_next():
         assert torch.equal(first[0], first[2])
 
 
-def test_what_a_policy_adds_is_kept_and_reaches_the_environments():
+def test_entries_that_a_policy_adds_are_kept_and_reach_the_environments():
     def policy(root):
         return env.rand_action(root).set("log_prob", torch.zeros(2, 3))
 

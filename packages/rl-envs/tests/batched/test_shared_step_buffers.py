@@ -30,7 +30,7 @@ def test_each_side_sees_the_rows_of_the_other():
         assert whole.mask.flatten().tolist() == [False, False, False, False, True]
 
 
-def test_what_rows_cannot_hold_is_told():
+def test_specs_that_rows_cannot_hold_have_no_schema():
     for spec in (Unbounded((2, -1)), Unbounded((2, 3), dtype=torch.bfloat16)):
         env = SerialEnv(2, testing.CountingEnv)
         env.observation_spec = spec

@@ -53,7 +53,7 @@ def test_three_methods_are_enough():
         ({"done": torch.tensor([0.0])}, TypeError, "'done': expected dtype torch.bool"),
     ],
 )
-def test_what_an_environment_returns_is_checked(after, error, words):
+def test_returned_values_of_an_environment_are_checked(after, error, words):
     env = ThreeMethods(**after)
     with pytest.raises(error, match=words):
         env.rollout(1)
@@ -176,7 +176,7 @@ def test_an_agent_that_is_done_resets_nobody():
     assert root["agents", "observation"][:, 0].tolist() == [1, 1, 1]
 
 
-def test_what_the_policy_wrote_under_next_stays():
+def test_entries_that_a_policy_wrote_under_next_stay():
     env = CountingEnv()
     root = env.rand_action(env.reset())
     root["next", "hidden"] = torch.ones(7)
@@ -222,7 +222,7 @@ def test_a_saved_state_goes_on_as_the_original():
     assert (batches[0]["next"] == batches[1]["next"]).all()
 
 
-def test_who_cannot_save_says_so():
+def test_environment_without_saved_state_names_the_missing_hook():
     with pytest.raises(NotImplementedError, match=r"ThreeMethods cannot save.*_get_state"):
         ThreeMethods().state_dict()
     for env in (ThreeMethods(), Saving()):

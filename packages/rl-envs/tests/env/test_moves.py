@@ -26,7 +26,7 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_whatever_moves_an_environment_is_counted_and_nothing_else(name):
+def test_moves_count_each_reset_and_step_and_nothing_else(name):
     env = ENVIRONMENTS[name]()
     with contextlib.closing(env):
         root, at_reset = env.reset(), env.moves

@@ -36,7 +36,7 @@ def test_merge_keeps_rows_outside_the_mask():
     assert merged["mine"].sum() == 3
 
 
-def test_what_has_another_dtype_is_taken_as_it_comes():
+def test_merge_keeps_the_dtype_of_the_reset():
     old, new = (
         TensorDict({"a": torch.zeros(3).double()}, [3]),
         TensorDict({"a": torch.ones(3)}, [3]),

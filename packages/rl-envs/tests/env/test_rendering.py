@@ -135,7 +135,7 @@ def test_frames_become_a_gif(tmp_path):
             assert shown.convert("RGB").getpixel((0, 0)) == (100 * t,) * 3
 
 
-def test_what_is_no_video_is_refused(tmp_path):
+def test_write_gif_refuses_other_shapes(tmp_path):
     with pytest.raises(ValueError, match=r"\[T, H, W, 3\]: got torch.uint8 \(2, 3, 4, 5, 3\)"):
         write_gif(torch.zeros(2, 3, 4, 5, 3, dtype=torch.uint8), tmp_path / "a.gif")
     with pytest.raises(ValueError, match=r"got torch\.float32"):

@@ -9,7 +9,7 @@ def test_whole_numbers_of_every_kind_pass():
         check_whole(number, 1, "count")
 
 
-def test_what_is_none_is_told_apart_from_what_is_too_small():
+def test_check_whole_tells_wrong_types_from_small_numbers():
     for thing in (3.0, "3", None):
         with pytest.raises(TypeError, match="count must be a whole number: got"):
             check_whole(thing, 1, "count")

@@ -181,7 +181,7 @@ def test_a_later_action_that_its_dtype_cannot_hold_is_refused():
         ScriptedEnv(6, wait_for=3).rollout(7, policy, break_when_any_done=False)
 
 
-def test_what_needs_all_rows_waits_for_them():
+def test_transforms_that_need_all_rows_wait_for_them():
     env = ScriptedEnv(6, wait_for=3)
     batch = TransformedEnv(env, StepCounter()).rollout(9, break_when_any_done=False)
     assert_proved(batch)
@@ -215,7 +215,7 @@ def test_a_policy_that_fails_leaves_nothing_under_way():
     assert_proved(env.rollout(5, break_when_any_done=False))
 
 
-def test_what_it_cannot_do_is_refused():
+def test_wait_for_refuses_unsupported_calls():
     with pytest.raises(ValueError, match="must divide num_envs, 6: got 4"):
         ScriptedEnv(6, wait_for=4)
     with pytest.raises(ValueError, match="leave out wait_for"):

@@ -57,7 +57,7 @@ def test_entries_lie_beside_the_observations():
     assert batch["next", "is_on"].tolist() == [True] * 3
 
 
-def test_what_an_info_lacks_is_zero():
+def test_missing_info_entries_are_zero():
     batch = GymEnv(Lamp(), info_keys=NAMES).rollout(7, break_when_any_done=False)
     assert batch["speed"][:, 0].tolist() == [0, 0.5, 1, 0, 0.5, 1, 0]
     assert batch["is_on"].tolist() == [False, True, True, False, True, True, False]

@@ -33,7 +33,7 @@ def test_observations_keep_their_precision():
     assert single["next", "observation"].dtype == torch.float32
 
 
-def test_what_a_reset_does_not_tell_is_zero():
+def test_info_entries_missing_at_a_reset_are_zero():
     env = GymEnv("HalfCheetah-v5", info_keys=["x_position", "x_velocity"])
     batch = env.rollout(5)
     assert batch["x_position"].dtype == torch.float64

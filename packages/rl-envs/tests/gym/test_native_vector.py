@@ -259,7 +259,7 @@ def test_a_callback_sees_which_rows_are_steps():
     assert steps[1]["next", "observation"][0].tolist() == [0, 1, 0]  # what the reset showed
 
 
-def test_what_was_left_over_goes_with_a_reset_and_a_step():
+def test_surplus_steps_are_dropped_by_a_reset_and_a_step():
     env = native()
     with pytest.raises(RuntimeError, match="nothing to continue"):
         env.rollout(3, auto_reset=False)
@@ -271,7 +271,7 @@ def test_what_was_left_over_goes_with_a_reset_and_a_step():
         env.rollout(3, auto_reset=False, tensordict=root)
 
 
-def test_what_was_left_over_is_not_mixed_with_other_keys():
+def test_surplus_steps_are_not_mixed_with_other_keys():
     env = native([[1], [9]])
     env.rollout(3, break_when_any_done=False)
     scored = TensorDictSequential(

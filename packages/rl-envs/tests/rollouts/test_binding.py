@@ -56,7 +56,7 @@ def test_an_environments_own_binding_does_what_rows_do(number):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_what_has_no_column_is_dropped():
+def test_entries_without_a_column_are_dropped():
     env = GymEnv("CartPole-v1")
     done = np.zeros((3, 1), bool)
     bound = env.bind({("action",): np.eye(2)[[0, 1, 0]] > 0}, {("done",): done})

@@ -83,7 +83,7 @@ def test_the_calls_of_a_step_are_listed_where_a_plan_is_bound():
     assert policy.listed == 1
 
 
-def test_what_a_policy_writes_is_copied():
+def test_outputs_of_a_policy_are_copied():
     kept = torch.zeros(2, 4)
 
     def policy(a):

@@ -164,7 +164,7 @@ def test_a_key_that_the_environment_lacks_is_named():
         plan(VALUES, ROWS)
 
 
-def test_what_cannot_be_called_is_refused():
+def test_policy_plan_refuses_objects_that_cannot_be_called():
     with pytest.raises(TypeError, match="can be called on a tensordict: got int"):
         policy_plan(3)
 

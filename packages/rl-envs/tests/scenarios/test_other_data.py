@@ -121,7 +121,7 @@ AROUND = [
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("make", [Words, Examples, Agents])
-def test_such_observations_pass_the_check_of_specs(make, around):
+def test_non_tensor_observations_pass_the_check_of_specs(make, around):
     with around(make) as env:
         check_env_specs(env, num_steps=5)
 

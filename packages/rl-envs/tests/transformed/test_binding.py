@@ -169,7 +169,7 @@ class Late(Shift):
         return self.forward(batch)
 
 
-def test_what_can_wait_is_computed_on_finished_rows():
+def test_deferred_transforms_run_on_finished_rows():
     env = TransformedEnv(
         GymEnv("CartPole-v1"), Compose(InitTracker(), StepCounter(), RewardSum(), Late(["reward"]))
     )
@@ -192,7 +192,7 @@ def test_nothing_waits_that_a_policy_may_read(in_keys):
     assert len(finishing) == 0
 
 
-def test_what_is_inserted_steps_or_waits_too():
+def test_inserted_transforms_step_or_are_deferred_too():
     env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
     assert env.split([])[0] is env.base_env
     env.append_transform(RewardSum())
@@ -256,7 +256,7 @@ def test_cheap_transforms_step_on_arrays(name, steps_through_tensordicts):
     assert steps_through_tensordicts == []
 
 
-def test_what_has_no_twin_steps_through_tensordicts(steps_through_tensordicts):
+def test_transforms_without_numpy_steps_use_tensordicts(steps_through_tensordicts):
     env = TransformedEnv(GymEnv("CartPole-v1"), Compose(Shift(["observation"]), StepCounter(9)))
     env.rollout(3, lambda root: env.rand_action(root))
     assert steps_through_tensordicts == [0, 1, 2]

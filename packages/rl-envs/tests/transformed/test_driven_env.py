@@ -108,7 +108,7 @@ def balanced(frames):
 
 
 @pytest.mark.parametrize("frames", [1, 4])
-def test_it_is_the_same_around_inside_and_in_gymnasium(frames):
+def test_frame_skip_is_equal_around_inside_and_in_gymnasium(frames):
     batches = []
     for env in balanced(frames):
         env.set_seed(3)
@@ -168,7 +168,7 @@ def test_the_pool_in_front_has_the_last_two_frames():
     assert env.rollout(2)["next", "observation"].tolist() == [[0, 2], [0, 6]]
 
 
-def test_what_the_policy_carries_survives_the_frames():
+def test_recurrent_state_survives_skipped_frames():
     primer = TensorDictPrimer(hidden=Unbounded((2,)), expand_specs=True)
     env = TransformedEnv(SerialEnv(2, episodes), Compose(FrameSkip(3), InitTracker(), primer))
 
@@ -279,7 +279,7 @@ def test_a_saved_state_goes_on(name):
     assert_alike(env.kept, other.kept)
 
 
-def test_what_cannot_stand_still_is_refused_by_name():
+def test_drivers_refuse_environments_that_cannot_pause_rows():
     rows = EpisodeStepEnv(ENDINGS, batch_size=(3,))
     with pytest.raises(ValueError, match="NoopReset needs rows that stand still"):
         doing_nothing(rows)

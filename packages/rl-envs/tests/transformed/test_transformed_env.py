@@ -45,7 +45,7 @@ def test_transformed_environments_keep_every_promise(make):
     check_conformance(make)
 
 
-def test_what_a_transform_truncates_is_reset():
+def test_rows_truncated_by_a_transform_are_reset():
     batch = tracked(EpisodeStepEnv([(9, "terminated")])).rollout(7, break_when_any_done=False)
     assert batch["observation"].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
     assert batch["next", "observation"][2].tolist() == [0, 3]
@@ -198,7 +198,7 @@ def test_a_primer_can_tell_the_environment_where_to_start():
     ],
     ids=["limit", "mark", "apart", "same", "rename", "select", "own", "cast", "cast all"],
 )
-def test_what_nobody_behind_it_touches_waits(behind, waits):
+def test_transforms_whose_keys_no_later_one_reads_are_deferred(behind, waits):
     scaling = RewardScaling(0.0, 2.0)
     stepping, waiting = postponed([scaling, behind], [RewardSum()])
     assert stepping == ([behind] if waits else [scaling, behind])

@@ -56,7 +56,7 @@ def test_wiring_twice_changes_nothing():
     assert names(env) == ["InitTracker", "TensorDictPrimer"]
 
 
-def test_what_inner_environments_provide_counts():
+def test_wire_policy_counts_primers_of_inner_environments():
     env = SerialEnv(2, lambda: CountingEnv(policy=Memory()))
     assert wire_policy(env, Memory()) is env
 

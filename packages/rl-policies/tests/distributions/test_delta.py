@@ -60,7 +60,7 @@ def test_an_actor_without_a_distribution_is_certain_of_its_action():
         (torch.tensor([0.0, torch.nan]), {"validate_args": True}, ValueError, "holds 1 NaN"),
     ],
 )
-def test_what_is_no_point_is_refused(param, kwargs, error, message):
+def test_delta_refuses_wrong_parameters(param, kwargs, error, message):
     with pytest.raises(error, match=message):
         Delta(param, **kwargs)
 

@@ -102,7 +102,7 @@ def test_densities_in_the_tail_keep_the_digits_of_double_precision():
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, INF), (-INF, INF), (torch.zeros(1), INF)])
-def test_what_tanh_reaches_is_finite(low, high):
+def test_tanh_normal_refuses_infinite_bounds(low, high):
     with pytest.raises(ValueError, match=r"expected finite bounds.*TruncatedNormal"):
         TanhNormal(torch.zeros(1), 1.0, low=low, high=high, validate_args=True)
 

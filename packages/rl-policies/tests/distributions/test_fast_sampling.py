@@ -73,7 +73,7 @@ def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, 
         (torch.distributions.Normal, VECTORS, {}),
     ],
 )
-def test_what_only_the_distribution_can_do_is_left_to_it(kind, names, kwargs):
+def test_fast_sampling_leaves_special_cases_to_the_distribution(kind, names, kwargs):
     assert direct_draw(kind, names, kwargs) is None
 
 

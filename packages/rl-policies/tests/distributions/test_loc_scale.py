@@ -38,6 +38,6 @@ def test_divergence_by_hand():
         (torch.zeros(2), {"scale": 0.0, "validate_args": True}, ValueError, "scale .* positive"),
     ],
 )
-def test_what_is_no_distribution_is_refused(loc, kwargs, error, message):
+def test_loc_scale_refuses_wrong_parameters(loc, kwargs, error, message):
     with pytest.raises(error, match=message):
         LocScale(loc, **{"scale": 1.0, **kwargs})

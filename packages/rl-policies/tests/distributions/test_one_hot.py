@@ -188,7 +188,7 @@ def test_the_inputs_stay_as_they_were():
         ),
     ],
 )
-def test_what_is_no_distribution_is_refused(kwargs, error, message):
+def test_one_hot_categorical_refuses_wrong_parameters(kwargs, error, message):
     with pytest.raises(error, match=message):
         OneHotCategorical(**kwargs)
 

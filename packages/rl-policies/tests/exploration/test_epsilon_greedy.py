@@ -42,7 +42,7 @@ def test_every_choice_is_drawn_alike():
     assert (action.bincount(minlength=5) / 50_000 - 0.2).abs().max() < 0.0108
 
 
-def test_it_acts_under_random_only():
+def test_epsilon_greedy_acts_under_random_only():
     module, action = explore(Categorical(9)), torch.full((40,), 3)
     for kind in (InteractionType.MODE, InteractionType.MEAN, InteractionType.DETERMINISTIC):
         with set_interaction_type(kind):
@@ -66,7 +66,7 @@ def test_the_action_it_was_given_stays_as_it_was():
     assert batch["action"] is not given
 
 
-def test_it_follows_a_policy_in_a_sequence():
+def test_epsilon_greedy_follows_a_policy_in_a_sequence():
     spec = OneHot(4)
     policy = TensorDictSequential(QValueActor(nn.Linear(3, 4), spec=spec), explore(spec))
     batch = TensorDict({"observation": torch.zeros(200, 3)}, [200])
@@ -78,7 +78,7 @@ def test_it_follows_a_policy_in_a_sequence():
     assert len(greedy.unique()) == 1
 
 
-def test_it_is_seeded_by_torch():
+def test_epsilon_greedy_is_seeded_by_torch():
     module, action, found = explore(Categorical(9), eps=0.5), torch.zeros(40).long(), []
     for call in (module.step, lambda a: module(TensorDict({"action": a}, [40])).values()):
         torch.manual_seed(5)
@@ -146,7 +146,7 @@ def test_schedules_and_specs_that_make_no_sense_are_refused(kwargs, error, messa
         (torch.full((5,), 0.5), TypeError, "torch.int64 by its spec"),
     ],
 )
-def test_what_is_neither_action_nor_frames_is_refused(given, error, message):
+def test_step_refuses_arguments_that_are_neither_action_nor_frames(given, error, message):
     with pytest.raises(error, match=message):
         EGreedyModule(Categorical(3)).step(given)
 

@@ -140,7 +140,7 @@ def test_parameters_put_in_from_outside_are_used():
         assert_close(actor.get_dist(batch).probs, torch.full((5, 4), 0.25))
 
 
-def test_it_stands_in_a_sequence_with_a_critic():
+def test_actor_runs_in_a_sequence_with_a_critic():
     policy = TensorDictSequential(one_hot_actor(), ValueOperator(nn.Linear(3, 1)))
     batch = policy(rows())
     assert {"action", "sample_log_prob", "state_value"} <= set(batch.keys())
@@ -167,7 +167,7 @@ def test_the_last_part_can_be_another():
     assert sampling(actor.module[0](rows()))["action"].shape == (5, 4)
 
 
-def test_it_is_saved_and_copied():
+def test_actor_is_saved_and_copied():
     actor, batch = one_hot_actor(spec=OneHot(4)), rows()
     wanted = actor(batch.clone())["logits"]
     assert_close(copy.deepcopy(actor)(batch.clone())["logits"], wanted)

@@ -169,7 +169,7 @@ def test_a_row_that_allows_nothing_is_refused(space, groups):
         GreedyChoice(space, groups=groups)(VALUES, mask)
 
 
-def test_what_is_allowed_is_chosen_also_where_it_is_worth_minus_infinity():
+def test_allowed_action_is_chosen_even_if_its_value_is_minus_infinity():
     values = torch.tensor([[3.0, -torch.inf, 9.0, -torch.inf]])
     mask = torch.tensor([[False, True, False, True]])
     assert GreedyChoice("categorical")(values, mask)[0].tolist() == [1]

@@ -818,7 +818,7 @@ def test_chunks_cap_the_memory_that_a_network_needs(settings, marked):
     assert capped < whole / 5
 
 
-def test_of_a_batch_with_time_first_no_more_than_a_chunk_is_copied():
+def test_batch_with_time_first_is_copied_one_chunk_at_a_time():
     batch = environments(12, 60, [7, 9], KINDS)
     batch["observation"] = torch.randn(60, 12, 50).transpose(0, 1)
     batch["next", "observation"] = torch.randn(60, 12, 50).transpose(0, 1)

@@ -93,7 +93,7 @@ def test_a_loss_is_one_graph_and_equals_the_uncompiled_one(make, settings, flat,
 
 
 @pytest.mark.parametrize("make", [of_values, of_distributions])
-def test_so_is_one_of_n_step_rows(make):
+def test_compiled_loss_of_n_step_rows_equals_the_eager_one(make):
     batch = n_step(prepared())
     batch[keys.MASK] = torch.arange(9) != 4
     torch.testing.assert_close(*both_ways(make(double_dqn=True), batch))
@@ -104,13 +104,13 @@ def test_so_is_one_of_n_step_rows(make):
     ("kind", "gamma"),
     [("td0", torch.tensor(0.9)), ("td1", 0.9), ("td_lambda", torch.linspace(0, 1, 9)[:, None])],
 )
-def test_so_is_one_of_any_estimator(kind, gamma, change):
+def test_compiled_loss_of_any_estimator_equals_the_eager_one(kind, gamma, change):
     loss = of_values(reduction="none").make_value_estimator(kind, gamma=gamma)
     torch.testing.assert_close(*both_ways(loss, change(prepared()), backend="eager"))
 
 
 @pytest.mark.parametrize("make", [of_values, of_distributions])
-def test_so_is_one_of_a_batch_without_next_observations(make):
+def test_compiled_loss_without_next_observations_equals_the_eager_one(make):
     batch = prepared().exclude(("next", "observation"))
     found, expected = both_ways(make(), batch)
     torch.testing.assert_close(found, expected)
@@ -118,7 +118,7 @@ def test_so_is_one_of_a_batch_without_next_observations(make):
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_so_is_one_of_a_network_that_chooses(double, chooser):
+def test_compiled_loss_of_a_network_that_chooses_equals_the_eager_one(double, chooser):
     batch = prepared()
     batch["action"] = F.one_hot(batch["action"], ACTIONS)
     batch["allowed"] = batch["next", "allowed"] = torch.rand(9, 3) > 0.3
@@ -149,7 +149,7 @@ class Memory(TensorDictModuleBase):
 
 
 @pytest.mark.parametrize("change", [lambda batch: batch, masked])
-def test_so_is_one_of_a_recurrent_network(change):
+def test_compiled_loss_of_a_recurrent_network_equals_the_eager_one(change):
     batch = change(prepared())
     batch["state"] = torch.randn(9, ACTIONS, dtype=torch.float64)
     torch.testing.assert_close(*both_ways(DQNLoss(Memory(), action_space="categorical"), batch))
@@ -158,7 +158,7 @@ def test_so_is_one_of_a_recurrent_network(change):
 @pytest.mark.parametrize(
     "settings", [{"num_chunks": 2}, {"missing_next": "root"}, {"average_rewards": True}]
 )
-def test_what_has_no_fixed_shape_is_computed_outside_of_the_graph(settings):
+def test_estimates_without_a_fixed_shape_are_computed_outside_of_the_graph(settings):
     loss, batch = of_values().make_value_estimator("td0", gamma=0.9, **settings), prepared()
     torch._dynamo.reset()
     compiled = torch.compile(loss, backend="eager")
@@ -197,7 +197,7 @@ def test_nothing_but_the_rows_place_differs():
     assert target.isfinite().all()
 
 
-def test_what_is_missing_is_named():
+def test_static_steps_name_missing_keys():
     with pytest.raises(KeyError, match=r"'reward'\) is missing"):
         FixedSteps.of(prepared().exclude(("next", "reward")), ENTRIES)
     shown = prepared().exclude(("next", "done"), ("next", "terminated"))

@@ -176,7 +176,7 @@ def test_transforms_of_functions_take_autograd(taken):
     ],
     ids=["infinite", "dtypes", "int32", "nothing"],
 )
-def test_what_the_equations_are_not_for(change, taken):
+def test_closed_form_leaves_other_batches_to_autograd(change, taken):
     batch = batch_of((4,), 3)
     batch["action"].zero_()
     change(batch)

@@ -184,7 +184,7 @@ def test_time_may_be_another_dimension(named, compact):
         assert torch.equal(turned[keys.NEXT_MISSING], batch[keys.NEXT_MISSING].T)
 
 
-def test_what_stands_in_for_a_next_observation_is_counted():
+def test_substitutes_of_next_observations_are_counted():
     batch = prepared(trajectories([3, 4, 2], KINDS))
     loss = DQNLoss(network(), action_space="categorical")
     loss.make_value_estimator("td0", gamma=0.99, missing_next="root")
@@ -329,7 +329,7 @@ def test_nothing_is_asked_of_the_next_state_of_what_terminated():
     torch.testing.assert_close(loss(batch)["loss"], expected)
 
 
-def test_what_is_no_number_stays_in_its_row_of_distributions():
+def test_nan_reward_stays_in_its_row_of_distributions():
     batch, loss = prepared(trajectories([3, 4], KINDS[:2])), distributional(reduction="none")
     expected = loss(batch)["loss"]
     batch["next", "reward"][5] = float("nan")
@@ -357,7 +357,7 @@ def test_a_projection_keeps_the_sum_and_exact_places():
     torch.testing.assert_close(found, torch.tensor([[0.2, 0.5, 0.3]]))
 
 
-def test_what_a_distribution_cannot_have_is_refused():
+def test_distributional_loss_refuses_settings_that_it_cannot_have():
     with pytest.raises(NotImplementedError, match="a target of its own"):
         distributional().make_value_estimator()
     with pytest.raises(ValueError, match="support: expected returns"):
@@ -388,7 +388,7 @@ def test_distributions_of_another_shape_are_refused():
         distributional()(batch)
 
 
-def test_what_is_not_known_is_refused():
+def test_dqn_loss_refuses_wrong_arguments():
     with pytest.raises(ValueError, match="action_space: expected one_hot or categorical, got noth"):
         DQNLoss(network())
     with pytest.raises(TypeError, match=r"value_network: .*got Linear. Wrap it"):
@@ -506,7 +506,7 @@ def test_an_action_that_the_network_does_not_value_is_refused(action):
             loss(batch)
 
 
-def test_what_cannot_be_and_should_not_be_costs_nothing():
+def test_impossible_atoms_with_zero_target_cost_nothing():
     batch = prepared(trajectories([1, 1], EndKind.TERMINATED))
     batch["action"].zero_()
     batch["next", "reward"].fill_(1.0)  # the middle atom, and no other

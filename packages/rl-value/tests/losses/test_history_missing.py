@@ -76,7 +76,7 @@ CASES = [*((name, False) for name in MAKERS), ("ClipPPOLoss", True), ("DQNLoss, 
 
 
 @pytest.mark.parametrize(("name", "compiled"), CASES)
-def test_what_such_rows_hold_changes_no_loss_and_no_gradient(name, compiled):
+def test_rows_without_history_change_no_loss_and_no_gradient(name, compiled):
     loss, batch = MAKERS[name](), rows()
     other = batch.clone()
     for key in ("advantage", "value_target", "sample_log_prob", "logits", ("next", "reward")):

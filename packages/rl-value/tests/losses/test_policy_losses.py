@@ -654,7 +654,7 @@ def test_a_bound_that_only_clipping_has_is_refused():
 @pytest.mark.filterwarnings("ignore:'advantage' is stored and 'value_target' is:UserWarning")
 @pytest.mark.parametrize("loss_class", [PPOLoss, A2CLoss, ReinforceLoss])
 @pytest.mark.parametrize("given", ["advantage", "value_target"])
-def test_what_is_stored_is_not_estimated_anew(loss_class, given):
+def test_stored_estimates_are_not_recomputed(loss_class, given):
     batch = flat_batch()
     stored = batch[given].clone()
     batch.exclude("advantage" if given == "value_target" else "value_target", inplace=True)

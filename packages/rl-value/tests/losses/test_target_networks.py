@@ -74,7 +74,7 @@ def test_networks_that_differ_are_refused_by_name(kind, target, message):
 
 
 @pytest.mark.parametrize("kind", [SoftUpdate, HardUpdate])
-def test_what_is_no_pair_of_networks_is_refused(kind):
+def test_updates_refuse_wrong_pairs_of_networks(kind):
     net = network()
     with pytest.raises(ValueError, match="the same module, and nothing would move"):
         kind(net, net)

@@ -212,7 +212,7 @@ def test_a_discount_outside_is_refused(gamma):
             call()
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_returns_name_arguments_that_do_not_fit():
     s = Steps(*torch.ones(4, 3, 1), flags(0, 0, 0), flags(0, 0, 0))
     call = {"gamma": 0.9, "lmbda": 0.9}
     wrong = replace(s, value=torch.ones(3))
@@ -249,7 +249,7 @@ def test_steps_with_a_graph_give_what_plain_ones_do(s, gamma, lmbda):
         torch.testing.assert_close(found, expected)
 
 
-def test_what_is_not_finite_stays_in_its_trajectory():
+def test_infinite_reward_stays_in_its_trajectory():
     reward = REWARD.clone()
     reward[0] = float("nan")
     advantage, target = gae(reward, VALUE, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)

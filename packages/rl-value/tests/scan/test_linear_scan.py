@@ -203,6 +203,6 @@ def test_flat_rows_need_no_dimension_of_columns():
     assert scan_rows(weight, torch.ones(3)).tolist() == [1.5, 1.0, 1.0]
 
 
-def test_what_is_no_number_meets_a_zero():
+def test_nan_times_zero_decay_stays_nan():
     found = doubling_scan(torch.tensor([torch.nan, 0.5]), torch.tensor([1.0, 0.0]))
     assert found.isnan().tolist() == [True, False]

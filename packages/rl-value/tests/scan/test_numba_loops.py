@@ -70,7 +70,7 @@ def batch(shape, time_dim, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((6_100, 1), -2), ((7, 900, 2), 1), ((1_200, 5), 0)])
-def test_it_is_of_no_matter_whether_numba_is_installed(shape, dim, request):
+def test_gae_is_equal_with_and_without_numba(shape, dim, request):
     given, settings = batch(shape, dim)
     expected = gae(*given, **settings)
     request.getfixturevalue("without_numba")

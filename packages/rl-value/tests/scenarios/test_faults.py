@@ -80,7 +80,7 @@ def test_weights_of_another_kind_are_named():
 
 @pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize("call", [A2CLoss, GAE])
-def test_what_a_network_raises_says_which_one_it_was(call, hooked):
+def test_error_of_a_network_names_the_network(call, hooked):
     batch, net = rows(), critic()
     batch["observation"] = batch["next", "observation"] = torch.zeros(5, 7)
     if hooked:  # a network that is called as it is

@@ -121,7 +121,7 @@ def test_a_state_under_next_is_not_taken_for_an_observation():
     torch.testing.assert_close(estimator(with_state)["advantage"], estimator(batch)["advantage"])
 
 
-def test_what_lies_behind_a_lost_observation_is_refused_by_a_recurrent_critic():
+def test_recurrent_critic_refuses_rows_after_a_lost_observation():
     batch = prepared(trajectories([3], EndKind.CUT))
     batch[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[1], [2], [2]])
     batch[keys.NEXT_MISSING] = torch.tensor([False, True, False])
