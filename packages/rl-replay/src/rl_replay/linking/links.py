@@ -43,7 +43,7 @@ NOTHING_COMPARED = Contradictions()
 
 
 class Predecessors(NamedTuple):
-    """The links of rows about to be written."""
+    """The predecessors that `Links.find` matched for rows about to be written."""
 
     # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
     # padding; int32 [n]
@@ -57,7 +57,7 @@ class Predecessors(NamedTuple):
 
 
 class Links:
-    """The distances of all rows, and the rows that wait to be continued."""
+    """The offset of each row to its predecessor, and the rows without a successor yet."""
 
     # Finding changes nothing, so that a write can still be refused; write takes it over.
 
@@ -78,11 +78,12 @@ class Links:
         extent: Extent,
         numbers: range,
     ) -> Predecessors:
-        """The rows that those about to be written continue."""
+        """Matches rows about to be written with their predecessors."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         columns = _columns(leaves, self.keys)
         marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
         back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
+        # the first row of each column: its predecessor can only be in an earlier call
         back[:stride] = 0
         if extent.count > stride:
             joined = marks.joined(slice(0, -stride), slice(stride, None))
@@ -94,11 +95,13 @@ class Links:
                 joined = joined if wrong is None else joined & ~wrong
             back[stride:] = joined
             if stride > 1:
+                # from flags to distances: neighbours are `stride` rows apart
                 back *= np.int32(stride)
         if marks.real is not None:
             back[~marks.real] = -1
         if self.keys.numbered:
             continued = np.zeros(extent.count, dtype=np.bool_)
+            # rows that have their successor in this batch are not open
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
         found = self._by_bits(leaves, marks, back, stride)
@@ -109,7 +112,7 @@ class Links:
         return found._replace(contradictions=seen)
 
     def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
-        """`find` for one row whose leaves are got by key."""
+        """`find` for one row, whose leaves `get` returns by key."""
         keys = self.keys
         if keys.mask is not None and not _any(get(keys.mask)):
             return Predecessors(_PADDING, {}, ())
@@ -133,7 +136,7 @@ class Links:
         return Predecessors(_NEXT if goes_on else _NONE, {}, (), [last])
 
     def write(self, span: Span, found: Predecessors) -> None:
-        """Take over the links of rows that were written."""
+        """Records the predecessors of rows that were written."""
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
         self._lasts = found.lasts
@@ -145,12 +148,12 @@ class Links:
             self._prune(span.numbers.stop - self.capacity)
 
     def forget(self) -> None:
-        """Let nothing that was written so far be continued."""
+        """Closes all open trajectories."""
         self.pending.clear()
         self._lasts = ()
 
     def take_in(self, marks: MarkerColumns, back: NDArray[np.int32], numbers: range) -> None:
-        """Know rows that somebody else wrote after those that are known."""
+        """Records rows that another writer appended after the known ones."""
         self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
             return
@@ -159,6 +162,7 @@ class Links:
         earlier = later - back[later]
         has_next = np.zeros(count, dtype=np.bool_)
         has_next[earlier[earlier >= 0]] = True
+        # rows that continue a row from before these: that one is open no longer
         outside = later[earlier < 0]
         tails = np.flatnonzero(marks.before_others() & ~has_next)
         for rows, shift in ((outside, 1), (tails, 0)):
@@ -172,19 +176,19 @@ class Links:
                     self.pending[*ids, step] = numbers[row]
 
     def take_last(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
-        """Know the newest rows, where they are not numbered by ids and steps."""
+        """Records the newest row of each run, for rows without ids and steps."""
         self._lasts = ()
         leaves = leaves_of(cells)
         marks = MarkerColumns.read(_columns(leaves, self.keys).get, self.keys, len(back))
         self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
-        """Let nothing older than a row be continued."""
+        """Closes the trajectories whose last row is older than `number`."""
         self._lasts = ()
         self._prune(number)
 
     def revise(self, marks: MarkerColumns, first: int) -> None:
-        """Find the links of all live rows again, after their markers changed or were loaded."""
+        """Recomputes the links of all live rows after their markers changed or were loaded."""
         # Links that the markers still allow stay. Rows with ids and steps find their predecessor
         # wherever it lies.
         numbers = np.arange(first, first + marks.count)
@@ -211,7 +215,7 @@ class Links:
         continued: NDArray[np.bool_],
         numbers: range,
     ) -> Predecessors:
-        """Complete `back` for rows that name their predecessor, looking at older ones too."""
+        """Completes `back` for rows with ids and steps, from this batch and from older rows."""
         heads = np.flatnonzero(marks.after_others() & (back == 0))
         tails = np.flatnonzero(marks.before_others() & ~continued)
         if len(heads) + len(tails) <= _FEW:
@@ -225,7 +229,7 @@ class Links:
         ends: tuple[NDArray[np.int64], NDArray[np.int64]],
         numbers: range,
     ) -> Predecessors:
-        """Match the open ends of few chains one after another."""
+        """Matches few heads and tails in a loop."""
         opened: dict[Step, int] = {}
         taken: list[Step] = []
         heads, tails = set(ends[0].tolist()), set(ends[1].tolist())
@@ -252,7 +256,7 @@ class Links:
         ends: tuple[NDArray[np.int64], NDArray[np.int64]],
         numbers: range,
     ) -> Predecessors:
-        """Match the open ends of many chains by one sort."""
+        """Matches many heads and tails by one sort."""
         # Sorted by the step that a tail is and a head wants, a head continues the tail just ahead.
         heads, tails = ends
         row = np.concatenate([heads, tails])
@@ -260,6 +264,7 @@ class Links:
         names = [column[row] for column in marks.ids] + [_steps(marks)[row] - ~is_tail]
         order = np.lexsort((2 * row + is_tail, *names))
         row, is_tail, names = row[order], is_tail[order], [name[order] for name in names]
+        # [ends], equal to the entry before in all ids and the step
         same = np.zeros(len(row), dtype=np.bool_)
         same[1:] = np.logical_and.reduce([name[1:] == name[:-1] for name in names])
         inner = np.flatnonzero(same[1:] & is_tail[:-1] & ~is_tail[1:])
@@ -275,12 +280,13 @@ class Links:
             if found is not None:
                 back[late] = numbers[late] - found
                 taken.append(step)
+        # tails that no entry follows stay open
         last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
         late_numbers = (row[last] + numbers.start).tolist()
         return Predecessors(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
 
     def _waiting(self, step: Step, end: int) -> int | None:
-        """The row that waits to be continued at a step, if it outlives the rows up to `end`."""
+        """The open row at a step, unless the rows up to `end` overwrite it."""
         number = self.pending.get(step)
         return number if number is not None and number >= end - self.capacity else None
 
@@ -291,7 +297,7 @@ class Links:
         back: NDArray[np.int32],
         stride: int,
     ) -> Predecessors:
-        """Complete `back` for first rows that continue where the last call ended, bit for bit."""
+        """Completes `back` for rows without ids or steps: equal observations prove a successor."""
         pairs, paths = self.keys.observations, self.keys.observed
         if not pairs or _lacks(leaves, paths):
             return Predecessors(back, {}, ())
@@ -314,13 +320,13 @@ class Links:
         return Predecessors(back, {}, (), lasts)
 
     def _beside(self, seen: Contradictions) -> bool:
-        """Whether the rows of one call are of as many environments, as far as it can be told."""
+        """Whether the rows of one call are one step of as many environments."""
         return 2 * seen.cut > seen.compared if seen.compared else self._is_beside
 
     def _follows(
         self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
     ) -> bool:
-        """Whether a row continues the last one of the call before."""
+        """Whether a row is the successor of the last row of the previous call."""
         if not last.waits or self._begins(get) or not last.precedes(ids, step):
             return False
         pairs = zip(self.keys.observations, last.following, strict=True)
@@ -365,7 +371,7 @@ def _any(flag: NDArray[Any]) -> bool:
 def _columns(
     leaves: Leaves | ValidatedLeaves, keys: MarkerKeys
 ) -> Mapping[NestedKey, NDArray[Any] | None]:
-    """The columns that mark as numpy sees their bits; None for one that is not there."""
+    """The marker columns as numpy arrays of bits; `get` returns None for an absent one."""
     if isinstance(leaves, ValidatedLeaves):
         return leaves
     columns: dict[NestedKey, NDArray[Any] | None] = {}
@@ -376,7 +382,7 @@ def _columns(
 
 
 def _lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Path, Path]]) -> bool:
-    """Whether one of the observations or of the next ones is not there."""
+    """Whether an observation or a next observation is absent."""
     if isinstance(leaves, ValidatedLeaves):
         return False
     return any(one not in leaves or two not in leaves for one, two in pairs)

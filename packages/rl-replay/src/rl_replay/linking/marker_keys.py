@@ -28,7 +28,7 @@ DONE_LIKE = frozenset({*keys.DONE_KEYS, keys.REWARD})
 
 @dataclass(frozen=True)
 class MarkerKeys:
-    """The markers among the columns of a storage. A marker that it lacks says nothing."""
+    """The marker columns of a storage; an absent marker cuts nothing."""
 
     # Columns that must be equal in two rows for one to continue the other
     ids: tuple[NestedKey, ...] = ()
@@ -43,7 +43,7 @@ class MarkerKeys:
 
     @classmethod
     def of(cls, schema: RowSchema) -> Self:
-        """The markers that the contract names, as far as a schema has them."""
+        """The contract's markers that a schema holds."""
 
         def here(key: NestedKey) -> NestedKey | None:
             return key if key in schema else None
@@ -60,37 +60,37 @@ class MarkerKeys:
 
     @cached_property
     def columns(self) -> tuple[NestedKey, ...]:
-        """Every column that marks, observations not among them."""
+        """The keys of all marker columns, without observations."""
         single = (self.step, self.init, self.far, self.mask)
         return (*self.ids, *self.ends, *(key for key in single if key is not None))
 
     @cached_property
     def paths(self) -> tuple[tuple[NestedKey, tuple[str, ...]], ...]:
-        """Every column that marks, with its path."""
+        """The keys of all marker columns, with their paths."""
         return tuple((key, as_tuple(key)) for key in self.columns)
 
     @cached_property
     def observed(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """The paths of the observations and of the next ones."""
+        """The paths of the observations and of the next observations, in pairs."""
         return tuple((as_tuple(key), as_tuple(after)) for key, after in self.observations)
 
     @cached_property
     def cuts(self) -> bool:
-        """Whether any column says where trajectories begin or end."""
+        """Whether any column marks where trajectories begin or end."""
         return bool(self.ids or self.ends or self.step is not None or self.init is not None)
 
     @cached_property
     def numbered(self) -> bool:
-        """Whether ids and steps are both there, so that a row names the one it continues."""
+        """Whether rows have ids and steps, which determine their predecessor."""
         return bool(self.ids) and self.step is not None
 
     @cached_property
     def compares(self) -> bool:
-        """Whether observations are asked who continues whom inside one call."""
+        """Whether observations of neighbours inside one call are compared."""
         return bool(self.observations) and not self.numbered
 
     def with_explicit(self, ids: Iterable[NestedKey], ends: Iterable[NestedKey]) -> Self:
-        """The same markers and some that a user names, which cut as well."""
+        """These markers with further ids and ends that a user names."""
         return replace(
             self,
             ids=tuple(dict.fromkeys((*self.ids, *map(_short, ids)))),
@@ -99,7 +99,7 @@ class MarkerKeys:
 
 
 def end_candidates(schema: RowSchema) -> list[NestedKey]:
-    """Leaves of one flag a row, and those named like one, that may say where trajectories end."""
+    """Flag leaves that may mark the ends of trajectories, by shape or by name."""
     return [
         field.key
         for field in schema.fields

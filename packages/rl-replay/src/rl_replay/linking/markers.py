@@ -21,7 +21,7 @@ Get = Callable[[NestedKey], NDArray[Any] | None]
 
 @dataclass(slots=True)  # not frozen, which takes four times as long to make
 class MarkerColumns:
-    """The markers of n rows; None where the rows lack one. Nothing changes them."""
+    """The markers of n rows as read-only numpy columns; None for an absent marker."""
 
     count: int  # How many rows
     ids: tuple[NDArray[Any], ...]  # Columns of ids, each [n]
@@ -33,12 +33,12 @@ class MarkerColumns:
 
     @classmethod
     def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
-        """The markers of rows `[n]`; one that is not among their leaves is passed over."""
+        """The markers of rows `[n]`; absent columns are skipped."""
         return cls.read(lambda key: as_numpy(cells.get(key, None)), keys, len(cells))
 
     @classmethod
     def read(cls, get: Get, keys: MarkerKeys, count: int) -> Self:
-        """The markers of `count` rows whose columns `[count, ...]` are got by key."""
+        """The markers of `count` rows; `get` returns the columns `[count, ...]` by key."""
         ids = [column for key in keys.ids if (column := get(key)) is not None]
         step = None if keys.step is None else get(keys.step)
         return cls(
@@ -51,7 +51,7 @@ class MarkerColumns:
         )
 
     def joined(self, earlier: RowSelection, later: RowSelection) -> NDArray[np.bool_]:
-        """For pairs of rows whether no marker cuts between them."""
+        """For pairs of rows, whether no marker cuts between them, bool `[pairs]`."""
         cuts = [column[earlier] != column[later] for column in self.ids]
         if not cuts:
             cuts = [np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)]
@@ -70,12 +70,12 @@ class MarkerColumns:
         return joined
 
     def name(self, row: int) -> tuple[tuple[int, ...], int | None]:
-        """Every id of a row, and its step; None without one."""
+        """The ids of a row, and its step or None."""
         step = None if self.step is None else int(self.step[row])
         return tuple([int(column[row]) for column in self.ids]), step
 
     def copy(self) -> Self:
-        """The same markers in memory of their own, which nobody writes to."""
+        """A copy in private memory."""
         return type(self)(
             self.count,
             tuple([column.copy() for column in self.ids]),
@@ -86,14 +86,14 @@ class MarkerColumns:
         )
 
     def before_others(self) -> NDArray[np.bool_]:
-        """Rows that another one may continue: real and no last step, bool `[n]`."""
+        """Rows that may have a successor: real and no last step, bool `[n]`."""
         found = np.ones(self.count, dtype=np.bool_)
         for flag in self.ends:
             found &= ~flag
         return found if self.real is None else found & self.real
 
     def after_others(self) -> NDArray[np.bool_]:
-        """Rows that may continue another one: real and no first step, bool `[n]`."""
+        """Rows that may have a predecessor: real and no first step, bool `[n]`."""
         found = np.ones(self.count, dtype=np.bool_)
         if self.init is not None:
             found &= ~self.init
@@ -101,7 +101,7 @@ class MarkerColumns:
 
 
 def as_numpy(leaf: Any) -> NDArray[Any] | None:
-    """A leaf as numpy sees it, wherever it lies; None for what is no tensor."""
+    """A leaf as a numpy array on the host; None for anything but a tensor."""
     if not isinstance(leaf, torch.Tensor):
         return None
     array: NDArray[Any] = leaf.detach().cpu().numpy()

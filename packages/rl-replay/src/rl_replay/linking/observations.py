@@ -1,4 +1,4 @@
-"""Observations of rows about to be written: whom they contradict, and what may follow them."""
+"""Observations of rows about to be written: contradictions of neighbours, matches across calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MISSING: Path = keys.NEXT_MISSING
 
 
 class Contradictions(NamedTuple):
-    """How many neighbours of one call were compared, and how many are none."""
+    """How many neighbours of one call were compared, and how many of them contradict."""
 
     compared: int = 0  # Pairs that no marker cuts
     cut: int = 0  # Those whose observations contradict that one continues the other
@@ -40,7 +40,7 @@ class Contradictions(NamedTuple):
 
 
 class Comparisons:
-    """What the comparisons of all calls of this process found; says once where they contradict."""
+    """The comparisons of all calls of this process; warns once where most contradict."""
 
     def __init__(self) -> None:
         self.compared = self.cut = 0
@@ -48,7 +48,7 @@ class Comparisons:
         self._warned = False
 
     def add(self, found: Contradictions) -> None:
-        """Count those of one call, and warn where most of all contradict."""
+        """Adds the counts of one call, and warns where most pairs contradict."""
         self.compared += found.compared
         self.cut += found.cut
         self.leaves |= dict.fromkeys(found.leaves)
@@ -65,7 +65,7 @@ class Comparisons:
 
 
 class Last(NamedTuple):
-    """The last row of a run, where rows are not numbered by ids and steps."""
+    """The last row of a run of rows without ids or steps."""
 
     ids: tuple[int, ...]  # Its ids
     step: int | None  # Its step; None without one
@@ -73,13 +73,13 @@ class Last(NamedTuple):
     following: list[bytes]  # Its next observations, bit for bit
 
     def precedes(self, ids: tuple[int, ...], step: int | None) -> bool:
-        """Whether ids and step let a row be the next one."""
+        """Whether ids and step allow a row to be the successor."""
         return ids == self.ids and (step is None or step - 1 == self.step)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Rows of one call, one per column: the next call's row of a column may continue it."""
+    """The rows of one call, one per environment; the next call's rows may be their successors."""
 
     marks: MarkerColumns  # Their markers, copied
     waits: NDArray[np.bool_]  # Which of them nobody continues, bool [n]
@@ -94,18 +94,18 @@ class Side:
         rows: Iterable[NDArray[Any]],
         capacity: int,
     ) -> Self:
-        """The rows of a call."""
+        """Copies what the next call is compared with."""
         waits = marks.before_others()
         waits[:-1] &= back[1:] != 1
         return cls(marks.copy(), waits, [words(row).copy() for row in rows], capacity)
 
     def last(self) -> Last:
-        """The last row alone, as where the next call has another number of rows."""
+        """The last row alone, for a next call with another number of rows."""
         name = self.marks.name(-1)
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
     def goes_on(self, marks: MarkerColumns, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
-        """Which rows of the next call continue the row at their place, bool `[n]`."""
+        """Which rows of the next call continue the rows at the same index, bool `[n]`."""
         found = self.waits & marks.after_others()
         # rows that the next call overwrites are continued by none
         found[: max(0, 2 * len(found) - self.capacity)] = False
@@ -126,7 +126,7 @@ def last_rows(lasts: Sequence[Last] | Side) -> Sequence[Last]:
 
 
 def observed(leaves: Leaves | ValidatedLeaves, known: MarkerKeys, which: int) -> list[NDArray[Any]]:
-    """All observations of rows, or with 1 all next ones, as numpy sees their bits."""
+    """All observations of rows (`which` 0) or all next observations (1), as bits."""
     pairs = zip(known.observations, known.observed, strict=True)
     return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
 
@@ -139,7 +139,7 @@ def go_on(
     back: NDArray[np.int32],
     stride: int,
 ) -> None:
-    """Complete `back` where rows continue those of the last call, bit for bit."""
+    """Completes `back` for rows that continue rows of the previous call, bit for bit."""
     count, lasts = len(back), last_rows(former)
     if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
         goes_on = former.goes_on(marks, observed(leaves, known, 0)) & (back == 0)
@@ -159,7 +159,7 @@ def go_on(
 
 
 def words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows `[n, ...]` as unsigned integers `[n, words]`, so that equal means equal bit for bit."""
+    """Rows `[n, ...]` as unsigned integers `[n, words]`, whose equality is equality of bits."""
     size = rows.dtype.itemsize
     if size > 8:
         rows, size = np.ascontiguousarray(rows).reshape(*rows.shape, 1).view(np.uint64), 8
@@ -169,7 +169,7 @@ def words(rows: NDArray[Any]) -> NDArray[Any]:
 def rows_of(
     leaves: Leaves | ValidatedLeaves, key: NestedKey, path: Path, rows: slice
 ) -> NDArray[Any]:
-    """Some rows of a leaf as numpy sees their bits."""
+    """Some rows of a leaf as numpy bits."""
     if isinstance(leaves, ValidatedLeaves):
         return leaves[key][rows]
     leaf = leaves[path]
@@ -181,7 +181,7 @@ def rows_of(
 def contradictions(
     leaves: Leaves | ValidatedLeaves, known: MarkerKeys, extent: Extent, joined: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_] | None, Contradictions]:
-    """Which neighbours that no marker cuts are contradicted by their observations."""
+    """Which neighbours that no marker cuts have contradicting observations, and the counts."""
     pairs = [
         (both, paths)
         for both, paths in zip(known.observations, known.observed, strict=True)
@@ -237,7 +237,7 @@ def _differs(
 def _laid_out(
     leaves: Leaves | ValidatedLeaves, known: MarkerKeys, paths: set[Path], extent: Extent
 ) -> tuple[Any, int]:
-    """Some leaves with time as a dimension of its own, and which one that is."""
+    """Some leaves reshaped to `[time, others]` or `[others, time]`, and the dimension of time."""
     if isinstance(leaves, ValidatedLeaves):
         named = {path: key for key, path in known.paths}
         for both, found in zip(known.observations, known.observed, strict=True):

@@ -1,4 +1,4 @@
-"""Slow, plain twins: lists of rows and one Python loop each, to check the fast ones against."""
+"""Slow reference implementations over lists of rows, for tests of the fast ones."""
 
 from __future__ import annotations
 
@@ -13,48 +13,27 @@ from rl_layout import keys
 
 @dataclass(frozen=True)
 class Row:
-    """What the contract's markers say about one row.
+    """The markers of one row."""
 
-    Attributes:
-        traj_id: Its trajectory, None where rows have no ids.
-        step: Its position there, None where rows have no steps.
-        init: A first step.
-        boundary: A last step.
-        real: No padding.
-    """
-
-    traj_id: int | None
-    step: int | None
-    init: bool
-    boundary: bool
-    real: bool
+    traj_id: int | None  # None where rows have no ids
+    step: int | None  # position in the trajectory, None where rows have no steps
+    init: bool  # a first step
+    boundary: bool  # a last step
+    real: bool  # no padding
 
     @property
     def numbered(self) -> bool:
-        """Whether it names the row that it continues."""
+        """Whether it has an id and a step, which determine its predecessor."""
         return self.traj_id is not None and self.step is not None
 
 
 def rows_of(batch: TensorDictBase) -> list[Row]:
-    """The markers of rows `[N]`, one by one.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> [row.boundary for row in rows_of(trajectories([2, 1]))]
-        [False, True, True]
-    """
+    """The markers of rows `[N]`, one by one."""
     return [_row(one) for one in batch.unbind(0)]
 
 
 def continues(earlier: Row, later: Row) -> bool:
-    """Whether no marker cuts between two rows, of which the second may follow the first.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> first, second, third = rows_of(trajectories([2, 1]))
-        >>> continues(first, second), continues(second, third)
-        (True, False)
-    """
+    """Whether no marker cuts between two rows, of which the second may follow the first."""
     return (
         earlier.real
         and later.real
@@ -66,19 +45,8 @@ def continues(earlier: Row, later: Row) -> bool:
 
 
 def linked(live: Sequence[tuple[int, Row]]) -> dict[int, int]:
-    """For each live row that continues another one, that one: by ids and steps alone.
-
-    Args:
-        live: Number and row, the oldest first, no step twice.
-
-    Returns:
-        The number of the row before, by the number of the row.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> linked(list(enumerate(rows_of(trajectories([3, 2])))))
-        {1: 0, 2: 1, 4: 3}
-    """
+    """The predecessor of each live row, by ids and steps alone."""
+    # live: row ids and rows, the oldest first, no step twice
     return {
         later: earlier
         for place, (later, row) in enumerate(live)

@@ -18,7 +18,7 @@ _FEW_WORDS = 16
 
 
 def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
-    """For each row, whether all its bytes are equal."""
+    """Whether each pair of rows `[n, *shape]` has equal bytes, bool `[n]`."""
     one, two = _words(left, right)
     if one.shape[1] > _FEW_WORDS:
         equal: NDArray[np.bool_] = (one == two).all(axis=1)
@@ -31,7 +31,7 @@ def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
 
 
 def same_rows(left: Array, rows: Array, right: Array, others: Array) -> NDArray[np.bool_]:
-    """`same_bits` of some rows of one array and some of another, gathered piece by piece."""
+    """`same_bits` of selected rows of two arrays, gathered in cache-sized pieces."""
     step = max(1, _CHUNK_BYTES // max(1, left.itemsize * prod(left.shape[1:])))
     equal = np.empty(len(rows), dtype=np.bool_)
     for start in range(0, len(rows), step):

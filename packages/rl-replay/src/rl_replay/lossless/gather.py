@@ -1,4 +1,4 @@
-"""Reading rows whose next observation is in another row or in the side table."""
+"""Gathers rows whose next observation is in another row or in the overflow table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INT32 = np.dtype(np.int32)
 
 
 class SuccessorRows(NamedTuple):
-    """Rows and their next observations."""
+    """Gathered rows and their next observations."""
 
     # The rows [n, words]: by numpy, and after them those of the next observations, or both side by
     # side in one tensor
@@ -32,7 +32,7 @@ class SuccessorRows(NamedTuple):
 
 
 class LeafRun(NamedTuple):
-    """Bytes of observations that lie together in a stored row and in a side slot."""
+    """Bytes of observations that are contiguous both in a stored row and in an overflow slot."""
 
     size: int  # Bytes of the widest integers that they can be moved as
     row: slice  # Where they are in a row, counted in such integers
@@ -40,7 +40,7 @@ class LeafRun(NamedTuple):
 
 
 class LeafPiece(NamedTuple):
-    """A run as numpy moves it."""
+    """A `LeafRun` as numpy columns."""
 
     dtype: np.dtype[np.signedinteger[Any]]  # The integers
     columns: slice  # Where they are in a row of them
@@ -49,7 +49,7 @@ class LeafPiece(NamedTuple):
 
 
 class Large(NamedTuple):
-    """A wanted leaf with an array of its own."""
+    """A requested leaf with an array of its own."""
 
     path: Path  # The path of the array among the stored rows
     name: str | None  # Its name in the side table where the next observation is wanted, else None
@@ -57,7 +57,7 @@ class Large(NamedTuple):
 
 
 class GatherPlan:
-    """What reading some leaves needs to know, worked out once."""
+    """The precomputed layout of a read of some leaves."""
 
     def __init__(self, layout: LosslessLayout, keys: Sequence[Key] | None) -> None:
         fields = layout.schema.fields if keys is None else layout.schema.select(keys)
@@ -101,7 +101,7 @@ class GatherPlan:
 
 
 class Gather:
-    """Copies rows and their next observations out of their places."""
+    """Gathers rows and their next observations."""
 
     # Where rows and slots are in one memory, what a row names is where its next observation is
     # read. Else successors are read like rows, and the few next observations that no row holds are
@@ -137,7 +137,7 @@ class Gather:
         index: torch.Tensor,
         given: NDArray[np.int64] | None = None,
     ) -> SuccessorRows:
-        """The packed rows, the large leaves, and where each next observation was found."""
+        """Gathers packed rows, large leaves and the address of each next observation, by numpy."""
         places = index.numpy()
         words = take_known_rows(self._words, places)
         named = self._named(words, places).astype(np.int64) if given is None else given
@@ -169,7 +169,7 @@ class Gather:
         return words, space.take(named, 0, None, "wrap"), named
 
     def _named(self, words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int32]:
-        """What gathered rows name."""
+        """The address of the next observation in each gathered row."""
         if self._apart is None:
             return words.view(_INT32)[:, self._place]
         return self._apart.take(places, 0, None, "wrap")
@@ -177,15 +177,17 @@ class Gather:
     def on_device(
         self, plan: GatherPlan, index: torch.Tensor, given: torch.Tensor | None = None
     ) -> SuccessorRows:
-        """What `on_cpu` does, by tensor operations alone: for rows on any device."""
+        """`on_cpu` by tensor operations alone, for rows on any device."""
         own = self._packed.index_select(0, index)
         named = given
         if named is None and self._links is not None:
             named = self._links.index_select(0, index)
         elif named is None:
             named = own.view(torch.int32)[:, self._place]
+        # -1 none, below count a row, from count on a slot
         address = named.long() - 1
         inside = (address >= 0) & (address < self._count)
+        # any valid row where no row holds it; overwritten below
         nexts = torch.where(inside, address, index)
         beside = (address >= self._count).nonzero().squeeze(1)
         slots = address[beside] - self._count
@@ -210,8 +212,9 @@ class Gather:
     def _mend(
         self, nexts: NDArray[np.int64], odd: NDArray[np.intp], named: NDArray[np.int64]
     ) -> None:
-        """Fill in the next observations of the rows `odd`, which no row holds."""
+        """Fills the next observations of the rows `odd`, which no row holds."""
         beside = named > 0
+        # addresses of slots start at count + 1
         slots = named[beside] - self._count - 1
         for dtype, columns, source, void in self._pieces:
             items = nexts.view(dtype)
@@ -251,7 +254,7 @@ class Gather:
 
 
 class _Nexts:
-    """Where next observations with own arrays lie: most of them in one of two places."""
+    """Where each next observation with an own array is: in the rows' array or in a slot."""
 
     def __init__(self, named: NDArray[np.int64], count: int) -> None:
         beside = named > count
@@ -265,7 +268,7 @@ class _Nexts:
         self._first, self._second = torch.from_numpy(first), second[self._rest]
 
     def copy(self, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """`[n, *shape]`, from the rows' array and the side table's."""
+        """Next observations `[n, *shape]`, from the rows' array and the overflow table's."""
         first, second = (slots, rows) if self._slots_first else (rows, slots)
         array = first.index_select(0, self._first)
         if self._rest.size:
@@ -307,7 +310,7 @@ def _pieces(runs: Sequence[LeafRun], slots: Rows, void: Rows) -> list[LeafPiece]
 
 
 def _void(layout: LosslessLayout, device: torch.device) -> Rows:
-    """One slot that represents no observation: NaN if there is one, else zero."""
+    """One slot that represents no observation: NaN if the dtype has it, else zero."""
     void = Rows.zeros(layout.side, 1, device=device)
     live = void.view()
     for field in layout.side.fields:
@@ -317,7 +320,7 @@ def _void(layout: LosslessLayout, device: torch.device) -> Rows:
 
 
 def _write_void(layout: LosslessLayout, row: NDArray[np.int64]) -> None:
-    """Let the observations of a row `[1, words]` be none."""
+    """Fills the observations of a row `[1, words]` with the values of no observation."""
     columns = Rows(layout.stored, torch.from_numpy(row), {}).columns()
     void = _void(layout, torch.device("cpu")).columns()
     for pair in layout.pairs:

@@ -1,4 +1,4 @@
-"""Which leaves of a row are stored once, and where its next observation is named."""
+"""Which leaves of a row are stored once, and which column addresses its next observation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in sid
 
 
 class ObservationPair(NamedTuple):
-    """An observation and where it stands in the step before."""
+    """An observation and its leaf under `"next"`."""
 
     root: Path  # The path of the observation
     next: Path  # The path of the next observation
@@ -30,7 +30,7 @@ class ObservationPair(NamedTuple):
 
 
 class LosslessLayout:
-    """What users see of a row, what is stored of it, and what the side table holds."""
+    """The leaves that users read, those that a row stores, and those of an overflow slot."""
 
     def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
         self.given = schema
@@ -68,11 +68,11 @@ class LosslessLayout:
 
     @property
     def joins(self) -> bool:
-        """Whether rows and slots are in one address space, where a slot takes as much as a row."""
+        """Whether rows and slots share one address space; a slot is then as long as a row."""
         return not self.stored.large
 
     def require_addresses(self, rows: int) -> None:
-        """Nothing where so many rows and as many slots have addresses that `SUCCESSOR` can hold."""
+        """Raises if `SUCCESSOR` cannot address so many rows and as many slots."""
         most = torch.iinfo(torch.int32).max // 2
         if rows > most:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Writing rows so that each observation is stored once: who names whom, and what goes alongside."""
+"""Writes rows so that each observation is stored once: links successors, fills overflow slots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FEW_DISTANCES = 64
 
 
 class _Batch(NamedTuple):
-    """Rows that were written and are not linked to older ones yet."""
+    """Written rows that no older row is linked to yet."""
 
     positions: RowArray  # [n]
     numbers: range
@@ -80,12 +80,14 @@ class SuccessorLinker:
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
     ) -> None:
-        """See `LosslessRows.write`; `positions` says the same as `rows`."""
+        """Implements `LosslessRows.write`; `positions` are the same rows as `rows`."""
         leaves, observes = self._leaves(cells, len(positions))
+        # [n], distances to the predecessors: 0 for none, -1 for padding
         behind = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
         target, linked = self._within(leaves, behind, observed)
         following = positions[target]
+        # addresses: 0 none, 1 to count a row, above that a slot
         named = np.where(linked, following + 1, 0).astype(np.int32)
         self._note(self._apart(positions, following)[linked])
         beside = np.flatnonzero(observed & ~linked)
@@ -97,6 +99,7 @@ class SuccessorLinker:
             self._fill(slots, numbers.start + beside, leaves, beside)
             named[beside] = slots + self._first_slot
         if not self._layout.apart:
+            # the address is written with its row, so that no reader sees one without the other
             leaves[SUCCESSOR] = named if self._on_cpu else torch.from_numpy(named)
         self._rows.put(rows, [leaves[path] for path in self._stored])
         if self._layout.apart:
@@ -104,10 +107,11 @@ class SuccessorLinker:
         elif not self._on_cpu:
             self.named[place] = named
         self.misses |= not observed.all()
+        # only now: a write that fails above leaves nothing to settle
         self._unsettled[lane] = _Batch(positions, numbers, behind)
 
     def settle(self, numbers: range, back: Back | None = None) -> None:
-        """See `LosslessRows.settle`."""
+        """Implements `LosslessRows.settle`."""
         if back is not None:
             there = np.arange(numbers.start, numbers.stop)
             self._settle(_Batch(self._places(there), numbers, np.asarray(back, dtype=np.int64)))
@@ -119,7 +123,7 @@ class SuccessorLinker:
             self._unsettled.pop(lane, None)
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """See `LosslessRows.repair`; slots that no row names are free again."""
+        """Implements `LosslessRows.repair`; slots that no row addresses become free."""
         lane = numbers.start >> LANE_SHIFT
         if published:
             self.settle(numbers)
@@ -127,6 +131,7 @@ class SuccessorLinker:
         self._side.rebuild(lane, self._used(lane))
 
     def _settle(self, batch: _Batch) -> None:
+        # rows below this id are overwritten by the batch itself
         oldest = batch.numbers.stop - self._lane_rows
         if self.reach == 1:
             rows = np.flatnonzero(batch.back > np.arange(len(batch.back)))
@@ -137,6 +142,8 @@ class SuccessorLinker:
             return
         rows, behind = np.arange(len(batch.positions)), batch.back
         numbers = batch.numbers.start + rows
+        # n-step rows: `reach` steps back along the links, as their next observation is that far
+        # away
         for step in range(1, self.reach + 1):
             numbers = numbers - behind
             there = (behind > 0) & (numbers >= oldest)
@@ -144,6 +151,7 @@ class SuccessorLinker:
             older = numbers < batch.numbers.start
             missing = self.misses and step == 1
             self._link(batch.positions[rows[older]], numbers[older], step, missing=missing)
+            # without the links of older rows the walk ends after one step
             if not rows.size or self._back is None:
                 break
             behind = self._back[self._places(numbers)].astype(np.int64)
@@ -151,12 +159,13 @@ class SuccessorLinker:
     def update(
         self, index: torch.Tensor, numbers: RowArray, cells: TensorDictBase, back: Back
     ) -> None:
-        """See `LosslessRows.update`; the positions are `[n]`."""
+        """Implements `LosslessRows.update`; positions are `[n]`."""
         leaves = leaves_of(cells)
         mark = None if self._layout.has_mark else leaves.pop(NEXT_MISSING, None)
         fields = self._layout.schema.select(list(leaves))
         match_fields(cells, fields, index.shape, exact=False)
         positions = index.cpu().numpy()
+        # predecessors keep the observation as it was: they get slots before it changes
         roots = any(pair.root in leaves for pair in self._layout.pairs)
         nexts = [pair for pair in self._layout.pairs if pair.next in leaves]
         observed = self._observed(positions, mark)
@@ -172,11 +181,12 @@ class SuccessorLinker:
             self._rows.write(index, cells, keys=stored)
         if roots or nexts:
             behind = np.asarray(back, dtype=np.int64)
+            # updated observations may equal what their predecessors keep in slots
             older = behind > 0
             self._link(positions[older], (numbers - behind)[older], 1, missing=False)
 
     def clear(self) -> None:
-        """See `LosslessRows.clear`."""
+        """Implements `LosslessRows.clear`."""
         self._unsettled.clear()
         self._name(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
         for lane in range(self._side.lanes):
@@ -190,7 +200,7 @@ class SuccessorLinker:
         slots: NDArray[np.integer[Any]],
         where: RowArray,
     ) -> None:
-        """See `LosslessRows.resume`; `where` says in which slot each of `slots` lies here."""
+        """Implements `LosslessRows.resume`; `where` maps each of `slots` to its slot here."""
         here = np.flatnonzero(positions >= 0)
         ahead = here[away[here] > 0]
         target = ahead + away[ahead]
@@ -207,7 +217,7 @@ class SuccessorLinker:
         self._materialize(positions[ahead[parted]], numbers[ahead[parted]])
 
     def successor(self, place: slice) -> NDArray[np.int32]:
-        """See `LosslessRows.successor`."""
+        """Implements `LosslessRows.successor`."""
         positions = np.arange(self._count)[place]
         named = self.named[place].astype(np.int64)
         away = np.where(named > 0, self._apart(positions, named - 1), 0)
@@ -218,7 +228,7 @@ class SuccessorLinker:
     def _leaves(
         self, cells: TensorDictBase | Leaves | ValidatedLeaves, count: int
     ) -> tuple[dict[Path, Any], bool]:
-        """The leaves of a batch, on the CPU as arrays; and whether next observations are there."""
+        """The leaves of a batch, on the CPU as arrays, and whether it has next observations."""
         if isinstance(cells, ValidatedLeaves):
             return {field.path: cells[field.key] for field in self._layout.given.fields}, True
         leaves: dict[Path, Any] = dict(leaves_of(cells))
@@ -231,7 +241,7 @@ class SuccessorLinker:
     def _observed_in(
         self, leaves: dict[Path, Any], count: int, observes: bool
     ) -> NDArray[np.bool_]:
-        """Which rows of a batch have a next observation."""
+        """Which rows of a batch have a next observation, bool `[n]`."""
         if not observes:
             return np.zeros(count, dtype=np.bool_)
         mark = None if self._layout.has_mark else leaves.get(NEXT_MISSING)
@@ -242,10 +252,11 @@ class SuccessorLinker:
     def _within(
         self, leaves: dict[Path, Any], back: RowArray, observed: NDArray[np.bool_]
     ) -> tuple[RowArray, NDArray[np.bool_]]:
-        """The row of the batch that each row could name, and whether it does."""
+        """The successor of each row in the batch, and whether its observation is equal."""
         steps = None
         if self._layout.has_steps:
             steps = _bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
+            # bounded: a corrupt step count must not make every later settle walk the whole ring
             self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
         target = successors(back, steps)
         # without a next observation there are no bits to compare: the markers decide
@@ -265,15 +276,16 @@ class SuccessorLinker:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
     def _apart(self, earlier: RowArray, later: RowArray) -> RowArray:
-        """How many rows round the ring some rows come after others."""
+        """Distances from earlier to later positions round the ring."""
         away = later - earlier
+        # the later row may be at the start of the ring
         away[away < 0] += self._count
         return away
 
     def _fill(
         self, slots: RowArray, numbers: RowArray, leaves: dict[Path, Any], rows: RowArray
     ) -> None:
-        """Put the next observations of some rows of a batch alongside."""
+        """Copies next observations of some rows of a batch into overflow slots."""
         if not self._on_cpu:
             found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
             self._side.put(slots, numbers, found)
@@ -284,10 +296,11 @@ class SuccessorLinker:
         self._side.owners[slots] = numbers
 
     def _make_room(self, lane: int, place: slice | RowArray, count: int) -> None:
-        """Free what the old rows named, once it is sure that `count` slots can be had."""
+        """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
         named = self.named[place]
         beside = named >= self._first_slot
         freed = named[beside].astype(np.int64) - self._first_slot
+        # secured before anything is released: a full disk leaves the old rows whole
         wanted = max(0, count - len(freed))
         if not self._side.secure(lane, wanted):
             # slots that a killed writer had taken and that no row names
@@ -318,10 +331,11 @@ class SuccessorLinker:
         return lanes + (numbers & LANE_MASK) % self._lane_rows
 
     def _link(self, positions: RowArray, numbers: RowArray, step: int, *, missing: bool) -> None:
-        """Let older rows name rows whose observation equals their next one."""
+        """Links older rows to new rows whose observation equals their next observation."""
         places = self._places(numbers)
         named = self.named[places].astype(np.int64)
         fits = named >= self._first_slot
+        # the slot's owner tells whether the row is still the one meant, or was overwritten
         fits[fits] = self._side.owners[named[fits] - self._first_slot] == numbers[fits]
         if missing:
             fits |= named == 0
@@ -336,8 +350,10 @@ class SuccessorLinker:
         if not positions.size:
             return
         self._note(self._apart(places, positions))
+        # the new address first: a released slot may be taken at once
         self._name(places, positions + 1)
         freed = named[named > 0] - self._first_slot
+        # each lane has a free list of its own, so slots return to the lane of their row
         if self._side.lanes == 1:
             self._side.release(0, freed)
             return
@@ -351,7 +367,7 @@ class SuccessorLinker:
         return found
 
     def _same_as_beside(self, positions: RowArray, slots: RowArray) -> NDArray[np.bool_]:
-        """For each row whether its observation equals the one in a side slot."""
+        """Whether each row's observation equals the one in an overflow slot, bool `[n]`."""
         same = np.ones(len(slots), dtype=np.bool_)
         if not same.size:
             return same
@@ -367,7 +383,7 @@ class SuccessorLinker:
         return same
 
     def _observed(self, positions: RowArray, mark: torch.Tensor | None) -> RowArray:
-        """Places in a batch to update whose next observation is one, not the lack of one."""
+        """Indices of the updated rows that are given a next observation."""
         if mark is None:
             return np.arange(len(positions))
         missing = mark.cpu().numpy().reshape(-1)
@@ -386,8 +402,9 @@ class SuccessorLinker:
             )
 
     def _naming(self, positions: RowArray, numbers: RowArray) -> tuple[RowArray, RowArray]:
-        """The rows that name some rows: where they lie, and their numbers."""
+        """The predecessors of some rows: their positions and row ids."""
         if self._distances is None:
+            # too many distances, or unknown ones: all addresses are searched
             inside = (self.named > 0) & (self.named < self._first_slot)
             places = np.flatnonzero(inside & np.isin(self.named - 1, positions))
             order, named = np.argsort(positions), self.named[places].astype(np.int64) - 1
@@ -396,13 +413,14 @@ class SuccessorLinker:
         found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
         for distance in self._distances:
             places = (positions - distance) % self._count
+            # address = position + 1
             names = self.named[places] == positions + 1
             found.append((places[names], numbers[names] - distance % self._lane_rows))
         places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
         return places, earlier
 
     def _note(self, distances: NDArray[np.integer[Any]]) -> None:
-        """Remember how far apart rows lie that name each other."""
+        """Records the distances between linked rows."""
         if self._distances is None or not distances.size:
             return
         if int(distances[0]) in self._distances and (distances == distances[0]).all():
@@ -412,7 +430,8 @@ class SuccessorLinker:
             self._distances = None
 
     def _materialize(self, places: RowArray, numbers: RowArray) -> None:
-        """Give rows a slot of their own for the next observation that they have."""
+        """Copies the next observations of linked rows into slots of their own."""
+        # n-step rows reach one row from several distances
         places, first = np.unique(places, return_index=True)
         numbers, named = numbers[first], self.named[places].astype(np.int64)
         linked = named < self._first_slot
@@ -452,7 +471,7 @@ class SuccessorLinker:
 def _columns(
     layout: LosslessLayout, rows: Rows, side: OverflowTable
 ) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """For each observation its columns in the rows and in the side table, live."""
+    """The live columns of each observation in the rows and in the overflow table."""
     ours, theirs = rows.columns(), side.rows.columns()
     names = [layout.stored[pair.root].key for pair in layout.pairs]
     beside = names if side.space is not None else [pair.name for pair in layout.pairs]
@@ -460,7 +479,7 @@ def _columns(
 
 
 def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    """A leaf as numpy sees it."""
+    """A leaf as a numpy array of bits."""
     return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
 
 

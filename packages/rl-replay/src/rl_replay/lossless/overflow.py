@@ -1,4 +1,4 @@
-"""Rows alongside the rows: the real next observations that no stored row holds."""
+"""The overflow table: real next observations that no stored row holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROWTH = 16
 
 
 class OverflowTable:
-    """Slots for rows of one schema, taken and given back by number."""
+    """Slots for rows of one schema, allocated and released by index."""
 
     # A slot that was given back is the next to be taken, so that memory is touched only up to the
     # most slots that were ever in use at once. Each slot knows its owner, the number of a row,
@@ -79,7 +79,7 @@ class OverflowTable:
         path: str | os.PathLike[str] | None = None,
         device: torch.device | str | None = None,
     ) -> SparseMemory:
-        """The memory of a table, to be made once and handed to every process that uses it."""
+        """Allocates the memory of a table, to be passed to every process that uses it."""
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = _size(schema if on_cpu else None, slots * lanes, lanes)
         memory = SparseMemory(size, kind, path)
@@ -97,7 +97,7 @@ class OverflowTable:
 
     @classmethod
     def beside(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
-        """The table of the rows of a slab that several processes have: a slot for each row."""
+        """The table for the rows of a shared slab, with one slot for each row."""
         each, lanes = slab.capacity // slab.lanes, slab.lanes
         inside = slab if slab.spare else None
         memory = cls.memory_in(None if inside else schema, each, file, lanes=lanes)
@@ -105,7 +105,7 @@ class OverflowTable:
         return cls(held, each, lanes=lanes, memory=memory, slab=inside)
 
     def secure_links(self) -> None:
-        """Nothing where `links` may be used from now on, here and in other processes."""
+        """Secures the memory of `links` for all processes."""
         if not self._words[0, _LINKED]:
             total = self._slots * self.lanes
             start = _starts(total, self.lanes)[2]
@@ -125,8 +125,9 @@ class OverflowTable:
         return int((self._words[:, _TOP] - self._words[:, _SPARE]).sum())
 
     def secure(self, lane: int, count: int) -> bool:
-        """Make sure of the memory for `count` more slots."""
+        """Secures memory for `count` more slots; False if the lane has too few."""
         words = self._words[lane]
+        # released slots serve first, the rest extends the used part
         top = int(words[_TOP]) + max(0, count - int(words[_SPARE]))
         if top > self._slots:
             return False
@@ -135,7 +136,7 @@ class OverflowTable:
         return True
 
     def take(self, lane: int, count: int) -> Slots:
-        """Slots for a writer, those first that were given back last."""
+        """Allocates slots `[count]`, the last released ones first."""
         if not self.secure(lane, count):
             raise ValueError(
                 f"a side table of {self._slots} slots a lane cannot give {count} more: "
@@ -151,9 +152,10 @@ class OverflowTable:
         return np.concatenate([old, np.arange(base + top, base + top + count - again)])
 
     def release(self, lane: int, slots: Slots) -> None:
-        """Give slots back, to which nothing points any more."""
+        """Releases slots, which no row addresses any more."""
         words, base = self._words[lane], lane * self._slots
         spare = int(words[_SPARE])
+        # before the count: a reader that copied such a slot sees that it lost its owner
         self.owners[slots] = FREE
         self._stack[base + spare : base + spare + len(slots)] = slots
         words[_SPARE] = spare + len(slots)
@@ -161,32 +163,34 @@ class OverflowTable:
     def put(
         self, slots: Slots, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
     ) -> None:
-        """Fill slots and say whose they are."""
+        """Fills slots and records their owners."""
         self.rows.write(torch.from_numpy(slots).to(self._device), leaves)
         # last, so that no reader takes a half written slot for whole
         self.owners[slots] = numbers
 
     def rebuild(self, lane: int, slots: Slots) -> None:
-        """Take every slot of a lane for free except some."""
+        """Frees every slot of a lane except `slots`."""
         base, words = lane * self._slots, self._words[lane]
         top = int(slots.max()) - base + 1 if len(slots) else 0
         used = np.zeros(top, dtype=np.bool_)
         used[slots - base] = True
+        # descending, so that the lowest slots are taken first and memory stays compact
         free = np.flatnonzero(~used)[::-1] + base
         self.owners[free] = FREE
         self._stack[base : base + len(free)] = free
         words[_TOP], words[_SPARE] = top, len(free)
 
     def prepare(self, count: int) -> None:
-        """Take so many slots of an empty table, the first ones of all, for `regroup`."""
+        """Allocates the first `count` slots of an empty table, for `regroup`."""
         for lane in range(self.lanes):
             self.take(lane, min(self._slots, max(0, count - lane * self._slots)))
 
     def regroup(self, owners: NDArray[np.int64]) -> Slots:
-        """Move the first slots, filled in order of arrival, to the lanes of their owners."""
+        """Moves the first slots, filled in order of arrival, to the lanes of their owners."""
         # A lane's slots are given back to the lane, so that others must not have any of them.
         count, lanes = len(owners), owners >> LANE_SHIFT
         order, counts = np.argsort(lanes, kind="stable"), np.bincount(lanes, minlength=self.lanes)
+        # [count], index of each slot within its lane
         inside = np.arange(count) - np.repeat(counts.cumsum() - counts, counts)
         places = np.empty(count, dtype=np.int64)
         places[order] = lanes[order] * self._slots + inside
@@ -217,7 +221,7 @@ class OverflowTable:
         words[_SECURED] = stop
 
     def _regions(self) -> Sequence[tuple[int, int]]:
-        """Where each array begins, and its bytes for one slot."""
+        """The offset of each array, and its bytes for one slot."""
         total = self._slots * self.lanes
         owners, stack, _, start = _starts(total, self.lanes)
         found = [(owners, 8), (stack, 4)]
@@ -242,7 +246,7 @@ class OverflowTable:
 
 
 def _size(schema: RowSchema | None, slots: int, lanes: int) -> int:
-    """Bytes of a table, with slots of a schema where one is given."""
+    """Bytes of a table; without a schema only its bookkeeping."""
     rows = 0 if schema is None else Rows.bytes_for(schema, slots)
     return _starts(slots, lanes)[3] + rows
 
@@ -254,7 +258,7 @@ def _over(
 
 
 def _starts(slots: int, lanes: int) -> tuple[int, int, int, int]:
-    """Where owners, stack, links and rows begin; the words of the lanes lie before them."""
+    """Offsets of owners, stack, links and rows; the words of the lanes come first."""
     owners = _aligned(lanes * _WORDS * 8)
     stack = _aligned(owners + slots * 8)
     links = _aligned(stack + slots * 4)

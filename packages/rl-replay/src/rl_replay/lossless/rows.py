@@ -1,4 +1,4 @@
-"""Rows whose observations are stored once, and come back bit for bit."""
+"""Rows whose observations are stored once and read back bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEADY = torch.ones((), dtype=torch.bool)
 
 
 class LosslessRows:
-    """Rows that keep each observation once: a row names the row that holds its next one."""
+    """Rows that keep each observation once: a row addresses the row with its next one."""
 
     # A row's next observation is the observation of the row that continues it, wherever and
     # whenever that one is written, if the two have equal bits; else it is in a side table. On
@@ -69,7 +69,7 @@ class LosslessRows:
         back: NDArray[np.integer[Any]] | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Compact rows in the memory of this process."""
+        """Allocates rows in private memory."""
         layout, capacity = LosslessLayout(schema, keys), positive(capacity, "capacity")
         layout.require_addresses(capacity)
         if torch.device(device or "cpu").type == "cpu" and layout.joins:
@@ -81,7 +81,7 @@ class LosslessRows:
         return cls(layout, rows, OverflowTable(layout.side, capacity, device=device), back=back)
 
     def _links(self) -> torch.Tensor:
-        """What each row names, wherever the rows say it."""
+        """The address of each row's next observation, int32 `[rows]`, live."""
         if not self.layout.apart:
             found: torch.Tensor = self.rows.view().get(SUCCESSOR[0])
             return found
@@ -100,7 +100,7 @@ class LosslessRows:
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: NDArray[np.integer[Any]],
     ) -> None:
-        """Copy a batch into the rows of a span. All is checked before anything is written."""
+        """Writes a batch into a span; all checks precede the first changed byte."""
         chosen = select(rows, self._count)[0]
         if isinstance(chosen, slice):
             self._writer.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
@@ -109,7 +109,7 @@ class LosslessRows:
         self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
 
     def settle(self, numbers: range, back: NDArray[np.integer[Any]] | None = None) -> None:
-        """Link older rows to those that were written last, which are published by now."""
+        """Links older rows to the last written ones, which are published by now."""
         # `back` is for rows that came otherwise than by `write`, as loaded ones do
         self._writer.settle(numbers, back)
 
@@ -119,7 +119,7 @@ class LosslessRows:
         return self.rows.touches + self._writer.touches
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """Go on after a write of these rows that was interrupted."""
+        """Repairs links and slots after an interrupted write of these rows."""
         self._writer.repair(numbers, published=published)
 
     def read(
@@ -139,7 +139,7 @@ class LosslessRows:
         return self._finish(plan, found, shape, contiguous, device)
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
-        """What `read` returns, of rows that are known to be there."""
+        """`read` for rows that are known to exist."""
         if not self._on_cpu or self._writer.misses:
             return self.read(rows)
         if self.joined:
@@ -156,12 +156,13 @@ class LosslessRows:
         keys: Sequence[Key] | None = None,
         unmoved: Callable[[], bool] | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
-        """A copy of some rows, and which of them nobody changed in the meantime."""
+        """A copy of some rows, and which of them no writer changed in the meantime."""
         # Where the ring accepts a row's number afterwards and this says that it was steady, the row
         # and its next observation are what was written. What an accepted row names is
         plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()
         if plan.plain is not None:
             return self.rows.read(positions, keys=plan.plain), STEADY
+        # one gather for rows and slots, without a mask of missing observations
         quick = self.joined and plan is self._whole and not self._writer.misses
         if quick and places.ndim == 1:
             words, nexts, named = self._gather.joined(places)
@@ -179,11 +180,12 @@ class LosslessRows:
     def _steady(
         self, places: NDArray[np.int64], named: NDArray[np.integer[Any]], numbers: NDArray[np.int64]
     ) -> torch.Tensor:
-        """Which rows still name what they named, slots only if these are theirs."""
+        """Which rows have unchanged addresses, and slots that they still own."""
         steady = named == self._writer.named[places]
         beside = (named > self._count).nonzero()[0]
         if beside.size:
             slots = named[beside] - self._count - 1
+            # an equal address may be a slot that another row has taken since
             steady[beside] &= self.side.owners[slots] == numbers[beside]
         return torch.from_numpy(steady)
 
@@ -194,16 +196,16 @@ class LosslessRows:
         cells: TensorDictBase,
         back: NDArray[np.integer[Any]],
     ) -> None:
-        """Write some leaves of rows in place; next observations of all other rows stay."""
+        """Updates some leaves in place; next observations of all other rows stay."""
         index, _ = self._index(rows)
         self._writer.update(index, numbers.cpu().numpy(), cells, back)
 
     def clear(self) -> None:
-        """Drop what every row names, so that the whole side table is free."""
+        """Drops all addresses, which frees the whole overflow table."""
         self._writer.clear()
 
     def prepare(self, slots: int) -> None:
-        """Take so many slots of a cleared side table, the first ones, to be filled by a dump."""
+        """Allocates the first slots of a cleared overflow table, to be filled from a dump."""
         self.side.prepare(slots)
 
     def resume(
@@ -214,23 +216,23 @@ class LosslessRows:
         slots: NDArray[np.integer[Any]],
         owners: NDArray[np.int64],
     ) -> None:
-        """Go on with rows and slots that were filled from a dump; `expect` what is among them."""
+        """Restores addresses after rows and slots were filled from a dump; call `expect` too."""
         # positions and numbers are -1 for rows that are left out; away [n]: above 0 the next
         # observation is so many rows further on in the dump, below 0 in its slot -1 - value
         self._writer.resume(positions, numbers, away, slots, self.side.regroup(owners))
 
     def expect(self, *, misses: bool, reach: int) -> None:
-        """Be ready for rows that others wrote."""
+        """Extends `misses` and `reach` by those of other writers."""
         self._writer.misses |= misses
         self._writer.reach = max(self._writer.reach, reach)
 
     @property
     def successor(self) -> NDArray[np.int32]:
-        """Where each row's next observation lies, `[rows]`: see `successor_of`."""
+        """The distance to each row's next observation; see `successor_of`."""
         return self.successor_of(slice(None))
 
     def successor_of(self, place: slice) -> NDArray[np.int32]:
-        """Where the next observations of some rows lie, wherever those lie."""
+        """The distance to the next observation of some rows; ~slot for a slot, 0 for none."""
         return self._writer.successor(place)
 
     @property
@@ -240,18 +242,19 @@ class LosslessRows:
 
     @property
     def reach(self) -> int:
-        """The most steps that lay between a row and its next observation so far."""
+        """The largest number of steps between a row and its next observation so far."""
         return self._writer.reach
 
     @property
     def device(self) -> torch.device:
-        """Where the rows live."""
+        """The device of the rows."""
         return self._device
 
     def explain(self, live: int) -> dict[str, float]:
-        """What the rows cost."""
+        """Bytes of a row, use of the overflow table, and the share of linked rows."""
         slots = self.side.in_use()
         empty = int((self._writer.named == 0).sum()) if self.misses else 0
+        # positions never written have address 0 too
         missing = max(0, empty - (self._count - live))
         return {
             "row_bytes": self.layout.stored.nbytes + self.layout.apart * self.links.itemsize,
@@ -285,6 +288,7 @@ class LosslessRows:
             return self._gather.on_device(plan, index)
         try:
             # numpy would count a row below 0 from the end
+            # one reduction: the sign bit is set if any position is negative
             if np.bitwise_or.reduce(index.numpy()) < 0:
                 raise IndexError
             return self._gather.on_cpu(plan, index, given)
@@ -315,6 +319,7 @@ class LosslessRows:
             packed = packed.view(shape + packed.shape[1:]).to(target)
             found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
+            # address 0: no row and no slot holds the next observation
             missing = (torch.as_tensor(named) == 0).view(shape).to(target)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)

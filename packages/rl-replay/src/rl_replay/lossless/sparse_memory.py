@@ -1,4 +1,4 @@
-"""Memory that is promised in full and taken piece by piece, private, shared or in a file."""
+"""Memory that is reserved in full and secured piece by piece: private, shared or in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = Literal["private", "shared", "mapped"]
 
 
 class SparseMemory:
-    """Bytes of which only those that were secured and touched exist."""
+    """Bytes that use memory only after they are secured and touched."""
 
     # A plain sparse file costs nothing until a page of it is touched, and a full disk then ends the
     # process. Here whoever is about to touch bytes for the first time secures them first, and hears
@@ -46,7 +46,7 @@ class SparseMemory:
 
     @classmethod
     def in_file(cls, nbytes: int, file: LazyFile) -> Self:
-        """Memory in a file that several processes have open, whoever of them comes first."""
+        """Memory in a file that several processes have open; any of them may be the first."""
         descriptor = file.duplicate()
         try:
             os.ftruncate(descriptor, nbytes)
@@ -56,11 +56,11 @@ class SparseMemory:
         return cls._over(descriptor, file.kind, nbytes)
 
     def secure(self, start: int, stop: int, wanted: str) -> None:
-        """Nothing where bytes `[start, stop)` may be touched from now on."""
+        """Secures bytes `[start, stop)` for use; raises if memory or disk is full."""
         take_piece(self._descriptor, start, stop, wanted, on_disk=self.kind == "mapped")
 
     def touch(self, start: int, stop: int, wanted: str) -> None:
-        """`secure`, and touch the pages of private memory now, on large pages if available."""
+        """`secure`, and touches private pages now, as large pages if available."""
         self.secure(start, stop, wanted)
         use_large_pages(self._memory, start, stop)
         self.array[start:stop].fill(0)

@@ -1,4 +1,4 @@
-"""Finding, inside one batch, the row that holds another row's next observation."""
+"""Finds, inside one batch, the row that holds another row's next observation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RowArray = NDArray[np.int64]
 
 
 def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) -> RowArray:
-    """For each row of a batch the row in it that its next observation should equal."""
+    """The row of a batch whose observation each row's next one should equal; -1 for none."""
     # That is the row that continues it, and on n-step rows the one so many steps further on.
     count = len(back)
     following = np.full(count, -1, dtype=np.int64)
@@ -40,7 +40,7 @@ def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) ->
 def equal_within(
     roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: RowArray
 ) -> NDArray[np.bool_]:
-    """Which rows of a batch have as next observation, bit for bit, the observation of another."""
+    """Which rows have a next observation equal, bit for bit, to the observation of row `target`."""
     rows = np.flatnonzero(target >= 0)
     equal = np.zeros(len(target), dtype=np.bool_)
     if not rows.size:

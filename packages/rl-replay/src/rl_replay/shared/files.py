@@ -1,4 +1,4 @@
-"""The open files after a shared storage: what a handle carries from process to process."""
+"""The open files of a shared storage, which a handle carries from process to process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = 8
 
 @dataclass(frozen=True)
 class SharedFiles:
-    """Three files, empty until somebody writes the first row."""
+    """Three files, empty until the first row is written."""
 
     # The rows are made first, and say what everything else looks like; so whoever is killed while
     # the files are filled leaves nothing that the next one cannot complete.
@@ -30,7 +30,7 @@ class SharedFiles:
 
     @classmethod
     def in_memory(cls, lanes: int) -> SharedFiles:
-        """Memory that has no name and is gone with the last process that has it."""
+        """Anonymous memory, freed with the last process that uses it."""
         rows = LazySlab.shared(lanes=lanes)
         return cls(rows, LazyFile.shared("rl-replay tables"), LazyFile.shared("rl-replay side"))
 
@@ -42,7 +42,7 @@ class SharedFiles:
         tables: os.PathLike[str] | None,
         lanes: int,
     ) -> SharedFiles:
-        """Rows in a new file, and the tables too where they are given one."""
+        """Rows in a new file; tables in files too if paths are given."""
         made = LazySlab.mapped(rows, lanes=lanes)
         beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
         others = LazyFile.shared("rl-replay tables") if tables is None else LazyFile.mapped(tables)
@@ -56,12 +56,12 @@ class SharedFiles:
         tables: os.PathLike[str],
         lanes: int,
     ) -> SharedFiles:
-        """The files that another process made with `on_disk`, by their names."""
+        """Opens by path the files that another process created with `on_disk`."""
         beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
         return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), beside)
 
     def arrays(self, capacity: int, lanes: int) -> Arrays:
-        """Links, trajectories and board, made now by whoever comes first."""
+        """Links, trajectories and board, created by the first process that asks."""
         layout = {
             "board": ("int64", (_WORDS,)),
             "back": ("int32", (capacity * lanes,)),

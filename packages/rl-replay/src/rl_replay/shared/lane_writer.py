@@ -1,4 +1,4 @@
-"""What the writer of a lane knows, and how it learns what others wrote there before."""
+"""The state of a lane's writer, and how it learns the rows that other processes wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 class LaneWriter:
-    """The rows of a lane that wait to be continued, in the process that writes it."""
+    """The open trajectories of a lane, in the process that writes it."""
 
     epoch = 0
 
@@ -25,7 +25,7 @@ class LaneWriter:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, so that all of the lane is learned anew."""
+        """Drops all knowledge, so that the whole lane is read again."""
         self.links.forget()
         self._end = self._floor = -1
 
@@ -35,7 +35,7 @@ class LaneWriter:
         return base + published == self._end and base + floor == self._floor
 
     def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
-        """Learn what stands in the lane since this writer looked last; its thread holds it."""
+        """Reads the rows that other processes wrote since; the calling thread holds the lane."""
         # Costs what the new rows cost: nothing where no other process had the lane.
         low, end, floor = ring.bounds(self.lane)
         back = self.links.back
@@ -61,6 +61,6 @@ class LaneWriter:
         self._end, self._floor = end, floor
 
     def took_in(self, first: int, back: np.ndarray) -> None:
-        """Index rows that this writer has published."""
+        """Indexes rows that this writer has published."""
         self._index.append(first, back)
         self._end = first + len(back)  # last: what was interrupted is learned anew

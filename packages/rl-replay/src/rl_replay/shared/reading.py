@@ -1,4 +1,4 @@
-"""Rows read alongside writers in other processes: what cannot be vouched for is drawn again."""
+"""Reads concurrent with writers of other processes; rows that were overwritten are drawn again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRUSTING_ROUNDS = 8
 
 
 class ConcurrentSample(NamedTuple):
-    """Rows that were whole when they were copied."""
+    """Rows whose copies are complete."""
 
     cells: TensorDict  # Their leaves [N]
     numbers: torch.Tensor  # Their numbers, int64 [N]
@@ -34,7 +34,7 @@ class ConcurrentSample(NamedTuple):
 def choose(
     storage: SharableStorage, sampler: Sampler, size: int
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Let a sampler choose, from the links where the shared index says that there is nothing."""
+    """Samples row ids; from the links if the shared index has nothing."""
     try:
         return sampler.sample(storage, size)
     except ValueError as error:
@@ -53,7 +53,7 @@ def gather(
     size: int,
     chosen: tuple[torch.Tensor, dict[str, Any]],
 ) -> ConcurrentSample:
-    """Copy chosen rows out, with others in place of those that were overwritten meanwhile."""
+    """Copies sampled rows, and replaces those that were overwritten meanwhile."""
     numbers, info = chosen
     slices = info.get("slices")
     if slices is not None and isinstance(sampler, TrajectorySampler) and sampler.reads_markers:
@@ -76,6 +76,7 @@ def _rows(
         bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
         fresh, known = sampler.sample(storage, len(bad))
         info = _with_others(info, bad, known)
+        # a sampler without replacement may return fewer at the end of a pass
         bad, redrawn = bad[: len(fresh)], redrawn + len(fresh)
         others, whole = storage.read_standing(fresh)
         cells[bad], numbers[bad], good[bad] = others, fresh, whole
@@ -83,7 +84,7 @@ def _rows(
 
 
 def _with_others(info: dict[str, Any], rows: torch.Tensor, known: dict[str, Any]) -> dict[str, Any]:
-    """What a sampler said of rows, with what it says of those that came in place of some."""
+    """A sampler's info with the entries of replaced rows."""
     found = dict(info)
     for key, value in known.items():
         former = found.get(key)
@@ -106,6 +107,7 @@ def _slices(
         if not wanted:
             break
         redrawn += wanted
+        # the shared index may be torn for long, where its writer was stopped
         if turn < _TRUSTING_ROUNDS:
             drawn = _drawn(storage, sampler, wanted, length)
         else:
@@ -140,9 +142,10 @@ def _drawn(
 def _proved(
     storage: SharableStorage, numbers: torch.Tensor, slices: Slices
 ) -> tuple[TensorDict, torch.Tensor, Slices]:
-    """Those of some slices whose rows are whole and each continue the one before."""
+    """The slices whose rows are complete and each continue the row before."""
     cells, good, back = storage.read_linked(numbers)
     proved = slices.proved(numbers.numpy(), back)
+    # [slices], complete only if each of its rows is
     proved &= np.logical_and.reduceat(good.numpy(), slices.starts)
     if proved.all():
         return cells, numbers, slices
@@ -153,7 +156,7 @@ def _proved(
 def read_rows(
     storage: SharableStorage, positions: torch.Tensor | int, *, some: bool
 ) -> tuple[torch.Tensor | int, Any]:
-    """Copy the rows at some positions, each whole."""
+    """Copies the rows at some positions, each complete."""
     wanted = torch.as_tensor(positions)
     flat = wanted.reshape(-1)
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Rows put into a shared storage from elsewhere, lane by lane."""
+"""Restores rows into a shared storage, lane by lane."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl_slabs.internals import LANE_MASK, fence
 
 @contextmanager
 def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[None]:
-    """Nobody sees rows, links and index until they are there; the former rows are dropped first."""
+    """Drops all rows, and publishes the restored ones only after the block has written them all."""
     _drop(sharing, store)
     try:
         sharing.back[:] = 0
@@ -25,7 +25,7 @@ def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[No
 
 
 def _drop(sharing: Sharing, store: RowStore) -> None:
-    """Let no row stand, and hold no lane."""
+    """Drops all rows and releases the lane."""
     try:
         sharing.ring.empty()
     finally:

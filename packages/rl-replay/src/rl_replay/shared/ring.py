@@ -1,4 +1,4 @@
-"""The ring of a shared storage: one ring for each lane, seen as one."""
+"""The ring of a shared storage: one ring for each lane, read as one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NOBODY = bytes(8)
 
 
 class _Own(threading.local):
-    """What each thread claimed last, and the span that it reserved last."""
+    """The lane and the last reserved span of each thread."""
 
     lane: Lane | None = None
     attempt: range | None = None
 
 
 class SharedRing:
-    """Answers what `Ring` asks, over the lanes of a slab that may not be made yet."""
+    """`Ring` over the lanes of a slab that may not exist yet."""
 
     # Writing is for the thread that has claimed a lane; with one lane the claim ends with the
     # write, so that writers take turns.
@@ -56,12 +56,12 @@ class SharedRing:
 
     @property
     def span_limit(self) -> int:
-        """The most rows that can be written at once: those of a lane."""
+        """The most rows of one write: those of a lane."""
         return self.capacity // self.lanes
 
     @property
     def written(self) -> int:
-        """Rows ever published, those of all lanes together."""
+        """Rows ever published, of all lanes together."""
         found = self._look()
         if found is None:
             return 0
@@ -69,21 +69,22 @@ class SharedRing:
         return int(words[:, PUBLISHED].sum() - words[:, SIDE].sum())
 
     def states(self) -> list[LaneState]:
-        """What the words of each lane say; none before the first write."""
+        """The state of each lane; none before the first write."""
         found = self._look()
         return [] if found is None else found.states()
 
     def stand_on(self, slab: Slab) -> None:
-        """Know the rows that somebody made."""
+        """Attaches the rows that some process created."""
         self.capacity = slab.capacity
         self._found = self._found or Lanes(slab)  # which knows the claims of this process
 
     def claim(self, count: int | None = None) -> Lane:
-        """The lane of the calling thread, claimed now where it has none."""
+        """The lane of the calling thread, claimed now if it has none."""
         lanes = self._made()
         if not self.takes_turns:
             self._own.lane = lanes.claim(count)
             return self._own.lane
+        # the only lane may be held by a process that does not wake this one: poll
         end = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -103,14 +104,14 @@ class SharedRing:
         return found is not None and found.held() is not None
 
     def let_go(self) -> None:
-        """Give the lane of the calling thread back, if it has one."""
+        """Releases the lane of the calling thread, if it has one."""
         found = self._look()
         held = None if found is None else found.held()
         if held is not None:
             held.release()
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, in the lane of the calling thread."""
+        """Reserves rows in the lane of the calling thread."""
         lane = self._claimed()
         span = lane.reserve(count)
         self._own.attempt = span.numbers
@@ -123,7 +124,7 @@ class SharedRing:
         return span
 
     def begin_attempt(self) -> None:
-        """Know of no span; see `attempt_stands`."""
+        """Forgets the last span; see `attempt_stands`."""
         self._own.attempt = None
 
     def attempt_stands(self) -> bool:
@@ -131,26 +132,27 @@ class SharedRing:
         numbers, found = self._own.attempt, self._look()
         if numbers is None or found is None:
             return False
+        # row ids of a span are of one lane
         lane, last = divmod(numbers.stop - 1, 1 << LANE_SHIFT)
         return last < int(found.slab.words[lane][PUBLISHED])
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read."""
+        """Makes the rows of the span readable."""
         self._claimed().publish(count)
         if self.gate is not None:
             self.gate.look_back()
 
     def cancel(self) -> None:
-        """Give the span back untouched: none of its rows was written."""
+        """Returns the span untouched: none of its rows was written."""
         self._claimed().cancel()
 
     def window(self) -> Window:
-        """The numbers that can be read now."""
+        """The row ids that can be read now."""
         found = self._look()
         return self._none if found is None else found.window()
 
     def bounds(self, lane: int) -> tuple[int, int, int]:
-        """Of one lane the first number that can be read, the first not yet, and the floor."""
+        """The oldest readable row id of a lane, the next to be published, and the floor."""
         lanes, base = self._made(), lane << LANE_SHIFT
         window = lanes.window()
         low = window.first[lane]
@@ -158,34 +160,36 @@ class SharedRing:
         return low, base + int(words[PUBLISHED]), base + int(words[FLOOR])
 
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Where the rows of some numbers lie, or lay; int64 of the same shape."""
+        """The positions of row ids, also of overwritten ones; int64 of the same shape."""
         return self._made().rows(numbers)
 
     def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The number of the row at each position, -1 where none can be read."""
+        """The row id at each position, -1 if none can be read."""
         window = self.window()
         found, each = as_array(positions), self.span_limit
         lanes = found // each
         low = np.array(window.first)
         base = lanes << LANE_SHIFT
+        # the newest row id of each position's lane, without the lane's bits
         last = (low + np.array(window.counts) - 1).take(lanes) - base
+        # the largest id up to `last` that is congruent to the position
         numbers = base + last - (last - found % each) % each
         return as_tensor(np.where(numbers >= low.take(lanes), numbers, -1), positions)
 
     def accept(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which numbers still stand, bool of the same shape."""
+        """Which row ids are live, bool of the same shape."""
         found = self._look()
         return (
             torch.zeros_like(numbers, dtype=torch.bool) if found is None else found.accept(numbers)
         )
 
     def moment(self) -> bytes:
-        """What the words of all lanes say, for `unmoved`; nothing if there are no rows."""
+        """A snapshot of the words of all lanes, for `unmoved`; empty without rows."""
         found = self._look()
         return b"" if found is None else found.moment()
 
     def unmoved(self, moment: bytes) -> bool:
-        """Whether since a moment nobody reserved or published rows or wrote any in place."""
+        """Whether no writer reserved, published or updated rows since a snapshot."""
         # Where writers take turns, rows are written in place by whoever has the turn; then nobody
         # must have had it, since one who had it already may have gone on without another beat.
         # Elsewhere links, and what they lead to, are never written in place.
@@ -195,7 +199,7 @@ class SharedRing:
         return found.unmoved(moment)
 
     def empty(self) -> None:
-        """Drop every row that is published; if there is one lane, begin at its beginning."""
+        """Drops every published row; a single lane restarts at its first position."""
         found = self._look()
         if found is None:
             return
@@ -205,11 +209,11 @@ class SharedRing:
             found.empty()
 
     def restore(self, published: int, floor: int) -> None:
-        """Stand as a ring with one lane did whose rows were loaded."""
+        """Restores the bounds of a ring with one lane."""
         self.restore_lanes([published], [floor])
 
     def order(self) -> list[int]:
-        """The lanes, the one that was written longest ago first."""
+        """The lanes, the one written longest ago first."""
         found = self._look()
         return list(range(self.lanes)) if found is None else found.order()
 
@@ -219,7 +223,7 @@ class SharedRing:
         floor: Sequence[int],
         order: Sequence[int] | None = None,
     ) -> None:
-        """Stand as lanes did whose rows were loaded."""
+        """Restores the bounds of all lanes."""
         self.let_go()
         lanes = self._made()
         lanes.restore(published, floor, order=order)
@@ -229,7 +233,7 @@ class SharedRing:
             self.gate.wait()
 
     def begin_behind(self, former: SharedRing) -> None:
-        """Count on from another ring, so that no number is used again; nobody has this one yet."""
+        """Continues the row ids of another ring; no other process has this ring yet."""
         lanes, each = self._made(), self.span_limit
         words = former._made().slab.words
         begin = -(-words[:, RESERVED] // each) * each  # the first row lies where its lane begins
@@ -237,7 +241,7 @@ class SharedRing:
         lanes.slab.words[:, SIDE] = begin - words[:, PUBLISHED] + words[:, SIDE]
 
     def require_free(self) -> None:
-        """Nothing where no other thread or process holds a lane."""
+        """Raises if another thread or process holds a lane."""
         held = [state for state in self.states() if state.standing in ("held", "elsewhere")]
         if held:
             raise RuntimeError(
@@ -246,7 +250,7 @@ class SharedRing:
             )
 
     def _claimed(self) -> Lane:
-        """The lane that this thread claimed last; it refuses by itself if that is over."""
+        """The last lane of this thread, which itself refuses if the claim has ended."""
         lane = self._own.lane
         return self.claim() if lane is None else lane
 

@@ -1,4 +1,4 @@
-"""What the rows of a shared storage are, so that every process understands them alike."""
+"""The description of a shared storage's rows, equal in every process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple
 
 
 class SharedRows(NamedTuple):
-    """What rows are to their owner, and how they are kept; the maker writes it alongside them."""
+    """The structure, schema and layout of shared rows; their creator stores it with them."""
 
     structure: Structure  # What one row is
     schema: RowSchema  # The leaves of rows as they came
@@ -31,7 +31,7 @@ class SharedRows(NamedTuple):
 
     @classmethod
     def of(cls, sharing: Sharing, layout_of: Callable[[RowSchema], LosslessLayout] | None) -> Self:
-        """What somebody made."""
+        """Reads the description that the creator stored."""
         slab = sharing.slab
         assert slab is not None  # it was opened
         about = json.loads(slab.about)
@@ -42,7 +42,7 @@ class SharedRows(NamedTuple):
         return cls(structure, schema, columns, ids, ends, layout, about["dim_extend"])
 
     def make(self, sharing: Sharing, capacity: int) -> RowStore:
-        """Make the rows, and take all of their memory."""
+        """Creates the rows and secures all of their memory."""
         layout = self.layout
         about = {
             "structure": self.structure.to_plain(),
@@ -59,7 +59,7 @@ class SharedRows(NamedTuple):
         return self.over(sharing)
 
     def over(self, sharing: Sharing) -> RowStore:
-        """Stand over rows that are made."""
+        """A row store over existing rows."""
         slab = sharing.slab
         assert slab is not None  # it was opened
         if self.layout is None:

@@ -1,4 +1,4 @@
-"""Everything that the processes of a shared storage have in common, as one of them holds it."""
+"""The state that the processes of a shared storage have in common, as one of them holds it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rl_tensordict import as_key, as_tuple
 
 
 class Sharing:
-    """The files of a shared storage, its ring and its index, and what this process writes."""
+    """The files of a shared storage, its ring and its index, and the writers of this process."""
 
     board: NDArray[np.int64]  # A few words for all processes
     back: NDArray[np.int32]  # The links of all rows
@@ -39,7 +39,7 @@ class Sharing:
         self._own: TrajectoryIndex | None = None
 
     def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
-        """Raise for rows with other keys, unless the buffer was emptied."""
+        """Raises if rows with other keys were written since the buffer was emptied."""
         if came is not None and (rows := len(self.ring.window())):
             first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
             raise ValueError(
@@ -48,21 +48,21 @@ class Sharing:
             )
 
     def begin_behind(self, former: Sharing) -> None:
-        """Go on where other files end; call it in their `gate.left()`."""
+        """Continues row ids and epochs of other files; call it inside their `gate.left()`."""
         self.ring.begin_behind(former.ring)
         self.epoch = former.epoch + 1
 
     def forget(self) -> None:
-        """Know nothing of what the threads of another process wrote, of which this is a child."""
+        """Drops the writers of the parent process after a fork."""
         self._threads, self._writer, self._own = threading.local(), None, None
 
     def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
-        """Make the rows, unless another process was first with the same."""
+        """Creates the rows, unless another process has created the same."""
         self.files.rows.make(schema, capacity, about=about, spare=spare)
         self.opened()
 
     def opened(self) -> bool:
-        """Whether the rows are made; the tables alongside them are there then as well."""
+        """Whether the rows exist, and with them the tables; attaches both."""
         if self.slab is not None:
             return True
         slab = self.files.rows.get()
@@ -81,7 +81,7 @@ class Sharing:
 
     @property
     def epoch(self) -> int:
-        """How often all rows were dropped or loaded, by whomever."""
+        """How often all rows were dropped or loaded, by any process."""
         return int(self.board[EMPTIED]) if self.slab is not None else 0
 
     @epoch.setter
@@ -89,15 +89,16 @@ class Sharing:
         self.board[EMPTIED] = value
 
     def require_current(self) -> None:
-        """Nothing where the files are those that the others use."""
+        """Raises if the other processes use other files by now."""
         if self.slab is not None:
             self.gate.require_current()
 
     def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
-        """Hold a lane and know what stands in it."""
+        """Claims a lane, and reads the rows that others wrote there."""
         lane = self.ring.claim(count)
         if self.ring.takes_turns:
             writer = self._writer
+            # with one lane all threads share a writer; other links mean that the rows were replaced
             if writer is None or writer.links is not links:
                 writer = self._writer = LaneWriter(0, links, self.index)
         else:
@@ -106,6 +107,7 @@ class Sharing:
                 own = Links(self.ring.span_limit, links.keys, back=self.back)
                 found = self._threads.writer = LaneWriter(lane.number, own, self.index)
             writer = found
+        # all rows were dropped or loaded: what the writer knows is of former ones
         if writer.epoch != self.epoch:
             writer.forget()
             writer.epoch = self.epoch
@@ -114,12 +116,12 @@ class Sharing:
         return writer
 
     def end(self) -> None:
-        """Let go of the lane, if there is only one."""
+        """Releases the lane, if there is only one."""
         if self.ring.takes_turns:
             self.ring.let_go()
 
     def explain(self) -> list[str]:
-        """How capacity is divided, and who writes, as text."""
+        """How capacity is divided, and how many writers there are."""
         ring = self.ring
         each = f"{ring.lanes} lanes of {ring.span_limit} rows"
         if ring.takes_turns:
@@ -132,9 +134,10 @@ class Sharing:
 
     @contextmanager
     def own_index(self) -> Iterator[TrajectoryIndex]:
-        """Trajectories made here and now from the links, where the shared tables are of no use."""
+        """Builds a private index from the links, for use where the shared tables are torn."""
         made = TrajectoryIndex(self.ring.span_limit, lanes=self.ring.lanes)
         made.catch_up(self.back, self.ring.window())
+        # all queries of this process use it until the block ends
         self._own = made
         try:
             yield made
@@ -142,5 +145,5 @@ class Sharing:
             self._own = None
 
     def trajectories(self) -> TrajectoryIndex:
-        """The index to draw from: the shared one, or this process's own inside `own_index`."""
+        """The index to draw from: the shared one, or inside `own_index` the private one."""
         return self.index if self._own is None else self._own

@@ -74,7 +74,7 @@ class SharableStorage(TensorStorage):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether whoever writes or changes rows is alone meanwhile, as if there is one lane."""
+        """Whether writers exclude each other, as with one lane."""
         return self._sharing is None or self._sharing.ring.takes_turns
 
     def share(self) -> None:
@@ -108,15 +108,15 @@ class SharableStorage(TensorStorage):
         self._sharing, self.ring = sharing, sharing.ring
 
     def _files(self, lanes: int, mark: str = "") -> SharedFiles:
-        """Files to come; under a mark, alongside those that are in use until they are left."""
+        """New files; with a suffix, alongside the files in use."""
         del mark
         return SharedFiles.in_memory(lanes)
 
     def _name(self, mark: str) -> None:
-        """Give files that were made under a mark the names of those that are left."""
+        """Renames files with a suffix to the names of the files that they replace."""
 
     def _drop(self, mark: str) -> None:
-        """Remove files that were made under a mark and are not used after all."""
+        """Removes unused files with a suffix."""
 
     def capacity_for(self, columns: torch.Size) -> int:
         """Rows that the storage holds where they have such columns: as many in every lane."""
@@ -125,12 +125,12 @@ class SharableStorage(TensorStorage):
         return -(-self._asked // inner) * inner
 
     def begin_in_child(self) -> None:
-        """Hold nothing that the process held from which this one was forked."""
+        """Drops the writers of the parent process after a fork."""
         if self._sharing is not None:
             self._sharing.forget()
 
     def look(self) -> None:
-        """Take over the rows that another process made, if one did.
+        """Attaches the rows that another process created, if any.
 
         Raises:
             RuntimeError: Another process emptied the storage and stores other keys elsewhere.
@@ -195,7 +195,7 @@ class SharableStorage(TensorStorage):
         *,
         positions: torch.Tensor | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
-        """Copy rows out that others may be overwriting.
+        """Copies rows that other processes may be overwriting.
 
         Args:
             numbers: Row numbers, int64 `[n]`.
@@ -215,7 +215,7 @@ class SharableStorage(TensorStorage):
     def read_linked(
         self, numbers: torch.Tensor
     ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
-        """Copy rows out that others may be overwriting, and what they continue.
+        """Copies rows that other processes may be overwriting, and their links.
 
         Args:
             numbers: Row numbers, int64 `[n]`.
@@ -227,13 +227,14 @@ class SharableStorage(TensorStorage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
+        # the epoch is read before the rows: a change of it meanwhile voids the copy
         positions, epoch = self.ring.positions(numbers), self.epoch
         cells, steady = self._gathered(numbers, positions, None)
         back = self.back[positions.numpy()]
         return cells, self._good(numbers, steady, epoch), back
 
     def _good(self, numbers: torch.Tensor, steady: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Which rows are whole; asked last, as what stands now stood when they were copied."""
+        """Which rows are complete: checked after the copy, as rows live now were live then."""
         good = self.ring.accept(numbers)
         if self.epoch != epoch:  # others were loaded, which may have the same numbers
             return torch.zeros_like(good)
@@ -256,7 +257,7 @@ class SharableStorage(TensorStorage):
 
     @contextmanager
     def own_index(self) -> Iterator[None]:
-        """Trajectories are made from the links alone, as where the shared index is of no use."""
+        """Uses trajectories rebuilt from the links, where the shared index is inconsistent."""
         self.look()
         if self._sharing is None:
             yield
@@ -281,9 +282,10 @@ class SharableStorage(TensorStorage):
         return self._sharing.trajectories()
 
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
-        """What the index of trajectories holds; None where writers change it at the moment."""
+        """The contents of the trajectory index; None while writers change it."""
         if self._sharing is None:
             return super().index_state()
+        # a seqlock by the window: equal before and after means that the copy is consistent
         window, index = self.ring.window(), self.trajectories()
         if not index.covers(window):
             return None
@@ -292,11 +294,11 @@ class SharableStorage(TensorStorage):
         return state if self.ring.window() == window and index.covers(window) else None
 
     def lane_order(self) -> list[int]:
-        """The lanes, the one that was written longest ago first."""
+        """The lanes, the one written longest ago first."""
         return [0] if self._sharing is None else self._sharing.ring.order()
 
     def floor_since(self, window: Window) -> list[int]:
-        """For each lane the first of some rows that still stands; see `MarkedStorage`.
+        """For each lane the oldest of some rows that is still live; see `MarkedStorage`.
 
         Raises:
             RuntimeError: Lossless rows were written since, which changes older ones too.
@@ -347,7 +349,7 @@ class SharableStorage(TensorStorage):
             sharing.epoch += 1
 
     def stand(self, contents: Contents, fill: FillRows) -> None:
-        """Hold other rows instead, as loaders do; see `TensorStorage.stand`.
+        """Replaces the contents with restored rows; see `TensorStorage.stand`.
 
         Raises:
             RuntimeError: Another thread or process holds a lane.
@@ -403,7 +405,7 @@ class SharableStorage(TensorStorage):
         self._stand_over(self._over(files))
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:
-        """Rows such as were stored before go where these were, as others know them."""
+        """Keeps the rows that other processes know, for data of the same structure."""
         known = self.structure
         if self._sharing is not None and known and (element or torch.Size()) == known.element:
             with suppress(KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Rows changed in place while other processes write: nothing they change is given out."""
+"""Locking of in-place updates against writers of other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERHAPS, _FOR_GOOD = 1, 2
 
 
 class InPlaceUpdateLock:
-    """Lets one process at a time change rows in place; writers wait meanwhile."""
+    """Lets one process at a time update rows in place; writers wait meanwhile."""
 
     def __init__(self, board: NDArray[np.int64], file: LazyFile, timeout_s: float = 5.0) -> None:
         self.board = board
@@ -27,7 +27,7 @@ class InPlaceUpdateLock:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """No row that stood inside is given out before the end."""
+        """Keeps the rows live at entry from being overwritten until exit."""
         with claim_lock(self._file.fileno(), self._timeout_s):
             self._words[UPDATING] = 1
             fence()
@@ -38,14 +38,14 @@ class InPlaceUpdateLock:
                 self._words[UPDATING] = self._words[LEFT] == _FOR_GOOD
 
     def wait(self) -> None:
-        """For a writer that has reserved: return when nobody changes rows that it may overwrite."""
+        """For a writer that has reserved: waits for updates of rows that it may overwrite."""
         if self._words[UPDATING]:
             with claim_lock(self._file.fileno(), self._timeout_s):
                 self._settle()
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the files to nobody, unless what is done inside refuses."""
+        """Retires the files for all processes, unless the block raises."""
         # Whoever publishes rows meanwhile is either seen from inside, or refused by look_back.
         with self.closed():
             self.require_current()
@@ -59,14 +59,14 @@ class InPlaceUpdateLock:
             self._words[LEFT] = _FOR_GOOD
 
     def look_back(self) -> None:
-        """For a writer that has published: return if its rows are in the files that are used."""
+        """For a writer that has published: raises if the files were retired meanwhile."""
         fence()  # the rows are seen before the word is looked at
         if self._words[LEFT]:
             with claim_lock(self._file.fileno(), self._timeout_s):
                 self._settle()
 
     def require_current(self) -> None:
-        """Nothing where the files are those that the others use."""
+        """Raises if the files are retired."""
         if self._words[LEFT] == _FOR_GOOD:
             raise RuntimeError(
                 "another process emptied this buffer and stores rows with other keys since: hand "
@@ -74,6 +74,6 @@ class InPlaceUpdateLock:
             )
 
     def _settle(self) -> None:
-        """Undo what somebody had begun who was killed in the middle of it; holds the lock."""
+        """Undoes what a killed process had begun; the caller holds the lock."""
         self.require_current()
         self._words[LEFT] = self._words[UPDATING] = 0

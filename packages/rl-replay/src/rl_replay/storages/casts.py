@@ -1,4 +1,4 @@
-"""Integers and flags that come in another dtype than the stored one, where nothing is lost."""
+"""Exact casts of integers and flags to the stored dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 
 
 def with_exact_casts(leaves: Leaves, schema: RowSchema) -> Leaves:
-    """Leaves of rows, those of another whole dtype than the stored one cast to it."""
+    """Leaves with integers and flags cast to the stored dtype, if no value changes."""
     # Policies that call one_hot or argmax return int64, whatever the specification says.
     cast = {
         field.path: _cast(leaves[field.path], field)

@@ -1,4 +1,4 @@
-"""What a storage holds and costs, in words."""
+"""Texts that explain what a storage holds and costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW_LINKS = 0.5
 
 
 def storage_lines(storage: MarkedStorage) -> list[str]:
-    """What a storage of tensors holds, where its boundaries come from, and what it costs."""
+    """The rows of a tensor storage, its boundary markers, and its memory."""
     head = f"{type(storage).__name__}: {len(storage)} of {storage.max_size} rows"
     if storage.store is None or storage.links is None:
         return [f"{head}, nothing stored yet"]
@@ -48,7 +48,7 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
 
 
 def warn_of_few_links(store: LosslessRows, live: int) -> None:
-    """Warn where lossless rows cost about what plain ones do."""
+    """Warns if lossless rows save little memory."""
     share = store.explain(live)["linked_share"]
     if share < _FEW_LINKS:
         warnings.warn(

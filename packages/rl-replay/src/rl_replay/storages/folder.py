@@ -1,4 +1,4 @@
-"""The files of a mapped storage in its folder: their names, and what they say of it."""
+"""The files of a mapped storage in its folder, and the settings stored with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTINGS_LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class FolderStorage:
-    """How the storage was made whose files are in a folder."""
+    """The constructor arguments of a storage, read from its folder."""
 
     files: SharedFiles  # The files, open
     capacity: int  # How many rows
@@ -60,7 +60,7 @@ class FolderStorage:
 
     @classmethod
     def _to_come(cls, folder: Path, settings: dict[str, Any]) -> FolderStorage:
-        """The storage of files that have no rows yet."""
+        """The storage of files without rows."""
         lossless, lanes = settings["lossless"], settings["lanes"]
         side = folder / SIDE_FILE if lossless else None
         files = SharedFiles.opened(folder / ROWS_FILE, side, folder / TABLES_FILE, lanes)
@@ -71,7 +71,7 @@ class FolderStorage:
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Say how a storage was made that has no rows yet, for those who open it by its path."""
+    """Writes how a storage without rows was made, for processes that open its path."""
     lossless = settings["lossless"]
     keys = lossless if isinstance(lossless, bool) else [list(as_tuple(key)) for key in lossless]
     made = folder / f"{SETTINGS_FILE}.{os.getpid()}"
@@ -80,7 +80,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:
-    """What `write_settings` wrote, of the form that it has; None where it is gone."""
+    """Reads and validates what `write_settings` wrote; None if the file is absent."""
     try:
         descriptor = open_regular(folder / SETTINGS_FILE, os.O_RDONLY, follow=False)
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _about(text: str, folder: Path) -> dict[str, Any]:
-    """What the maker of rows wrote alongside them, of the form that it has."""
+    """Parses and validates the description that is stored with the rows."""
     try:
         about = json.loads(text)
         columns, once = list(about["columns"]), list(about["once"])

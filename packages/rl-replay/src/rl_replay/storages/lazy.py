@@ -1,4 +1,4 @@
-"""Rows in memory that is made when the first of them comes."""
+"""Storage in memory that is allocated by the first write."""
 
 from __future__ import annotations
 

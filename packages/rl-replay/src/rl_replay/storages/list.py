@@ -1,4 +1,4 @@
-"""Any objects, in a list."""
+"""Storage of arbitrary objects in a list."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ListStorage(Storage):
         self.items.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The objects themselves, and where the ring stands."""
+        """The objects, and the bounds of the ring."""
         window = self.ring.window()
         return {
             "items": list(self.items),

@@ -1,4 +1,4 @@
-"""Rows whose markers are known: which of them follow which, kept right as rows come and change."""
+"""Rows with markers: links and trajectories, updated as rows are written and changed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MarkedStorage(Storage):
 
     @property
     def back(self) -> NDArray[np.int32]:
-        """For each position the distance in numbers to the row that its row continues; live.
+        """For each position the offset of its row to the predecessor, int32; live.
 
         Raises:
             RuntimeError: Nothing was ever written.
@@ -74,7 +74,7 @@ class MarkedStorage(Storage):
         return self._linked().back
 
     def update(self, numbers: torch.Tensor, cells: TensorDictBase) -> None:
-        """Write some leaves of rows where they lie; shared storages are held `still` meanwhile.
+        """Updates some leaves of rows in place; shared storages are held `still` meanwhile.
 
         Args:
             numbers: Row numbers that stand, int64 `[n]`.
@@ -88,6 +88,7 @@ class MarkedStorage(Storage):
         behind = links.back[positions.cpu().numpy()]
         positions = positions.to(self.rows_device)
         marks = any(key in links.keys.columns for key in cells.keys(True, True))
+        # kept until the update has succeeded, to undo it where relinking is refused
         former = store.read(positions, keys=list(given)), links.back.copy() if marks else None
         touches = store.touches
         try:
@@ -103,7 +104,7 @@ class MarkedStorage(Storage):
             raise
 
     def replace(self, positions: torch.Tensor, data: Any) -> None:
-        """Write some or all leaves of rows where they lie.
+        """Replaces some or all leaves of rows in place.
 
         Trajectories follow where markers change.
 
@@ -123,7 +124,7 @@ class MarkedStorage(Storage):
         self.update(self._standing(positions), cells.reshape(-1) if cells.ndim != 1 else cells)
 
     def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
-        """Write the leaves of rows that are no markers where they lie.
+        """Updates leaves of rows that are no markers, in place.
 
         Args:
             numbers: Row numbers that stand, int64 `[n]`.
@@ -144,7 +145,7 @@ class MarkedStorage(Storage):
             self.update(numbers, cells)
 
     def replace_leaf(self, positions: torch.Tensor, key: NestedKey, value: Any) -> None:
-        """Write one leaf of rows where they lie.
+        """Replaces one leaf of rows in place.
 
         Args:
             positions: int64, any shape.
@@ -193,7 +194,7 @@ class MarkedStorage(Storage):
             self._take_into_index()
 
     def _take_into_index(self) -> None:
-        """Build what the next slices need, where slices are drawn."""
+        """Builds the trajectory index, if slices are sampled."""
         if not self._indexed or self.links is None or self.common:
             return  # the writers of a shared storage index what they write
         # an index whose changes were interrupted is made anew
@@ -221,15 +222,15 @@ class MarkedStorage(Storage):
             )
 
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
-        """What the index of trajectories holds; None where nobody has asked for them yet."""
+        """The contents of the trajectory index; None before the first slices."""
         return None if self._index is None else self.trajectories().state()
 
     def lane_order(self) -> list[int]:
-        """The lanes, the one that was written longest ago first."""
+        """The lanes, the one written longest ago first."""
         return [0]
 
     def floor_since(self, window: Window) -> list[int]:
-        """For each lane the first of some rows that still stands.
+        """For each lane the oldest of some rows that is still live.
 
         Args:
             window: The rows that could be read at some moment.
@@ -237,7 +238,7 @@ class MarkedStorage(Storage):
         return list(window.first)
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
-        """Let further columns cut trajectories, those that are stored already included.
+        """Adds columns that cut trajectories, also those stored already.
 
         Args:
             ids: Columns that must be equal in two rows for one to continue the other.
@@ -264,6 +265,7 @@ class MarkedStorage(Storage):
         known, inner = self._linked().keys, self.columns.numel()
         cells = store.read(slice(0, count), keys=list(known.columns) or None)
         marks = MarkerColumns.of(cells, known)
+        # [count - inner], row i and row i + inner of the same column
         joined = marks.joined(slice(0, count - inner), slice(inner, count))
         if known.compares and not self._is_time:
             rows = (
@@ -291,7 +293,7 @@ class MarkedStorage(Storage):
         return found
 
     def _standing(self, positions: torch.Tensor) -> torch.Tensor:
-        """The numbers of the rows at some positions, `[n]`."""
+        """The ids of the live rows at some positions, `[n]`."""
         numbers = self.ring.numbers_at(positions.reshape(-1))
         if self.common and bool((numbers < 0).any()):
             raise RuntimeError(
@@ -312,7 +314,7 @@ class MarkedStorage(Storage):
         return build(nest(leaves), shape)
 
     def _relink(self) -> None:
-        """Find who continues whom again, after markers changed or were loaded."""
+        """Recomputes all links, after markers changed or were loaded."""
         links, window = self._linked(), self.ring.window()
         if self._index is not None:
             self._index.clear()
@@ -325,7 +327,7 @@ class MarkedStorage(Storage):
         self._know_last(links, numbers)
 
     def _know_last(self, links: Links, numbers: torch.Tensor) -> None:
-        """Let the next rows continue after the newest ones, where only observations say so."""
+        """Prepares matches by observation with the newest rows."""
         observed = [key for pair in links.keys.observations for key in pair]
         stride = self.columns.numel()
         if links.keys.numbered or not observed or len(numbers) < stride:
@@ -340,7 +342,7 @@ class MarkedStorage(Storage):
         return MarkerKeys.of(schema).with_explicit(ids, ends)
 
     def _require_columns(self) -> None:
-        """Raise for an attempt to look for trajectories by columns that are not there."""
+        """Raises if the columns that trajectories are sought by are not stored."""
         schema = self._made()[0].schema
         missing = [key for key in self.ids if key not in schema]
         if self.ends and not any(key in schema for key in self.ends):

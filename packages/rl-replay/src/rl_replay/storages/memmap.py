@@ -1,4 +1,4 @@
-"""Rows in a file, which may be larger than memory."""
+"""Storage in a file, which may be larger than memory."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return files
 
     def _tell(self, lanes: int) -> None:
-        """Say alongside files without rows how they will be filled, for those who open them."""
+        """Writes the settings of files without rows, for processes that open them."""
         if self.scratch_dir is not None:
             settings = {"capacity": self._asked, "lanes": lanes, "ndim": self.ndim}
             settings["dim_extend"] = self.arrangement.dim_extend

@@ -12,7 +12,7 @@ from rl_slabs import Span, Window
 
 
 class Ring(Protocol):
-    """What a storage asks about its rows; `PrivateRing` answers it for one process."""
+    """What a storage needs from a ring; `PrivateRing` implements it for one process."""
 
     # A row's number is its count in the life of its lane and never used again; its position is
     # where it lies, used again and again.
@@ -20,7 +20,7 @@ class Ring(Protocol):
     capacity: int
 
     def begin_attempt(self) -> None:
-        """Know of no span; see `attempt_stands`."""
+        """Forgets the last span; see `attempt_stands`."""
         ...
 
     def attempt_stands(self) -> bool:
@@ -29,7 +29,7 @@ class Ring(Protocol):
 
     @property
     def span_limit(self) -> int:
-        """The most rows that can be written at once."""
+        """The most rows of one write."""
         ...
 
     @property
@@ -38,44 +38,44 @@ class Ring(Protocol):
         ...
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, which nobody reads from now on."""
+        """Reserves the next rows, which cannot be read from then on."""
         ...
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read."""
+        """Makes the rows of the span readable."""
         ...
 
     def cancel(self) -> None:
-        """Give the span back untouched: none of its rows was written."""
+        """Returns the span untouched: none of its rows was written."""
         ...
 
     def window(self) -> Window:
-        """The numbers that can be read now."""
+        """The row ids that can be read now."""
         ...
 
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Where the rows of some numbers lie, or lay; int64 of the same shape."""
+        """The positions of row ids, also of overwritten ones; int64 of the same shape."""
         ...
 
     def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The number of the row at each position, -1 where none can be read."""
+        """The row id at each position, -1 if none can be read."""
         ...
 
     def accept(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which numbers still stand, bool of the same shape."""
+        """Which row ids are live, bool of the same shape."""
         ...
 
     def empty(self) -> None:
-        """Drop every row that is published."""
+        """Drops every published row."""
         ...
 
     def restore(self, published: int, floor: int) -> None:
-        """Stand as a ring did whose rows were loaded."""
+        """Restores the bounds of a ring."""
         ...
 
 
 class PrivateRing:
-    """A ring that the threads of one process share under their buffer's lock."""
+    """A ring for the threads of one process, under their buffer's lock."""
 
     def __init__(self, capacity: int, *, after: int = -1) -> None:
         self.capacity = capacity
@@ -85,7 +85,7 @@ class PrivateRing:
         self._begin_after(after)
 
     def begin_attempt(self) -> None:
-        """Know of no span; see `attempt_stands`."""
+        """Forgets the last span; see `attempt_stands`."""
         self._attempt = None
 
     def attempt_stands(self) -> bool:
@@ -94,7 +94,7 @@ class PrivateRing:
 
     @property
     def span_limit(self) -> int:
-        """The most rows that can be written at once."""
+        """The most rows of one write."""
         return self.capacity
 
     @property
@@ -104,14 +104,14 @@ class PrivateRing:
 
     @property
     def first(self) -> int:
-        """The number of the oldest row that can be read."""
+        """The oldest readable row id."""
         return max(self._reserved - self.capacity, self.floor)
 
     def __len__(self) -> int:
         return max(self.published - self.first, 0)
 
     def reserve(self, count: int) -> Span:
-        """Rows to write next, which nobody reads from now on."""
+        """Reserves the next rows, which cannot be read from then on."""
         first, self._before = self.published, self._reserved
         # never back: rows that an interrupted write half overwrote would look whole again
         self._reserved, self._window = max(self._reserved, first + count), None
@@ -122,16 +122,16 @@ class PrivateRing:
         return Span(torch.arange(start, start + count) % self.capacity, numbers)
 
     def publish(self, count: int) -> None:
-        """Let the rows of the span be read."""
+        """Makes the rows of the span readable."""
         # one line, so that no interrupt leaves one without the other
         self.published, self._window = self.published + count, None
 
     def cancel(self) -> None:
-        """Give the span back untouched: none of its rows was written."""
+        """Returns the span untouched: none of its rows was written."""
         self._reserved, self._window = self._before, None
 
     def window(self) -> Window:
-        """The numbers that can be read now."""
+        """The row ids that can be read now."""
         window = self._window
         if window is None:
             first = self.first
@@ -139,7 +139,7 @@ class PrivateRing:
         return window
 
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Where the rows of some numbers lie, or lay."""
+        """The positions of row ids, also of overwritten ones."""
         if self.published <= self.capacity:
             return numbers
         if numbers.is_cpu:
@@ -147,7 +147,7 @@ class PrivateRing:
         return numbers % self.capacity
 
     def numbers_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """The number of the row at each position, -1 where none can be read."""
+        """The row id at each position, -1 if none can be read."""
 
         def newest(found: NDArray[np.int64]) -> NDArray[np.int64]:
             last = self.published - 1
@@ -157,16 +157,16 @@ class PrivateRing:
         return _through_numpy(positions, newest)
 
     def accept(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which numbers still stand."""
+        """Which row ids are live."""
         first, end = self.first, self.published
         return _through_numpy(numbers, lambda found: (found >= first) & (found < end))
 
     def empty(self) -> None:
-        """Drop every row that is published; the next one is at position 0, with a new number."""
+        """Drops every published row; the next one is at position 0, with a new id."""
         self._begin_after(self.published - 1)
 
     def restore(self, published: int, floor: int) -> None:
-        """Stand as a ring did whose rows were loaded."""
+        """Restores the bounds of a ring."""
         self._reserved, self._before = published, published
         self.floor, self.published, self._skipped, self._window = floor, published, 0, None
 

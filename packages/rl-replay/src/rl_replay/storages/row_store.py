@@ -1,4 +1,4 @@
-"""Where the bytes of rows lie, and how they are written and read."""
+"""The memory of rows: how they are written and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 
 
 class RowStore(Protocol):
-    """The rows of a storage: each leaf as it came, or observations once."""
+    """The rows of a storage, with each leaf as it came or with observations once."""
 
     # A writer calls write, publishes the span, and calls settle with its numbers.
 
@@ -30,15 +30,15 @@ class RowStore(Protocol):
         ...
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """Go on after a write of these rows that was interrupted."""
+        """Repairs the store after an interrupted write of these rows."""
         ...
 
     def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
-        """Copy a batch into the rows of a span. All is checked before anything is written."""
+        """Writes a batch into a span; all checks precede the first changed byte."""
         ...
 
     def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
-        """Do what may be done only after the rows are published."""
+        """Links that may be made only after the rows are published."""
         ...
 
     def read(
@@ -53,26 +53,26 @@ class RowStore(Protocol):
         ...
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
-        """A copy of rows `[n]` that are known to be there."""
+        """A copy of rows `[n]` that are known to exist."""
         ...
 
     def update(
         self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
     ) -> None:
-        """Write some leaves of rows in place."""
+        """Updates some leaves of rows in place."""
         ...
 
     def clear(self) -> None:
-        """Let go of what belongs to dropped rows."""
+        """Releases what belongs to dropped rows."""
         ...
 
     def explain(self, live: int) -> dict[str, float]:
-        """What the rows cost."""
+        """Bytes of a row, and of what comes with it."""
         ...
 
 
 class PlainRows:
-    """Rows that hold every leaf as it came."""
+    """Rows with every leaf as it came."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -89,7 +89,7 @@ class PlainRows:
         self.rows.write(rows, cells)
 
     def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
-        """Nothing: no row depends on another."""
+        """Does nothing: no row depends on another."""
 
     @property
     def touches(self) -> int:
@@ -97,19 +97,19 @@ class PlainRows:
         return self.rows.touches
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """Nothing: no row depends on another."""
+        """Does nothing: no row depends on another."""
 
     def update(
         self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
     ) -> None:
-        """Write some leaves of rows in place."""
+        """Updates some leaves of rows in place."""
         del numbers, back
         self.rows.write(rows, cells, keys=list(leaves_of(cells)))
 
     def clear(self) -> None:
-        """Nothing: rows are overwritten where they lie."""
+        """Does nothing: rows are overwritten in place."""
 
     def explain(self, live: int) -> dict[str, float]:
-        """What the rows cost."""
+        """Bytes of a row."""
         del live
         return {"row_bytes": self.schema.nbytes}

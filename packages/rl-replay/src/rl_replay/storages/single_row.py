@@ -1,4 +1,4 @@
-"""The quick way to write one row: a row of its own first, then one copy of all that is packed."""
+"""The fast write of one row: into a staging row, then one copy of all packed leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_slabs.internals import TensordictReader, ValidatedLeaves
 
 
 class OneRow:
-    """Takes single tensordicts into a row apart, and writes it."""
+    """Reads single tensordicts into a staging row, and copies it into the store."""
 
     # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
     # all of them.
@@ -36,7 +36,7 @@ class OneRow:
         self._word = None if apart.packed is None else apart.packed.numpy()[0]
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Take a row apart."""
+        """Reads a tensordict into the staging row."""
         leaves = self._plain.tensors(data, 0)
         if leaves is None:
             return None
@@ -50,7 +50,7 @@ class OneRow:
         return self._row
 
     def write(self, position: int) -> None:
-        """Write the row that was taken."""
+        """Copies the staging row into the store."""
         if self._words is not None:
             self._words[position] = self._word
         for _, key, column in self._large:

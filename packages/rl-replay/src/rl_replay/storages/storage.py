@@ -1,4 +1,4 @@
-"""What a storage is: a ring of rows, written and read by their buffer."""
+"""The interface of storages: a ring of rows, written and read by their buffer."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class Storage(ABC):
 
     @property
     def max_size(self) -> int:
-        """How many rows it holds: what was asked for, rounded up to whole rows of columns."""
+        """The capacity: as requested, rounded up to whole rows of columns."""
         return self.ring.capacity
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return self.arrangement.ndim
 
     @property
     def shape(self) -> torch.Size:
-        """How it is full: rows along the first dimension, and its columns."""
+        """The shape of the live rows: along the first dimension, then the columns."""
         return torch.Size([self.max_size // self.columns.numel(), *self.columns])
 
     @property
@@ -102,17 +102,17 @@ class Storage(ABC):
         return nullcontext()
 
     def begin_in_child(self) -> None:  # noqa: B027 - most storages have nothing to do
-        """Hold nothing that the process held from which this one was forked."""
+        """Drops, after a fork, what the parent process held."""
 
     def turn(self) -> AbstractContextManager[None]:
-        """Where processes take turns to write, have the turn; nothing elsewhere."""
+        """Takes the turn to write where processes write in turn; else does nothing."""
         return nullcontext()
 
     def __len__(self) -> int:
         return len(self.ring.window())
 
     def look(self) -> None:  # noqa: B027 - most storages have no other process to look for
-        """Take over the rows that another process made, if one did."""
+        """Attaches the rows that another process created, if any."""
 
     @abstractmethod
     def extend(self, data: Any) -> Span:
@@ -138,14 +138,14 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, positions: torch.Tensor) -> Any:
-        """Copy rows out.
+        """Copies rows.
 
         Args:
             positions: int64, any shape.
         """
 
     def gather(self, positions: torch.Tensor, *, contiguous: bool = False) -> Any:
-        """Copy rows out that are known to be there.
+        """Copies rows that are known to exist.
 
         Args:
             positions: int64 `[n]`. One out of range may give any row.
@@ -155,7 +155,7 @@ class Storage(ABC):
 
     @abstractmethod
     def replace(self, positions: torch.Tensor, data: Any) -> None:
-        """Write rows where they lie.
+        """Replaces rows in place.
 
         Args:
             positions: int64, any shape.
@@ -163,7 +163,7 @@ class Storage(ABC):
         """
 
     def read_one(self, position: int) -> Any:
-        """Copy one row out, without a batch dimension.
+        """Copies one row, without a batch dimension.
 
         Args:
             position: Where it lies.
@@ -171,11 +171,11 @@ class Storage(ABC):
         return self.read(torch.tensor([position]))[0]
 
     def empty(self) -> None:
-        """Drop every row; what is written next may have other keys."""
+        """Drops every row; the next rows may have other keys."""
         self.ring.empty()
 
     def arrange(self, dim_extend: int) -> None:
-        """Say along which dimension of the data the storage grows.
+        """Sets the dimension of the data along which the storage grows.
 
         Args:
             dim_extend: From 0 to ndim - 1.
@@ -219,7 +219,7 @@ class Storage(ABC):
         """
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
-        """Let further columns cut trajectories.
+        """Adds columns that cut trajectories.
 
         Args:
             ids: Columns that must be equal in two rows for one to continue the other.
@@ -260,7 +260,7 @@ class Storage(ABC):
         return {"size": len(self), "capacity": self.max_size, "written": self.ring.written}
 
     def require_own(self) -> None:
-        """Nothing where this process, or others too, will see what it writes.
+        """Raises if the storage belongs to the process that this one was forked from.
 
         Raises:
             RuntimeError: It was forked from the one whose storage this is, and would reach nobody.

@@ -1,4 +1,4 @@
-"""Rows of tensors: structure, bytes, links and trajectories under one roof."""
+"""Storage of tensors: structure, bytes, links and trajectories of the rows."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class TensorStorage(MarkedStorage):
         return self._write(self._make(rows, element if self.ndim == 1 else None))
 
     def read(self, positions: torch.Tensor) -> Any:
-        """Copy rows out.
+        """Copies rows.
 
         Args:
             positions: int64, any shape, which becomes the batch shape.
@@ -200,7 +200,7 @@ class TensorStorage(MarkedStorage):
         return structure.put_together(cells)
 
     def gather(self, positions: torch.Tensor, *, contiguous: bool = False) -> Any:
-        """Copy rows out that are known to be there.
+        """Copies rows that are known to exist.
 
         Args:
             positions: int64 `[n]`. One out of range may give any row.
@@ -217,7 +217,7 @@ class TensorStorage(MarkedStorage):
         return structure.put_together(cells)
 
     def read_one(self, position: int) -> Any:
-        """Copy one row out, without a batch dimension.
+        """Copies one row, without a batch dimension.
 
         Args:
             position: Where it lies.
@@ -226,7 +226,7 @@ class TensorStorage(MarkedStorage):
         return structure.put_together(store.read(position))
 
     def empty(self) -> None:
-        """Drop every row; what is written next may have other keys."""
+        """Drops every row; the next rows may have other keys."""
         try:
             super().empty()
             self._forget()
@@ -236,7 +236,7 @@ class TensorStorage(MarkedStorage):
             raise
 
     def _forget(self) -> None:
-        """Know nothing of rows that were dropped."""
+        """Drops links, index and overflow slots of dropped rows."""
         self._index = None
         self._open = True
         if self.links is not None and self.store is not None:
@@ -244,7 +244,7 @@ class TensorStorage(MarkedStorage):
             self.store.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of every row, where the ring stands, and who continues whom."""
+        """A copy of every row, the bounds of the ring, and the links."""
         self.look()
         if self._open or self.store is None or self.structure is None:
             return {"rows": None}
@@ -261,7 +261,7 @@ class TensorStorage(MarkedStorage):
         return head.state(self.ring.capacity) | leaves | links
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hold what another storage held.
+        """Restores the contents of another storage.
 
         Args:
             state: What its `state_dict` returned.
@@ -293,7 +293,7 @@ class TensorStorage(MarkedStorage):
         self.stand(contents, fill)
 
     def stand(self, contents: Contents, fill: FillRows) -> None:
-        """Hold other rows instead, as loaders do; the former rows are dropped first.
+        """Replaces the contents with restored rows; the former rows are dropped first.
 
         Nobody can read a row before all of them are there; where that fails there is none.
 
@@ -339,7 +339,7 @@ class TensorStorage(MarkedStorage):
         return storage_lines(self)
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:
-        """Take the first data apart, and make room for as many rows like them."""
+        """Reads the structure of the first data, and allocates rows for it."""
         structure = Structure.of(data, element=element)
         batch = structure.take_apart(data, self.arrangement)
         schema, columns = self._schema(batch.cells), self.arrangement.columns(batch.shape)
@@ -355,7 +355,7 @@ class TensorStorage(MarkedStorage):
         return batch
 
     def capacity_for(self, columns: torch.Size) -> int:
-        """Rows that the storage holds where they have such columns.
+        """The capacity in rows with such columns.
 
         Example:
             >>> from rl_replay import LazyTensorStorage
@@ -384,13 +384,14 @@ class TensorStorage(MarkedStorage):
         )
 
     def _take(self, structure: Structure, store: RowStore, back: NDArray[np.int32]) -> None:
-        """Stand over new rows."""
+        """Replaces the row store, and all that depends on it."""
         self.store = None  # until all that belongs to it is made
         self.structure = structure
         self._watched = isinstance(store, LosslessRows)
         self._plain = self._one_row = None
         capacity = len(store)
         if self.ring.capacity != capacity:
+            # row ids continue, so that ids of former rows are refused
             after = self.ring.window().first[0] - 1 if self.ring.written else -1
             self.ring = PrivateRing(capacity, after=after)
         self.links = Links(self.ring.span_limit, self._marker_keys(store.schema), back=back)
@@ -426,6 +427,8 @@ class TensorStorage(MarkedStorage):
             if marks is not None and isinstance(leaves, Leaves):
                 new = {path for key, path in marks.paths if key not in self._came()}
                 leaves = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
+            # order: bytes, links, publication, links of older rows; a reader sees only published
+            # rows
             store.write(span.rows, span.numbers, leaves, found.back)
             links.write(span, found)
             self._before_publish()
@@ -445,7 +448,7 @@ class TensorStorage(MarkedStorage):
         return span
 
     def _watch(self, store: RowStore, count: int) -> None:
-        """Look once, when enough rows were written, whether lossless storage is of use."""
+        """Warns once, after enough rows, if lossless storage saves little."""
         # rows of the last calls may still wait for the ones that continue them
         if self.ring.written >= max(_ENOUGH_ROWS, _ENOUGH_CALLS * count):
             self._watched = False
@@ -459,6 +462,7 @@ class TensorStorage(MarkedStorage):
         try:
             span = self.ring.reserve(1)
             found = links.find_one(row.__getitem__, span.numbers.start)
+            # from here on the old row may be gone
             touched = True
             one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
             links.write(span, found)
@@ -472,7 +476,7 @@ class TensorStorage(MarkedStorage):
         return span
 
     def _recover(self, span: Span | None, *, touched: bool) -> None:
-        """Go on after a write that was refused or interrupted, wherever that was.
+        """Restores a consistent state after a write that was refused or interrupted.
 
         Where no byte was written the old rows can be read again. Else they are gone: the ring
         never gives out that they stand. What the links had taken over is learned anew.
@@ -488,19 +492,19 @@ class TensorStorage(MarkedStorage):
         self._open = not len(self.ring.window())
 
     def _relearn(self) -> None:
-        """Know which rows wait to be continued from what is stored."""
+        """Rebuilds the open trajectories from the stored rows."""
         self._linked().forget()
         self._relink()
 
     def _begin_write(self, count: int) -> Links:
-        """Hold what a write of so many rows needs; storages that are shared claim a lane."""
+        """Acquires what a write needs; shared storages claim a lane."""
         return self._linked()
 
     def _before_publish(self) -> None:
-        """Say what readers of rows about to be published must know."""
+        """Publishes facts that readers of the new rows need first."""
 
     def _published(self, span: Span, found: Predecessors) -> None:
-        """Take note of rows that were published."""
+        """Indexes published rows, in batches."""
         if self._indexed:
             self._unindexed += len(span.numbers)
             if self._unindexed >= PENDING_ROWS:
@@ -508,7 +512,7 @@ class TensorStorage(MarkedStorage):
                 self._take_into_index()
 
     def _end_write(self) -> None:
-        """Let go of what a write held."""
+        """Releases what `_begin_write` acquired."""
 
     def _find(
         self,
@@ -545,7 +549,7 @@ class TensorStorage(MarkedStorage):
             )
 
     def _require_one(self, batch: torch.Size) -> None:
-        """Raise for several elements where one is meant."""
+        """Raises if data are several elements rather than one."""
         if self._open and self.ndim == 1:
             return  # the first element says what one is
         inner = self.structure.element if self.structure is not None and not self._open else ()
@@ -574,5 +578,5 @@ def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> 
 
 
 def _schema_of(store: RowStore) -> RowSchema:
-    """The leaves of rows as they came, which may lack the next observations."""
+    """The leaves of rows as they were given, possibly without next observations."""
     return store.layout.given if isinstance(store, LosslessRows) else store.schema

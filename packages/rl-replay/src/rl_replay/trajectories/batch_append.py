@@ -49,7 +49,7 @@ class Runs(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The row that each row of a batch continues."""
+    """The predecessor of each row of a batch."""
 
     row: Ints  # int64 [rows], its place in the batch; the row itself where it is not in the batch
     inside: Flags  # bool [rows], it is in the batch
@@ -57,7 +57,7 @@ class Before(NamedTuple):
 
 
 def append(writer: LaneTables, first: int, back: Ints) -> None:
-    """Take in new rows, those that they overwrite being dropped."""
+    """Appends rows; the rows that they overwrite were dropped before."""
     words = writer.words
     before = _rows_before(writer, first, back)
     runs = _runs(writer, back, before)
@@ -78,7 +78,7 @@ def append(writer: LaneTables, first: int, back: Ints) -> None:
 
 
 def drop(writer: LaneTables, first: int, end: int) -> None:
-    """Drop the oldest rows, numbers `first` to `end`."""
+    """Drops the oldest rows, row ids `first` to `end`."""
     tables, words = writer.tables, writer.words
     numbers = np.arange(first, end)
     slots = _read_piece_of(writer, first, end - first)
@@ -86,6 +86,7 @@ def drop(writer: LaneTables, first: int, end: int) -> None:
     if not real.all():
         numbers, slots = numbers[real], slots[real]
     pieces = tables.pieces.take(slots, axis=0)
+    # STRIDE is 0 for a piece of one row
     strides = pieces[:, STRIDE]
     ends = np.where(strides, (numbers - pieces[:, ORIGIN]) // np.maximum(strides, 1), 0) + 1
     ends += np.where(strides, 0, pieces[:, START])
@@ -117,7 +118,7 @@ def _rows_before(writer: LaneTables, first: int, back: Ints) -> Before:
 
 
 def _heads(writer: LaneTables, back: Ints, before: Before) -> Flags:
-    """Which rows begin a piece."""
+    """Which rows begin a piece, bool `[rows]`."""
     # The first row of a piece sets no distance, so the second one always fits: after the first row
     # of a piece none begins, and after any other one begins where the distance changes. Where it
     # changes at several rows in a row, each of them does what the one before it does not.
@@ -168,7 +169,7 @@ def _runs(writer: LaneTables, back: Ints, before: Before) -> Runs:
 def _extend_pieces(
     writer: LaneTables, numbers: Ints, before: Before, runs: Runs
 ) -> tuple[Ints, Ints, Ints]:
-    """Append runs that continue a stored piece; piece, first step and trajectory of each run."""
+    """Extends stored pieces by the runs that fit; piece, first step and trajectory of each run."""
     # The others have no piece yet, and what they continue tells them the rest.
     table, words = writer.tables.pieces, writer.words
     stored = before.piece[runs.heads]
@@ -176,6 +177,7 @@ def _extend_pieces(
     pieces = table.take(stored[behind], axis=0)
     distance = numbers[behind] - (pieces[:, ORIGIN] + pieces[:, STRIDE] * (pieces[:, END] - 1))
     lone = pieces[:, END] - pieces[:, START] == 1
+    # a piece of one row takes any distance
     goes_on = lone | (pieces[:, STRIDE] == distance)
     slots, starts = np.full((2, len(numbers)), NO_PIECE)
     trajectories = np.full(len(numbers), -1)
@@ -185,6 +187,7 @@ def _extend_pieces(
     table[stored[behind], END] += runs.counts[behind]
     ones = stored[behind][lone]
     table[ones, STRIDE] = distance[goes_on][lone]
+    # ORIGIN + STRIDE * START is still the piece's first row id
     table[ones, ORIGIN] -= distance[goes_on][lone] * pieces[lone, START]
     words[LONE] -= len(ones)
     return slots, starts, trajectories
@@ -197,7 +200,7 @@ def _begin_pieces(
     runs: Runs,
     found: tuple[Ints, Ints, Ints, Ints],
 ) -> None:
-    """Fill the new pieces in, those first that continue what stands, then those after them."""
+    """Fills the new pieces, each after the piece that it continues."""
     fresh, slots, starts, trajectories = found
     heads = runs.heads[fresh]
     alone = fresh[~before.inside[heads] & (before.piece[heads] < 0)]
@@ -212,6 +215,7 @@ def _begin_pieces(
         _fill_pieces(writer, numbers, runs, (ready, slots, starts, trajectories, previous))
         if not len(waiting):
             return
+        # a run whose predecessor's piece is filled can be filled in this round
         rows = before.row[runs.heads[waiting]]
         earlier = runs.run_of[rows]
         can = starts[earlier] >= 0
@@ -234,6 +238,7 @@ def _fill_pieces(
     new[:, ORIGIN] = numbers[ready] - strides * starts
     new[:, STRIDE], new[:, START], new[:, END] = strides, starts, starts + counts
     new[:, TRAJECTORY], new[:, PREVIOUS] = trajectories, previous
+    # jump lengths as in a skew-binary list; see `TrajectoryWriter._begin_piece`
     up = table.take(previous, axis=0)
     far = table.take(up[:, JUMP], axis=0)
     alive = up[:, JUMP_START] >= writer.tables.trajectories[trajectories, BEGIN]
@@ -258,7 +263,7 @@ def _begin_trajectories(writer: LaneTables, numbers: Ints) -> Ints:
 
 
 def _end_trajectories(writer: LaneTables, slots: Ints) -> None:
-    """Take trajectories out of the list; those at its end move to where they were."""
+    """Removes trajectories from `live`; the last entries fill the holes."""
     table, live = writer.tables.trajectories, writer.tables.live
     left = writer.words[LIVE] - len(slots)
     end = writer.base + left

@@ -1,4 +1,4 @@
-"""Rows taken into the index ahead of the first sample: while they are written, or after a load."""
+"""Building the index before the first sample: in batches as rows are written, or after a load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECE, _LONG = 1 << 20, 1 << 23
 
 
 def pending(index: TrajectoryIndex | None, window: Window) -> int:
-    """How many rows of a window the index lacks, which the next slices would take in."""
+    """How many rows of a window are not indexed yet."""
     if index is None:
         return len(window)
     ends = [first + count for first, count in zip(window.first, window.counts, strict=True)]
@@ -30,7 +30,7 @@ def pending(index: TrajectoryIndex | None, window: Window) -> int:
 def fill_index(
     index: TrajectoryIndex, back: NDArray[np.integer], window: Window, *, piece: int = _PIECE
 ) -> None:
-    """Take in every row of a window, with a bar where that takes seconds and tqdm is installed."""
+    """Indexes all rows of a window; millions of rows with a progress bar, if tqdm is installed."""
     for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
         starts = range(max(low, index.indexed(lane)), low + count, piece)
         for start in _shown(starts, pending(index, window)):

@@ -1,4 +1,4 @@
-"""Slots of a table: given out, given back, and used again before new ones are touched."""
+"""Allocation of table slots: released slots are reused before fresh ones are touched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class FreeList:
-    """The free slots of one lane's part of a table, kept in arrays that may be shared."""
+    """The free slots of one lane's part of a table, in arrays that may be shared."""
 
     def __init__(self, freed: NDArray[np.int32], words: memoryview, column: int, base: int) -> None:
         self._array = freed
@@ -17,33 +17,36 @@ class FreeList:
         self._base = base
 
     def take_one(self) -> int:
-        """A slot that nobody has."""
+        """Takes one free slot."""
         words, column = self._words, self._column
         free: int = words[column]
         if free:
             words[column] = free - 1
             slot: int = self._freed[free - 1]
             return slot
+        # no slot is free: the first one never used
         fresh: int = words[column + 1]
         words[column + 1] = fresh + 1
         return self._base + fresh
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """So many slots that nobody has, int64 `[count]`."""
+        """Takes `count` free slots, int64 `[count]`."""
         words, column = self._words, self._column
         free: int = words[column]
         again = min(free, count)
         words[column] = free - again
+        # a copy: the next release overwrites these entries
         recycled = self._array[free - again : free].astype(np.int64)
         if again == count:
             return recycled
         fresh: int = words[column + 1]
+        # released slots first, the rest extends the used part
         words[column + 1] = fresh + count - again
         first = self._base + fresh
         return np.concatenate((recycled, np.arange(first, first + count - again)))
 
     def give(self, slots: int | NDArray[np.int64]) -> None:
-        """Give back one slot, or an array of different ones."""
+        """Releases one slot, or an array of distinct slots."""
         words, column = self._words, self._column
         free: int = words[column]
         if isinstance(slots, int):

@@ -1,4 +1,4 @@
-"""Which rows follow which: the trajectories of a storage, maintained as rows come and go."""
+"""The index of trajectories, updated as rows are written and overwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 
 class TrajectoryIndex(TrajectoryReader):
-    """Trajectories, from nothing but how far before each row the one lies that it continues.
+    """Index of trajectories, built from each row's offset to its predecessor.
 
     A *piece* is a run of rows at a constant distance, each continuing the one before; a
     *trajectory* is a chain of pieces. Taking rows in costs what the rows cost, a query what its
@@ -57,7 +57,7 @@ class TrajectoryIndex(TrajectoryReader):
         self._writers = [TrajectoryWriter(made, capacity, lane) for lane in range(lanes)]
 
     def indexed(self, lane: int = 0) -> int:
-        """The number of the next row of a lane.
+        """The id of the next row of a lane.
 
         Example:
             >>> TrajectoryIndex(5).indexed()
@@ -66,7 +66,7 @@ class TrajectoryIndex(TrajectoryReader):
         return self._writers[lane].indexed
 
     def low(self, lane: int = 0) -> int:
-        """The oldest number of a lane that stands.
+        """The oldest live row id of a lane.
 
         Example:
             >>> TrajectoryIndex(5).low()
@@ -75,7 +75,7 @@ class TrajectoryIndex(TrajectoryReader):
         return self._writers[lane].low
 
     def append(self, first_number: int, back: NDArray[np.integer]) -> None:
-        """Take in new rows of one lane; those that they overwrite are dropped before.
+        """Appends rows of one lane; the rows that they overwrite are dropped first.
 
         Args:
             first_number: The number of the first, the one after the last that was taken in.
@@ -96,7 +96,7 @@ class TrajectoryIndex(TrajectoryReader):
         self._writers[first_number >> LANE_SHIFT].append(first_number, back)
 
     def drop_before(self, number: int) -> None:
-        """Drop the rows of a lane before a number, and continue there if it was not reached yet.
+        """Drops the rows of a lane before a row id; an id not indexed yet empties the lane.
 
         Example:
             >>> index = TrajectoryIndex(3)
@@ -107,7 +107,7 @@ class TrajectoryIndex(TrajectoryReader):
         self._writers[number >> LANE_SHIFT].drop_before(number)
 
     def catch_up(self, back: NDArray[np.integer], window: Window) -> None:
-        """Take in and drop what is needed for the rows to be those of a window.
+        """Appends and drops rows until the index holds exactly those of a window.
 
         Args:
             back: Integers `[lanes * capacity]`, as for `append`, by position.
@@ -143,7 +143,7 @@ class TrajectoryIndex(TrajectoryReader):
             writer.append(first, self._ring_slice(back, writer.base, first, end - first))
 
     def covers(self, window: Window) -> bool:
-        """Whether it holds the rows of a window and no others, and nobody is changing it.
+        """Whether it holds exactly the rows of a window, with no update in progress.
 
         Example:
             >>> index = TrajectoryIndex(3)
@@ -156,7 +156,7 @@ class TrajectoryIndex(TrajectoryReader):
         )
 
     def clear(self) -> None:
-        """Forget every row; `catch_up` takes them in again.
+        """Drops every row; `catch_up` indexes them again.
 
         Example:
             >>> index = TrajectoryIndex(3)
@@ -168,7 +168,7 @@ class TrajectoryIndex(TrajectoryReader):
             writer.clear(lane << LANE_SHIFT)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Everything it holds, as arrays to keep; no more than there are rows.
+        """A copy of the used parts of all tables, for a checkpoint.
 
         Example:
             >>> TrajectoryIndex(3).state()["words"].shape
@@ -177,7 +177,7 @@ class TrajectoryIndex(TrajectoryReader):
         return state_of(self.tables)
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Hold what another index of the same size held; the same draws follow.
+        """Restores the `state` of another index of the same size; equal seeds then draw the same.
 
         Args:
             state: What its `state` returned.
@@ -194,7 +194,7 @@ class TrajectoryIndex(TrajectoryReader):
         restore(self.tables, state)
 
     def check(self, back: NDArray[np.integer]) -> None:
-        """Compare everything with a reading of all rows one by one. For tests: it is slow.
+        """Compares all tables with a row-by-row reading. Slow: for tests.
 
         Args:
             back: Integers `[lanes * capacity]`, as for `append`, by position.

@@ -1,4 +1,4 @@
-"""A trajectory index compared with a reading of all rows one by one."""
+"""Comparison of a trajectory index with a row-by-row reading of all links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
-    """Nothing where an index says what the rows say."""
+    """Raises if the tables of an index contradict the links."""
     for lane in range(index.lanes):
         wanted = chains(index, lane, back)
         base = lane * index.capacity
@@ -56,7 +56,7 @@ def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
 
 
 def chains(index: TrajectoryReader, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
-    """The numbers of every trajectory of a lane, read row by row."""
+    """The row ids of every trajectory of a lane, read link by link."""
     found: dict[int, list[int]] = {}  # by the last row
     first = lane << LANE_SHIFT
     words = index.tables.words[lane]

@@ -1,4 +1,4 @@
-"""What one lane has in the tables of trajectories: its counters and its free slots."""
+"""One lane's part of the trajectory tables: its counters and free slots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 class LaneTables:
-    """The part of the tables that belongs to one lane; see `TrajectoryWriter`."""
+    """One lane's part of the tables; see `TrajectoryWriter`."""
 
     def __init__(self, tables: TrajectoryTables, capacity: int, lane: int = 0) -> None:
         self.tables = tables
@@ -31,15 +31,15 @@ class LaneTables:
 
     @property
     def indexed(self) -> int:
-        """The number of the next row."""
+        """The id of the next row."""
         return self.first_number + int(self.words[INDEXED])
 
     @property
     def low(self) -> int:
-        """The oldest number that stands."""
+        """The oldest live row id."""
         return self.first_number + int(self.words[LOW])
 
     @property
     def broken(self) -> bool:
-        """Whether a writer ended in the middle of a change, so that the lane must be made anew."""
+        """Whether a writer ended within an update, so that the lane must be rebuilt."""
         return bool(self.words[BROKEN])

@@ -1,4 +1,4 @@
-"""What a trajectory index says: lengths, draws, rows, and where a row lies."""
+"""Queries of a trajectory index: lengths, draws, rows of slices, and the position of a row."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class TrajectoryReader:
         self._words = tables.words[0].data
 
     def __len__(self) -> int:
-        """Trajectories of which at least one row stands."""
+        """Trajectories with at least one live row."""
         return self._total(LIVE)
 
     @property
     def steps(self) -> int:
-        """Real rows that stand."""
+        """Live real rows."""
         return self._total(STEPS)
 
     @property
     def pieces(self) -> int:
-        """Pieces that the trajectories are in."""
+        """Pieces of all trajectories."""
         return self._total(PIECES)
 
     @property
@@ -91,6 +91,7 @@ class TrajectoryReader:
             array([], dtype=int64)
         """
         counts = self.tables.words[:, LIVE].tolist()
+        # [live trajectories] of each lane, end to end
         parts = [
             self.tables.live[lane * self.capacity : lane * self.capacity + count]
             for lane, count in enumerate(counts)
@@ -129,7 +130,7 @@ class TrajectoryReader:
         return np.maximum(lengths, 1) if self.shared else lengths
 
     def born(self, slots: Ints) -> Ints:
-        """The number of the first row that each of some trajectories ever had, int64 `[n]`.
+        """The id of the first row that each of some trajectories ever had, int64 `[n]`.
 
         Example:
             >>> from rl_replay.trajectories.index import TrajectoryIndex
@@ -142,7 +143,7 @@ class TrajectoryReader:
         return found[:, BORN]
 
     def alive(self, slots: Ints, born: Ints) -> Flags:
-        """Which trajectories are still there.
+        """Which trajectories still have live rows.
 
         Args:
             slots: int64 `[n]`.
@@ -162,6 +163,7 @@ class TrajectoryReader:
         found = self.tables.trajectories.take(slots, axis=0, mode="clip")
         places, lanes = found[:, PLACE], slots // self.capacity
         counts = self.tables.words[:, LIVE].take(lanes, mode="clip")
+        # a slot is in use if `live` lists it at the place that it names
         listed = places - lanes * self.capacity < counts
         listed &= self.tables.live.take(places, mode="clip") == slots
         alive: Flags = listed & (found[:, BORN] == born)
@@ -193,7 +195,7 @@ class TrajectoryReader:
     def draw_by(
         self, random: Ints, minimum: int = 1, generator: torch.Generator | None = None
     ) -> Ints:
-        """`draw` by numbers that were drawn already, and more of them where they do not suffice.
+        """`draw` from given random numbers; draws more where too few trajectories are long enough.
 
         Args:
             random: int64 `[count]`, uniform over a range of at least 2^62 numbers from 0 on.
@@ -219,6 +221,7 @@ class TrajectoryReader:
             if tries > len(self):
                 rest = self._draw_long(count - len(slots), minimum, generator)
                 return np.concatenate((slots, rest))
+            # rejection sampling: twice as many each round, up to one try for each trajectory
             tries *= 2
             more = self._at(_random(tries, generator))
             more = more[self.lengths_of(more) >= minimum]
@@ -226,7 +229,7 @@ class TrajectoryReader:
         return slots
 
     def window(self) -> Window:
-        """The rows that were taken in and stand, among them those that are not real.
+        """The indexed live rows, padding included.
 
         Example:
             >>> from rl_replay.trajectories.index import TrajectoryIndex
@@ -240,7 +243,7 @@ class TrajectoryReader:
         return Window(low, tuple(max(end - first, 0) for first, end in words))
 
     def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
-        """The numbers of rows that follow each other.
+        """The row ids of slices.
 
         Args:
             slots: int64 `[n]`, trajectories.
@@ -267,7 +270,7 @@ class TrajectoryReader:
         return numbers
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """The trajectory that each row is in, and where.
+        """The trajectory of each row, and the row's offset in it.
 
         Args:
             numbers: int64 `[n]`, any.
@@ -309,8 +312,10 @@ class TrajectoryReader:
         """
         pieces, steps, real = self._steps(numbers)
         found = self.tables.trajectories.take(pieces[:, TRAJECTORY], axis=0, mode="clip")
+        # clipped to the trajectory: an absent row gives the last one on the way
         wanted = steps + k
         steps = np.clip(wanted, found[:, BEGIN], np.maximum(found[:, STOP] - 1, found[:, BEGIN]))
+        # most steps stay in their piece; only the others search
         elsewhere = real & ((steps < pieces[:, START]) | (steps >= pieces[:, END]))
         if elsewhere.any():
             pieces[elsewhere] = pieces_with(
@@ -337,7 +342,7 @@ class TrajectoryReader:
         return int(self.tables.words[:, column].sum())
 
     def _at(self, random: Ints) -> Ints:
-        """The trajectories at places of the lists, end to end, that large numbers choose."""
+        """The trajectories that large random numbers select from the `live` lists of all lanes."""
         total = len(self)
         if total == 0:
             raise ValueError("there is no trajectory yet: write rows before drawing.")
@@ -345,6 +350,7 @@ class TrajectoryReader:
         if self.lanes > 1:
             counts = self.tables.words[:, LIVE]
             ends = counts.cumsum()
+            # from a rank among all trajectories to a place in its lane's part of `live`
             shifts = np.arange(self.lanes) * self.capacity - ends + counts
             places += shifts.take(ends.searchsorted(places, "right"), mode="clip")
         return self.tables.live.take(places, mode="clip")
@@ -362,7 +368,9 @@ class TrajectoryReader:
         return drawn
 
     def _steps(self, numbers: Ints) -> tuple[Ints, Ints, Flags]:
-        """The piece of each row, its step, and whether the row stands and is real."""
+        """The piece of each row, its step, and whether the row is live and real."""
+        # the lane is in the bits above 48; a torn id may name none, so gathers clip and `real`
+        # refuses
         lanes = numbers >> LANE_SHIFT
         words = self.tables.words.take(lanes, axis=0, mode="clip")
         within = numbers & LANE_MASK

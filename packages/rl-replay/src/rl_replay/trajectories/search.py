@@ -23,7 +23,7 @@ _MANY = 256
 
 
 def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
-    """The pieces that hold some steps, each searched from a newer piece of its trajectory."""
+    """The pieces that hold some steps, searched from a newer piece of the same trajectory."""
     slots, found = newest, pieces.take(newest, axis=0, mode="clip")
     for _ in range(_MOST_JUMPS):
         early = found[:, START] > steps
@@ -37,7 +37,7 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
 
 
 def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
-    """The numbers of rows that follow each other in their trajectories."""
+    """The row ids of slices: `counts` rows from step `first` on of each trajectory."""
     found: Ints = pieces.take(newest, axis=0, mode="clip")
     whole = not np.count_nonzero(found[:, START] > first)
     if not whole:
@@ -64,7 +64,7 @@ def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
 
 
 def even_length(counts: Ints) -> int | None:
-    """The one number that all counts are; None where they differ, or there are many or none."""
+    """The common value of all counts; None where they differ, or are many or none."""
     if not 0 < len(counts) <= _MANY:
         return None
     plain = counts.tolist()  # quicker than numpy on the few slices of a sample

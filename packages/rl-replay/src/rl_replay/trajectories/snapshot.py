@@ -32,7 +32,7 @@ _USED = {
 
 
 def state_of(tables: TrajectoryTables) -> dict[str, NDArray[np.generic]]:
-    """The parts of the tables that are in use, a copy."""
+    """A copy of the used parts of the tables."""
     words = tables.words.copy()
     parts = {
         name: [getattr(tables, name)[part] for part in _parts(words, len(tables.live), column)]
@@ -44,7 +44,7 @@ def state_of(tables: TrajectoryTables) -> dict[str, NDArray[np.generic]]:
 
 
 def restore(tables: TrajectoryTables, state: Mapping[str, NDArray[np.generic]]) -> None:
-    """Fill tables with what others held; the words last."""
+    """Fills tables from a snapshot; the counters last."""
     words = np.asarray(state["words"], dtype=np.int64)
     room = len(tables.live)
     if words.shape != tables.words.shape:
@@ -52,12 +52,14 @@ def restore(tables: TrajectoryTables, state: Mapping[str, NDArray[np.generic]]) 
             f"the state is of an index with counters {words.shape}, this one has "
             f"{tables.words.shape}: restore it into as many lanes."
         )
+    # [lanes, counters]: none may exceed the rows of a lane
     counts = np.append(words[:, LIVE:], (words[:, INDEXED] - words[:, LOW])[:, None], axis=1)
     if (words < 0).any() or (counts < 0).any() or (counts > room // len(words)).any():
         raise ValueError(f"the counters {words.tolist()} do not fit {room} rows.")
     places: dict[str, list[slice] | list[NDArray[np.int64]]] = {
         name: list(_parts(words, room, column)) for name, column in _USED.items()
     }
+    # rows wrap round their lane, so their positions are no slice
     places["piece_of"] = list(_rows(words, room))
     for name, parts in places.items():
         table, values = getattr(tables, name), state[name]
@@ -68,6 +70,7 @@ def restore(tables: TrajectoryTables, state: Mapping[str, NDArray[np.generic]]) 
             )
         for part, rows in zip(parts, np.split(values, np.cumsum(sizes)[:-1]), strict=True):
             table[part] = rows
+    # last: until then the counters say that nothing is there
     tables.words[:] = words
 
 

@@ -1,4 +1,4 @@
-"""The arrays that a trajectory index consists of, and what their columns mean.
+"""The arrays of a trajectory index, and the meaning of their columns.
 
 Slots of pieces and of trajectories are counted through all lanes, like positions of rows: those of
 lane l are `[l * capacity, (l + 1) * capacity)`. So a reader gathers from the tables of all lanes at
@@ -73,13 +73,13 @@ class TrajectoryTables:
 
     @classmethod
     def zeros(cls, capacity: int, lanes: int = 1) -> Self:
-        """Tables of this process, with nothing in them."""
+        """Empty tables in private memory."""
         shapes = cls.shapes(capacity, lanes)
         return cls(**{name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()})
 
     @classmethod
     def over(cls, arrays: Mapping[str, NDArray[np.generic]], capacity: int, lanes: int = 1) -> Self:
-        """Tables in memory that was made elsewhere, with whatever is in them."""
+        """Tables over existing arrays, with their contents."""
         wanted = cls.shapes(capacity, lanes)
         found = {name: (str(a.dtype), a.shape) for name, a in arrays.items()}
         if found != wanted:
@@ -88,7 +88,7 @@ class TrajectoryTables:
 
 
 def positions_of(numbers: NDArray[np.int64], capacity: int, lanes: int) -> NDArray[np.int64]:
-    """Where the rows of some numbers lie."""
+    """The positions of row ids."""
     if lanes == 1:
         return numbers % capacity
     return (numbers & LANE_MASK) % capacity + (numbers >> LANE_SHIFT) % lanes * capacity

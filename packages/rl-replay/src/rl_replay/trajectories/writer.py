@@ -43,8 +43,9 @@ from rl_replay.trajectories.tables import (
 
 
 class TrajectoryWriter(LaneTables):
-    """Writes the part of the tables that belongs to one lane; one at a time may."""
+    """Updates one lane's part of the tables. One writer at a time."""
 
+    # up to this many runs plain numbers are faster than array operations
     few_runs = 24
 
     def __init__(self, tables: TrajectoryTables, capacity: int, lane: int = 0) -> None:
@@ -55,8 +56,9 @@ class TrajectoryWriter(LaneTables):
         self._live = tables.live.data
 
     def clear(self, number: int) -> None:
-        """Begin anew, with no row; the next one has this number."""
+        """Empties the lane; the next row has id `number`."""
         words = self.words
+        # set during every update: whoever finds it set rebuilds the lane from the links
         words[BROKEN] = 1
         for column in (STEPS, LIVE, PIECES, LONE, FREE_PIECES, FRESH_PIECE):
             words[column] = 0
@@ -65,7 +67,7 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 0
 
     def append(self, first_number: int, back: NDArray[np.integer]) -> None:
-        """Take in new rows; those that they overwrite are dropped before."""
+        """Appends rows; the rows that they overwrite are dropped first."""
         count = len(back)
         if first_number != self.indexed or count > self.capacity:
             raise ValueError(
@@ -75,6 +77,7 @@ class TrajectoryWriter(LaneTables):
         self.drop_before(first_number + count - self.capacity)
         words = self.words
         words[BROKEN] = 1
+        # back == 1 continues the row just before
         heads = (back != 1).nonzero()[0]
         if len(heads) <= self.few_runs + count // 16:
             self._append_runs(first_number, back, heads.tolist())
@@ -84,7 +87,7 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 0
 
     def drop_before(self, number: int) -> None:
-        """Drop the rows before a number; one that is not taken in yet drops all and is the next."""
+        """Drops the rows before a row id; an id not indexed yet empties the lane."""
         low = self.low
         if number <= low:
             return
@@ -93,6 +96,7 @@ class TrajectoryWriter(LaneTables):
             return
         words = self.words
         words[BROKEN] = 1
+        # run by run first; many short runs by array operations
         for _ in range(self.few_runs + (number - low) // 16):
             low += self._drop_run(low, number)
             if low == number:
@@ -103,13 +107,14 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 0
 
     def _append_runs(self, first: int, back: NDArray[np.integer], heads: list[int]) -> None:
+        # row 0 always begins a run: its predecessor is in an earlier call
         starts = heads if heads[:1] == [0] else [0, *heads]
         for start, stop in zip(starts, [*starts[1:], len(back)], strict=True):
             if stop > start:
                 self._append_run(first + start, int(back[start]), stop - start)
 
     def _append_run(self, number: int, back: int, count: int) -> None:
-        """Take in a row, and those after it that each continue the row just before."""
+        """Appends a row and the rows after it that each continue the row just before."""
         if back < 0:
             self._write_piece_of(number, 1, NO_PIECE)
             number, back, count = number + 1, 0, count - 1
@@ -124,8 +129,10 @@ class TrajectoryWriter(LaneTables):
         if not lone and pieces[before, STRIDE] != back:
             self._begin_piece(before, number, count)
             return
+        # the rows after the first continue at distance 1, which fits no piece of another distance
         fitting = count if back == 1 else 1
         if lone:
+            # ORIGIN + STRIDE * START is still the piece's first row id
             pieces[before, ORIGIN] -= back * pieces[before, START]
             pieces[before, STRIDE] = back
             self.words[LONE] -= 1
@@ -137,6 +144,7 @@ class TrajectoryWriter(LaneTables):
             self._append_run(number + 1, 1, count - 1)
 
     def _piece_before(self, number: int, back: int) -> int:
+        # an overwritten predecessor counts as none
         before = number - back
         if back <= 0 or before < self.low:
             return NO_PIECE
@@ -151,6 +159,7 @@ class TrajectoryWriter(LaneTables):
         trajectories[slot, BORN] = number
         self._fill_piece(piece, number, 0, count, slot)
         pieces = self._pieces
+        # the first piece ends every search: it leads to itself
         pieces[piece, PREVIOUS] = pieces[piece, JUMP] = piece
         pieces[piece, JUMP_START] = pieces[piece, SPAN] = 0
         self._live[place] = slot
@@ -175,6 +184,7 @@ class TrajectoryWriter(LaneTables):
     def _fill_piece(self, piece: int, number: int, start: int, count: int, slot: int) -> None:
         pieces, words = self._pieces, self.words
         stride = 1 if count > 1 else 0
+        # so that the row at step s has id ORIGIN + STRIDE * s
         pieces[piece, ORIGIN] = number - stride * start
         pieces[piece, STRIDE] = stride
         pieces[piece, START] = start
@@ -199,15 +209,17 @@ class TrajectoryWriter(LaneTables):
             array[base : base + end - self.capacity] = piece
 
     def _drop_run(self, number: int, end: int) -> int:
-        """Drop a row and, where they are of one piece, those after it; how many were dropped."""
+        """Drops a row and the rows after it in its piece; returns how many."""
         pieces, words = self._pieces, self.words
         piece = self._piece_of[self.base + (number - self.first_number) % self.capacity]
         if piece == NO_PIECE:
             return 1
         stride, stop = pieces[piece, STRIDE], pieces[piece, END]
         step = (number - pieces[piece, ORIGIN]) // stride if stride else pieces[piece, START]
+        # at other distances rows of other pieces are in between
         count: int = min(end - number, stop - step) if stride == 1 else 1
         slot, step = pieces[piece, TRAJECTORY], step + count
+        # eviction moves BEGIN only; pieces keep their steps
         self._trajectories[slot, BEGIN] = step
         words[STEPS] -= count
         if step == stop:
@@ -221,6 +233,7 @@ class TrajectoryWriter(LaneTables):
     def _end_trajectory(self, slot: int) -> None:
         place = self._trajectories[slot, PLACE]
         self.words[LIVE] -= 1
+        # the last entry fills the hole, so that `live` stays dense
         last = self._live[self.base + self.words[LIVE]]
         self._live[place] = last
         self._trajectories[last, PLACE] = place
