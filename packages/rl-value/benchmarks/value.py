@@ -304,7 +304,7 @@ def ppo() -> None:
     """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
     from torchrl.objectives import ClipPPOLoss as Peer
 
-    from rl_value.losses.known import PrecomputedLoss, attach
+    from rl_value.losses.precomputed_loss import PrecomputedLoss, attach
     from rl_value.losses.regression import distances_apart
 
     def mlp(size: int) -> nn.Sequential:

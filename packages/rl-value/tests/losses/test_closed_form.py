@@ -16,7 +16,7 @@ from torch import distributions as d
 
 from rl_layout import keys
 from rl_value import A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss
-from rl_value.losses import known
+from rl_value.losses import precomputed_loss as known
 from rl_value.losses.critic_terms import CriticSettings, critic_by_autograd
 
 LOSSES = [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss]

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from rl_value import reference
 from rl_value.returns import linear_scan
-from rl_value.scan.blocked import PIECE, blocked_scan
-from rl_value.scan.discounted import discounted_scan
-from rl_value.scan.doubling import doubling_scan, jumping_scan
+from rl_value.scan.block_scan import PIECE, blocked_scan
+from rl_value.scan.constant_decay import discounted_scan
+from rl_value.scan.doubling_scan import doubling_scan, jumping_scan
 from rl_value.scan.linear_scan import scan_rows
 
 decays = st.sampled_from([0.0, 0.3, 0.9405, 0.999, 1.0])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_value import reference
-from rl_value.scan.discounted import discounted_scan
+from rl_value.scan.constant_decay import discounted_scan
 from rl_value.scan.powers import BLOCK, Powers
 
 factors = st.sampled_from([0.0, 1e-9, 0.3, 0.9405, 0.999, 1.0])

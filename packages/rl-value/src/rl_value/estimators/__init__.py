@@ -3,7 +3,7 @@
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.gae import GAE
 from rl_value.estimators.td import TD0Estimator, TD1Estimator, TDLambdaEstimator
-from rl_value.estimators.valued import Valued, finished
+from rl_value.estimators.valued_transitions import Valued, finished
 from rl_value.estimators.vtrace import VTrace
 
 __all__ = [

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import lambda_returns
-from rl_value.estimators.valued import Valued, finished, standardised
+from rl_value.estimators.valued_transitions import Valued, finished, standardised
 from rl_value.returns import gae
 from rl_value.returns.arguments import check_fraction
 

@@ -9,10 +9,10 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued import Valued, finished
+from rl_value.estimators.valued_transitions import Valued, finished
 from rl_value.returns import td0, td_lambda
 from rl_value.returns.arguments import check_fraction, check_steps, zeroed
-from rl_value.scan.doubling import jumping_scan
+from rl_value.scan.doubling_scan import jumping_scan
 
 
 class TD0Estimator(ValueEstimator):

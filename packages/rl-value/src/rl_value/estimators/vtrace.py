@@ -14,7 +14,7 @@ from rl_tensordict import NestedKey
 from rl_value.actions import log_probability, log_probability_key, stored_log_probability
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued import Valued, finished, standardised
+from rl_value.estimators.valued_transitions import Valued, finished, standardised
 from rl_value.padding import readable
 from rl_value.policy_terms import Acting
 from rl_value.returns import vtrace

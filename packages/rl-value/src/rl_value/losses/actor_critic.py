@@ -26,7 +26,6 @@ from rl_value.estimators.transitions import floats
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
 from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
-from rl_value.losses.known import attach
 from rl_value.losses.loss import (
     LossModule,
     delayed,
@@ -34,6 +33,7 @@ from rl_value.losses.loss import (
     refuse_moved,
 )
 from rl_value.losses.masked_means import Reduction, kept, reduce
+from rl_value.losses.precomputed_loss import attach
 from rl_value.losses.regression import check_kind
 from rl_value.policy_terms import Acting
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rl_value.losses.arrays import Array, array_of
-from rl_value.losses.known import PrecomputedLoss
+from rl_value.losses.precomputed_loss import PrecomputedLoss
 
 FLOATS = (torch.float32, torch.float64)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from rl_value.losses.arrays import array_of, is_eager
 from rl_value.losses.closed_form import FLOATS
 from rl_value.losses.diagnostics import explained_share, explained_variance
-from rl_value.losses.known import PrecomputedLoss, attach
 from rl_value.losses.masked_means import Reduction, kept, reduce
+from rl_value.losses.precomputed_loss import PrecomputedLoss, attach
 from rl_value.losses.regression import distance, distances_apart, reduced_distance
 
 

@@ -16,7 +16,7 @@ from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
-from rl_value.estimators.bootstrapping.chunking import ValueCalls
+from rl_value.estimators.bootstrapping.call_config import ValueCalls
 from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
 from rl_value.estimators.static_shapes import FixedSteps, Inputs, unroll_rows

@@ -14,7 +14,7 @@ from rl_value.returns.arguments import (
     time_of,
     zeroed,
 )
-from rl_value.scan.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
+from rl_value.scan.constant_decay import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
 from rl_value.scan.linear_scan import linear_scan
 from rl_value.scan.powers import Flags, Floats
 

@@ -14,7 +14,7 @@ from rl_value.returns.arguments import (
     time_of,
     zeroed,
 )
-from rl_value.scan.discounted import discounted_scan, is_plain, rows_of
+from rl_value.scan.constant_decay import discounted_scan, is_plain, rows_of
 from rl_value.scan.linear_scan import linear_scan
 from rl_value.scan.powers import Flags, Floats
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_value.returns.arguments import check_tensor, is_transformed, time_of
-from rl_value.scan.blocked import blocked_scan
-from rl_value.scan.doubling import doubling_scan
+from rl_value.scan.block_scan import blocked_scan
+from rl_value.scan.doubling_scan import doubling_scan
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: int = -2) -> Tensor:

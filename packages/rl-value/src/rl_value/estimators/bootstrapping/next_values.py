@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
-from rl_value.estimators.bootstrapping.chunking import ValueCalls
+from rl_value.estimators.bootstrapping.call_config import ValueCalls
 from rl_value.estimators.bootstrapping.sequence_layout import (
     UnrollLayout,
     n_step_slots,

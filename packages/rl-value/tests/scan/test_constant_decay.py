@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from rl_value.scan.blocked import PieceScan
-from rl_value.scan.discounted import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
+from rl_value.scan.block_scan import PieceScan
+from rl_value.scan.constant_decay import cuts_of, discounted_scan, empty_rows, is_plain, rows_of
 from rl_value.scan.powers import join
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_value.returns.arguments import is_transformed, time_of
-from rl_value.scan.blocked import PieceScan
-from rl_value.scan.doubling import doubling_scan
+from rl_value.scan.block_scan import PieceScan
+from rl_value.scan.doubling_scan import doubling_scan
 from rl_value.scan.powers import Flags, Floats
 
 Fill = Callable[[slice, Flags, Floats], None]
