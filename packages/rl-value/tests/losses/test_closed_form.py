@@ -16,8 +16,8 @@ from torch import distributions as d
 
 from rl_layout import keys
 from rl_value import A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss
-from rl_value.losses import precomputed_loss as known
 from rl_value.losses.critic_terms import CriticSettings, critic_by_autograd
+from rl_value.losses.precomputed_loss import PrecomputedGradients
 
 LOSSES = [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss]
 
@@ -65,13 +65,13 @@ def same(loss_class, batch, **given_settings):
 def taken(monkeypatch):
     """Counts how often the equations are taken."""
     calls = []
-    whole = known._Known.forward
+    whole = PrecomputedGradients.forward
 
     def counting(*args):
         calls.append(1)
         return whole(*args)
 
-    monkeypatch.setattr(known._Known, "forward", staticmethod(counting))
+    monkeypatch.setattr(PrecomputedGradients, "forward", staticmethod(counting))
     return calls
 
 

@@ -1,4 +1,4 @@
-"""Losses that were computed on arrays, as nodes of autograd that only hand their gradients out."""
+"""Autograd functions for losses whose values and gradients were computed in NumPy."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def attach(known: PrecomputedLoss, at: Tensor) -> tuple[Tensor, ...]:
     return found
 
 
-class _PrecomputedGradients(Function):
-    """The losses of one tensor."""
+class PrecomputedGradients(Function):
+    """Losses of one tensor as a node of autograd; its gradient is computed in NumPy."""
 
     @staticmethod
     def forward(ctx: Any, known: PrecomputedLoss, at: Tensor) -> tuple[Tensor, ...]:
+        """Return the losses as scalars."""
         ctx.known = known
         ctx.save_for_backward(at)
         ctx.set_materialize_grads(False)
@@ -46,6 +47,7 @@ class _PrecomputedGradients(Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> tuple[None, Tensor | None]:
+        """Return the gradient that was computed with the losses."""
         (at,) = ctx.saved_tensors
         known = ctx.known
         if torch.is_grad_enabled():  # create_graph: the gradient is differentiated in turn
@@ -55,7 +57,7 @@ class _PrecomputedGradients(Function):
 
 
 # Function.apply looks for transforms before it calls this, which takes as long as a small loss.
-_apply = super(Function, _PrecomputedGradients).apply
+_apply = super(Function, PrecomputedGradients).apply
 
 
 def _laid_out(made: Array, counted: Array | None, shape: torch.Size) -> Array:
