@@ -29,7 +29,7 @@ from rl_layout import Segments
 from rl_layout.compiled import LEAST_ROWS, is_of_use
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
-from rl_value.losses.closed_form import Recipe, losses_of_choice, terms_of
+from rl_value.losses.closed_form import ClosedFormLoss, losses_of_choice, terms_of
 from rl_value.returns.gae import LOOPS
 
 warnings.filterwarnings("ignore")
@@ -358,7 +358,7 @@ def ppo() -> None:
         torch.testing.assert_close(parameter.grad, grad)
 
     stored = [batch["advantage"], batch["sample_log_prob"]]
-    recipe = Recipe(ours._gain_of, 0.01, True, lambda logits: (logits, logits))
+    recipe = ClosedFormLoss(ours._gain_of, 0.01, True, lambda logits: (logits, logits))
 
     def equations() -> None:
         """The networks and the equations: no check of what is given, no tensordict made."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from rl_value.direct_call import output_from, output_of
-from rl_value.policy_terms import Acting
+from rl_value.policy_terms import PolicyTerms
 
 
 def batch():
@@ -105,7 +105,7 @@ def test_the_distribution_is_the_actors():
     layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"])
     actor = ProbabilisticTensorDictSequential(layer, choice())
     expected = actor.get_dist(batch()).logits
-    assert Acting(actor, batch()).dist.logits.equal(expected)
+    assert PolicyTerms(actor, batch()).dist.logits.equal(expected)
 
 
 def test_an_actor_that_reads_stored_parameters_or_has_its_own_distribution_is_asked():
@@ -116,6 +116,6 @@ def test_an_actor_that_reads_stored_parameters_or_has_its_own_distribution_is_as
     layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["hidden"])
     stored = batch().set("logits", torch.tensor([[0.0, 1.0]] * 3))
     actor = ProbabilisticTensorDictSequential(layer, choice())
-    assert Acting(actor, stored).dist.logits.equal(Categorical(logits=stored["logits"]).logits)
+    assert PolicyTerms(actor, stored).dist.logits.equal(Categorical(logits=stored["logits"]).logits)
     even = Even(TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"]), choice())
-    assert Acting(even, batch()).dist.logits.eq(-torch.tensor(4.0).log()).all()
+    assert PolicyTerms(even, batch()).dist.logits.eq(-torch.tensor(4.0).log()).all()

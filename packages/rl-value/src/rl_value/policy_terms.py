@@ -18,7 +18,7 @@ from rl_tensordict import as_key, as_tuple, build, find, nest
 from rl_value.direct_call import Key, has_hooks, run, stock
 
 
-class Acting:
+class PolicyTerms:
     """An actor on a batch, called once; its distribution is made where it is asked for."""
 
     def __init__(self, actor: Any, batch: TensorDictBase) -> None:

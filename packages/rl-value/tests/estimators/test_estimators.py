@@ -17,7 +17,7 @@ from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
 from rl_value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-from rl_value.estimators.bootstrapping.unroll import Reader
+from rl_value.estimators.bootstrapping.unroll import SlotReader
 
 GAMMA, LMBDA = 0.9, 0.7
 FLAGS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
@@ -825,7 +825,7 @@ def test_batch_with_time_first_is_copied_one_chunk_at_a_time():
     segments = Segments.of(batch)
     slots = one_step_slots(segments)
     with Peak(batch) as peak:
-        made = Reader(critic(), batch, segments, slots, None).read(0, 60)
+        made = SlotReader(critic(), batch, segments, slots, None).read(0, 60)
     assert peak.bytes < 2.1 * 60 * 50 * 4  # the rows of the chunk, and what is put into them
     whole = batch["observation"].contiguous().view(-1, 50)
     after = batch["next", "observation"].contiguous().view(-1, 50)

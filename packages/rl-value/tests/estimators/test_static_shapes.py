@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import DistributionalDQNLoss, DQNLoss, TD0Estimator
-from rl_value.estimators.static_shapes import FixedSteps
+from rl_value.estimators.static_shapes import StaticTransitions
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
 ACTIONS, ATOMS = 3, 5
@@ -189,7 +189,7 @@ def test_flags_of_other_names_end_trajectories_too():
 def test_nothing_but_the_rows_place_differs():
     batch = masked(prepared())
     batch["state_value"] = batch["next", "state_value"] = torch.randn(9, 1, dtype=torch.float64)
-    steps = FixedSteps.of(batch, ENTRIES)
+    steps = StaticTransitions.of(batch, ENTRIES)
     assert steps.ends.tolist() == [i in (2, 3, 4, 6, 7, 8) for i in range(9)]
     assert steps.successor.tolist() == [1, 2, 9, 9, 9, 6, 9, 9, 9]
     assert steps.segments.real.tolist() == batch[keys.MASK].tolist()
@@ -199,7 +199,7 @@ def test_nothing_but_the_rows_place_differs():
 
 def test_static_steps_name_missing_keys():
     with pytest.raises(KeyError, match=r"'reward'\) is missing"):
-        FixedSteps.of(prepared().exclude(("next", "reward")), ENTRIES)
+        StaticTransitions.of(prepared().exclude(("next", "reward")), ENTRIES)
     shown = prepared().exclude(("next", "done"), ("next", "terminated"))
     with pytest.raises(KeyError, match="are missing: without them no target knows"):
-        FixedSteps.of(shown, ENTRIES)
+        StaticTransitions.of(shown, ENTRIES)

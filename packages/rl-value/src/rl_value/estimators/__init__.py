@@ -3,8 +3,10 @@
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.gae import GAE
 from rl_value.estimators.td import TD0Estimator, TD1Estimator, TDLambdaEstimator
-from rl_value.estimators.valued_transitions import Valued, finished
+from rl_value.estimators.valued_transitions import ValuedTransitions, finished
 from rl_value.estimators.vtrace import VTrace
+
+Valued = ValuedTransitions  # the short name for authors of estimators
 
 __all__ = [
     "GAE",
@@ -14,5 +16,6 @@ __all__ = [
     "VTrace",
     "ValueEstimator",
     "Valued",
+    "ValuedTransitions",
     "finished",
 ]

@@ -19,13 +19,13 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
-from rl_value.estimators.bootstrapping.call_config import MissingNext, ValueCalls
-from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
+from rl_value.estimators.bootstrapping.call_config import MissingNext, ValueCallConfig
+from rl_value.estimators.bootstrapping.next_values import UnrolledValues, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
 from rl_value.estimators.key_map import KeyMap
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
-from rl_value.estimators.transitions import Steps, check_writable, under_next
-from rl_value.estimators.valued_transitions import Valued, standardised
+from rl_value.estimators.transitions import Transitions, check_writable, under_next
+from rl_value.estimators.valued_transitions import ValuedTransitions, standardised
 from rl_value.returns.arguments import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
@@ -112,7 +112,7 @@ class ValueEstimator(NamedModule):
         self.skip_existing = skip_existing
         self.average_rewards = average_rewards
         self.time_dim = time_dim
-        self.calls = ValueCalls(
+        self.calls = ValueCallConfig(
             shifted=shifted,
             shifted_budget=shifted_budget,
             single_call=True if single_call is None else single_call,
@@ -262,10 +262,10 @@ class ValueEstimator(NamedModule):
             return unplace(self.estimate(valued)[1])
 
     @abstractmethod
-    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+    def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
 
-    def returns_of(self, steps: Steps, found: Unrolled) -> tuple[Tensor, Tensor]:
+    def returns_of(self, steps: Transitions, found: UnrolledValues) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets where the values are known already.
 
         Args:
@@ -284,7 +284,7 @@ class ValueEstimator(NamedModule):
         target_params: TensorDictBase | None,
         next_value: Tensor | None = None,
         time_dim: int | None = None,
-    ) -> tuple[Valued, Unplace]:
+    ) -> tuple[ValuedTransitions, Unplace]:
         """Read the steps of a batch and call the network."""
         if target_params is not None and self.calls.shifted:
             msg = "shifted=True reads values and next values at once: it takes no target_params."
@@ -300,7 +300,7 @@ class ValueEstimator(NamedModule):
         dim = time_dimension(tensordict, said)
         last = dim == tensordict.ndim - 1
         batch = with_time_last(tensordict, dim, is_said=said is not None)
-        steps = Steps.of(batch, self.entries, None if last else dim)
+        steps = Transitions.of(batch, self.entries, None if last else dim)
 
         def unplace(values: Tensor) -> Tensor:
             whole = steps.segments.scatter(values)
@@ -321,11 +321,11 @@ class ValueEstimator(NamedModule):
 
     def _values(
         self,
-        steps: Steps,
+        steps: Transitions,
         params: TensorDictBase | None,
         target_params: TensorDictBase | None,
         given: Tensor | None,
-    ) -> Unrolled:
+    ) -> UnrolledValues:
         """Stored values where they are wanted, the network's elsewhere."""
         reuse = skipping() if self.skip_existing is None else self.skip_existing
         network, key = self.value_network, self.entries["value"]
@@ -356,9 +356,9 @@ class ValueEstimator(NamedModule):
                 behind = steps.successor_values(now, found.following)
                 found = replace(found, now=now, following=behind)
             return found if following is None else replace(found, following=following)
-        return Unrolled(now, following, steps.missing, None, None)
+        return UnrolledValues(now, following, steps.missing, None, None)
 
-    def _cut(self, steps: Steps, found: Unrolled) -> Valued:
+    def _cut(self, steps: Transitions, found: UnrolledValues) -> ValuedTransitions:
         """Say after which steps nothing flows: ends, steps left out, and those before them."""
         late = None if found.fits is None else steps.widen(~found.fits)
         left_out = found.missing
@@ -375,12 +375,12 @@ class ValueEstimator(NamedModule):
             reward = standardised(reward, left_out)
         gamma = steps.per_step(self.gamma)
         value, following = _full(found.now), _full(found.following)
-        return Valued(steps, reward, value, following, cut, left_out, gamma, found)
+        return ValuedTransitions(steps, reward, value, following, cut, left_out, gamma, found)
 
     def _write(
         self,
         tensordict: TensorDictBase,
-        valued: Valued,
+        valued: ValuedTransitions,
         results: tuple[Tensor, Tensor],
         unplace: Unplace,
     ) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import lambda_returns
-from rl_value.estimators.valued_transitions import Valued, finished, standardised
+from rl_value.estimators.valued_transitions import ValuedTransitions, finished, standardised
 from rl_value.returns import gae
 from rl_value.returns.arguments import check_fraction
 
@@ -53,7 +53,7 @@ class GAE(ValueEstimator):
         self.lmbda = lmbda
         self.average_gae = average_gae
 
-    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+    def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         if valued.steps.ahead is None:
             lmbda = valued.steps.factor("lmbda", self.lmbda)

@@ -15,10 +15,10 @@ from rl_layout import keys, must_compare_observations, set_recurrent_mode
 from rl_layout.internals import FIELDS, batch_shape, flatten
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
-from rl_value.estimators.bootstrapping.next_values import Unrolled, blank
+from rl_value.estimators.bootstrapping.next_values import UnrolledValues, blank
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
 from rl_value.estimators.bootstrapping.unroll import all_absent, is_row_wise, observation_keys
-from rl_value.estimators.transitions import Steps, under_next
+from rl_value.estimators.transitions import Transitions, under_next
 
 PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 
@@ -41,13 +41,13 @@ class StaticRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSteps(Steps):
+class StaticTransitions(Transitions):
     """All rows of a batch as steps, padding too: nothing flows into it or out of it."""
 
     last: Tensor  # bool [N], rows that the next one does not continue
     behind: Tensor  # int64 [N], the row that holds each row's next state; N where none does
-    # int64 [2 N], the row of each slot, as in Slots of plain steps; slots that are not needed are
-    # segments of one row
+    # int64 [2 N], the row of each slot, as in the UnrollLayout of plain steps; slots that are not
+    # needed are segments of one row
     source: Tensor
     is_next: Tensor  # bool [2 N], slots of next observations
     is_start: Tensor  # bool [2 N], first slots of segments
@@ -59,7 +59,7 @@ class FixedSteps(Steps):
         batch: TensorDictBase,
         entries: Mapping[str, NestedKey],
         time_dim: int | None = None,
-    ) -> FixedSteps:
+    ) -> StaticTransitions:
         """Read the steps of a batch by one operator, which no compiler looks into."""
         shape = batch_shape(batch)
         names = [under_next(entries[purpose]) for purpose in PURPOSES]
@@ -106,21 +106,24 @@ class FixedSteps(Steps):
 
 
 @dataclass(frozen=True)
-class Inputs:
+class NetworkInputs:
     """What a network reads, found out before any code is compiled."""
 
     following: list[tuple[str, ...]]  # keys of its next observations
     is_row_wise: bool  # whether it looks at single rows
 
     @classmethod
-    def of(cls, network: TensorDictModuleBase) -> Inputs:
+    def of(cls, network: TensorDictModuleBase) -> NetworkInputs:
         """Ask a network."""
         return cls(list(map(next_key, observation_keys(network))), is_row_wise(network))
 
 
 def unroll_rows(
-    network: TensorDictModuleBase, inputs: Inputs, steps: FixedSteps, wanted: NestedKey
-) -> Unrolled:
+    network: TensorDictModuleBase,
+    inputs: NetworkInputs,
+    steps: StaticTransitions,
+    wanted: NestedKey,
+) -> UnrolledValues:
     """Evaluate a network on the next observation of each row, as `unroll_steps` does."""
     # A network that looks at single rows is given N of them, any other the 2 N slots of plain
     # steps.
@@ -143,10 +146,12 @@ def unroll_rows(
     following = made if inputs.is_row_wise else made[steps.next_slot]
     if lost is not None:
         following = blank(following, lost & outside)
-    return Unrolled(following, following, steps.missing, None, None)
+    return UnrolledValues(following, following, steps.missing, None, None)
 
 
-def _read(steps: FixedSteps, key: tuple[str, ...], source: Tensor, is_next: Tensor) -> Tensor:
+def _read(
+    steps: StaticTransitions, key: tuple[str, ...], source: Tensor, is_next: Tensor
+) -> Tensor:
     """An input of a network, slot by slot."""
     root = steps.segments.gather(require(steps.batch, key))[source]
     after = find(steps.batch, next_key(key))
@@ -188,7 +193,7 @@ def read_rows(
     """Find which rows continue each other, by their segments."""
     purposes, known = _split(leaves, names)
     batch = build(nest(known), torch.Size(shape))
-    steps = Steps.of(batch, dict(zip(PURPOSES, purposes, strict=True)))
+    steps = Transitions.of(batch, dict(zip(PURPOSES, purposes, strict=True)))
     rows, size = steps.segments.rows, prod(shape)
     slots = one_step_slots(steps.segments)
 

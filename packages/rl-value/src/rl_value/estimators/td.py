@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued_transitions import Valued, finished
+from rl_value.estimators.valued_transitions import ValuedTransitions, finished
 from rl_value.returns import td0, td_lambda
 from rl_value.returns.arguments import check_fraction, check_steps, zeroed
 from rl_value.scan.doubling_scan import jumping_scan
@@ -32,7 +32,7 @@ class TD0Estimator(ValueEstimator):
         [1.5, 3.0, 3.0]
     """
 
-    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+    def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         terminated = valued.steps.terminated
         check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
@@ -73,7 +73,7 @@ class TDLambdaEstimator(ValueEstimator):
         check_fraction("lmbda", lmbda)
         self.lmbda = lmbda
 
-    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+    def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         target = lambda_returns(valued, self.lmbda)
         return finished(valued, target - valued.value, target)
@@ -102,7 +102,7 @@ class TD1Estimator(TDLambdaEstimator):
         super().__init__(gamma=gamma, lmbda=1.0, value_network=value_network, **settings)
 
 
-def lambda_returns(valued: Valued, lmbda: float | Tensor) -> Tensor:
+def lambda_returns(valued: ValuedTransitions, lmbda: float | Tensor) -> Tensor:
     """Compute λ-returns, over plain steps or n-step rows."""
     # On n-step rows Gₜ = Rₜ + γᵐ ((1 - λ) V(sₜ₊ₘ) + λ Gₜ₊ₘ), m the row's own number of steps.
     reward, ahead, terminated = valued.reward, valued.next_value, valued.steps.terminated

@@ -23,7 +23,7 @@ STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
 
 @dataclass(frozen=True)
-class Steps:
+class Transitions:
     """The M real steps of a batch, segment after segment."""
 
     batch: TensorDictBase  # the tensordict, time last
@@ -45,7 +45,7 @@ class Steps:
         batch: TensorDictBase,
         entries: Mapping[str, NestedKey],
         time_dim: int | None = None,
-    ) -> Steps:
+    ) -> Transitions:
         """Read the steps of a batch."""
         segments = _segments(batch, entries)
         refuse_scattered_rows(batch, segments)

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_value.estimators.bootstrapping.next_values import Unrolled
-from rl_value.estimators.transitions import Steps
+from rl_value.estimators.bootstrapping.next_values import UnrolledValues
+from rl_value.estimators.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class Valued:
+class ValuedTransitions:
     """The steps of a batch with their values, as returns are computed from."""
 
-    steps: Steps  # the M steps
+    steps: Transitions  # the M steps
     reward: Tensor  # [M, *G, C]
     value: Tensor  # [M, *G, C]
     next_value: Tensor  # [M, *G, C]
     cut: Tensor  # bool [M, *G, 1], steps after which nothing flows
     left_out: Tensor | None  # bool [M, *G, 1], steps that have no target; None where all have
     gamma: float | Tensor  # discount, a number or one per step
-    found: Unrolled  # what the network said
+    found: UnrolledValues  # what the network said
 
 
-def finished(valued: Valued, advantage: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def finished(valued: ValuedTransitions, advantage: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Give steps that have no target the advantage 0, and their own value as target."""
     if valued.left_out is not None:
         advantage = torch.where(valued.left_out, 0, advantage)

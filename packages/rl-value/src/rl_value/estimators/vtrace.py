@@ -14,9 +14,9 @@ from rl_tensordict import NestedKey
 from rl_value.actions import log_probability, log_probability_key, stored_log_probability
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued_transitions import Valued, finished, standardised
+from rl_value.estimators.valued_transitions import ValuedTransitions, finished, standardised
 from rl_value.padding import readable
-from rl_value.policy_terms import Acting
+from rl_value.policy_terms import PolicyTerms
 from rl_value.returns import vtrace
 from rl_value.returns.arguments import check_fraction
 
@@ -95,7 +95,7 @@ class VTrace(ValueEstimator):
         """Entries that may be passed by name besides, the log-probability of the action too."""
         return [*super().optional_keys, log_probability_key(self.action_key)]
 
-    def estimate(self, valued: Valued) -> tuple[Tensor, Tensor]:
+    def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         if valued.steps.ahead is not None:
             msg = "V-trace weighs single actions, and these are n-step rows. Use TDLambdaEstimator."
@@ -118,14 +118,14 @@ class VTrace(ValueEstimator):
             advantage = standardised(advantage, valued.left_out)
         return advantage, target
 
-    def _log_ratio(self, valued: Valued) -> Tensor:
+    def _log_ratio(self, valued: ValuedTransitions) -> Tensor:
         """Compute log π - log μ of each step's action, in the shape of the reward."""
         batch: TensorDictBase = valued.steps.batch
         entry = self.entries["sample_log_prob"]
         actor = self.actor_network
         batch = readable(batch, actor, more=[*actor.out_keys, self.action_key])
         with set_recurrent_mode(True), held_out(actor):
-            dist = Acting(actor, batch).dist
+            dist = PolicyTerms(actor, batch).dist
         now = log_probability(dist, batch, self.action_key)
         stored = stored_log_probability(dist, batch, self.action_key, entry)
         if now.shape != stored.shape:

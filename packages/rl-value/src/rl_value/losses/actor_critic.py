@@ -24,7 +24,7 @@ from rl_value.estimators.bootstrapping.unroll import is_row_wise, observation_ke
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.estimators.transitions import floats
 from rl_value.losses.arrays import Array, is_eager
-from rl_value.losses.closed_form import Gain, Recipe, losses_of_choice, terms_of
+from rl_value.losses.closed_form import ClosedFormLoss, ObjectiveValues, losses_of_choice, terms_of
 from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
 from rl_value.losses.loss import (
     LossModule,
@@ -35,7 +35,7 @@ from rl_value.losses.loss import (
 from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.precomputed_loss import attach
 from rl_value.losses.regression import check_kind
-from rl_value.policy_terms import Acting
+from rl_value.policy_terms import PolicyTerms
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 
@@ -196,7 +196,7 @@ class ActorCriticLoss(LossModule):
         with set_recurrent_mode(True):
             networks = self.actor_network, self.critic_network
             seen = self._seen(tensordict, *networks, more=self._stored())
-            acting = Acting(self.actor_network, seen)
+            acting = PolicyTerms(self.actor_network, seen)
             value = None if self.critic_coeff is None else self._value(seen)
             found = self._by_equations(seen, acting, advantage, counted)
             if found is None:
@@ -246,7 +246,7 @@ class ActorCriticLoss(LossModule):
         return objective | reported | self._entropy(batch, dist, counted)
 
     def _by_equations(
-        self, batch: TensorDictBase, acting: Acting, advantage: Tensor, counted: Tensor | None
+        self, batch: TensorDictBase, acting: PolicyTerms, advantage: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor] | None:
         """The same of one of K choices, in a few passes; None where they are something else."""
         logits, shape = acting.parameter_of(Categorical, "logits"), batch.batch_size
@@ -264,7 +264,7 @@ class ActorCriticLoss(LossModule):
             return found[self.objective], found.get("loss_entropy", found[self.objective])
 
         terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
-        recipe = Recipe(self._gain_of, coefficient, self.reduction == "mean", again)
+        recipe = ClosedFormLoss(self._gain_of, coefficient, self.reduction == "mean", again)
         with np.errstate(all="ignore"):  # weights that are infinite are for the caller to see
             made = None if terms is None else losses_of_choice(recipe, terms)
         if made is None:
@@ -293,9 +293,9 @@ class ActorCriticLoss(LossModule):
         """
         return log_weight * advantage, {}
 
-    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> Gain:
+    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> ObjectiveValues:
         """The same by equations."""
-        return Gain(log_prob * advantage, advantage.copy(), {})  # the batch may change
+        return ObjectiveValues(log_prob * advantage, advantage.copy(), {})  # the batch may change
 
     def _scaled(self, advantage: Tensor, counted: Tensor | None) -> Tensor:
         """Advantages as the objective takes them."""

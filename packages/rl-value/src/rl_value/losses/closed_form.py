@@ -31,7 +31,7 @@ FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass
-class Gain:
+class ObjectiveValues:
     """What each step gains, and what one more in its log-probability would add."""
 
     value: Array  # [n]
@@ -40,7 +40,7 @@ class Gain:
 
 
 @dataclass
-class Terms:
+class LossInputs:
     """What the equations read, of the n steps that count."""
 
     logits: Array  # [n, K]
@@ -50,10 +50,10 @@ class Terms:
 
 
 @dataclass
-class Recipe:
+class ClosedFormLoss:
     """How a loss is made of them."""
 
-    gain: Callable[..., Gain]  # of log-probabilities and what is stored, each [n]
+    gain: Callable[..., ObjectiveValues]  # of log-probabilities and what is stored, each [n]
     entropy_coeff: float  # η
     mean: bool  # whether losses are means or sums
     # the same two losses of logits by autograd, for gradients of gradients
@@ -62,7 +62,7 @@ class Recipe:
 
 def terms_of(
     logits: Tensor, action: Tensor | None, counted: Tensor | None, stored: list[Tensor]
-) -> Terms | None:
+) -> LossInputs | None:
     """Collect what the equations read, where they are for it."""
     taken, whole = array_of(action, torch.int64), array_of(logits, logits.dtype)
     if taken is None or whole is None or logits.dtype not in FLOATS:
@@ -80,11 +80,11 @@ def terms_of(
     rows, chosen, *others = kept if where is None else [values[where] for values in kept]
     if not chosen.size or np.maximum.reduce(chosen.view(np.uint64)) >= choices:  # -1 is large too
         return None
-    return Terms(rows, chosen, others, where)
+    return LossInputs(rows, chosen, others, where)
 
 
 def losses_of_choice(
-    recipe: Recipe, terms: Terms
+    recipe: ClosedFormLoss, terms: LossInputs
 ) -> tuple[PrecomputedLoss, dict[str, float]] | None:
     """Compute the objective -c Σ g and the entropy loss -c η Σ H."""
     log_p = terms.logits.T.copy()  # [K, n]

@@ -14,8 +14,8 @@ from rl_tensordict import NestedKey, require
 from rl_value.actions import of_action
 from rl_value.direct_call import noted
 from rl_value.dispatch import takes_names
-from rl_value.estimators.bootstrapping.next_values import Unrolled
-from rl_value.estimators.transitions import Steps
+from rl_value.estimators.bootstrapping.next_values import UnrolledValues
+from rl_value.estimators.transitions import Transitions
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.losses.masked_means import kept, reduce
@@ -121,7 +121,7 @@ class DistributionalDQNLoss(DQNLoss):
         weight = self._weight(tensordict)
         return self._collected({"loss": reduce(error, counted, self.reduction, weight)})
 
-    def _target(self, steps: Steps) -> tuple[Tensor, Unrolled]:
+    def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """The distribution that each step's action should have ``[M, atoms]``."""
         late = self.target_value_network
         network = self.value_network if late is None else late

@@ -16,12 +16,12 @@ from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.actions import of_action
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
-from rl_value.estimators.bootstrapping.call_config import ValueCalls
-from rl_value.estimators.bootstrapping.next_values import Unrolled, unroll_steps
+from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
+from rl_value.estimators.bootstrapping.next_values import UnrolledValues, unroll_steps
 from rl_value.estimators.bootstrapping.unroll import observation_keys
-from rl_value.estimators.static_shapes import FixedSteps, Inputs, unroll_rows
+from rl_value.estimators.static_shapes import NetworkInputs, StaticTransitions, unroll_rows
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
-from rl_value.estimators.transitions import Steps, check_writable, floats, under_next
+from rl_value.estimators.transitions import Transitions, check_writable, floats, under_next
 from rl_value.losses.loss import (
     LossModule,
     ValueEstimators,
@@ -115,7 +115,8 @@ class DQNLoss(LossModule):
         self.double_dqn = double_dqn
         self.action_space = _space(action_space, value_network)
         self.use_prioritized_weights = use_prioritized_weights
-        self._read = Inputs.of(value_network)  # both are made now, since compiled code cannot
+        # this and the estimator are made now, since compiled code cannot make them
+        self._read = NetworkInputs.of(value_network)
         LossModule.make_value_estimator(self)
 
     @property
@@ -192,7 +193,7 @@ class DQNLoss(LossModule):
         is_said = self.value_estimator.time_dim is not None
         turned = with_time_last(batch, dim, is_said=is_said)
         if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
-            found = self._placed(FixedSteps.of(turned, self.entries, moved))
+            found = self._placed(StaticTransitions.of(turned, self.entries, moved))
         else:
             found = self._outside(turned, moved)
         if moved is not None:
@@ -205,16 +206,16 @@ class DQNLoss(LossModule):
     def _has_fixed_shape(self, batch: TensorDictBase) -> bool:
         """Whether shapes follow from the batch's; slots of n-step rows do not."""
         estimator = self.value_estimator
-        plain = estimator.calls == ValueCalls() and not estimator.average_rewards
+        plain = estimator.calls == ValueCallConfig() and not estimator.average_rewards
         one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
         return plain and (one_step or self._read.is_row_wise)
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside(self, batch: TensorDictBase, moved: int | None) -> dict[NestedKey, Tensor]:
-        return self._placed(Steps.of(batch, self.entries, moved))
+        return self._placed(Transitions.of(batch, self.entries, moved))
 
     @torch.no_grad()
-    def _placed(self, steps: Steps) -> dict[NestedKey, Tensor]:
+    def _placed(self, steps: Transitions) -> dict[NestedKey, Tensor]:
         """Targets, where they are unknown, and marks of such steps, in the place of their rows."""
         target, found = self._target(steps)
         made: dict[NestedKey, Tensor] = {"target": target}
@@ -228,7 +229,7 @@ class DQNLoss(LossModule):
             made[keys.SHIFTED_VALID] = found.fits
         return {key: steps.segments.scatter(value) for key, value in made.items()}
 
-    def _target(self, steps: Steps) -> tuple[Tensor, Unrolled]:
+    def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """What the action of each step should be worth ``[M, *G, C]``, and what follows it."""
         found = self._next_values(steps)
         if self.value_estimator.calls.missing_next == "root":
@@ -238,7 +239,7 @@ class DQNLoss(LossModule):
         found = replace(found, now=torch.zeros_like(found.following))
         return self.value_estimator.returns_of(steps, found)[1], found
 
-    def _next_values(self, steps: Steps) -> Unrolled:
+    def _next_values(self, steps: Transitions) -> UnrolledValues:
         """The value of each step's next state by the network that lags behind."""
         late = self.target_value_network
         network = self.value_network if late is None else late
@@ -258,9 +259,11 @@ class DQNLoss(LossModule):
             index = choice.argmax(-1, keepdim=True)
         return replace(found, following=found.following.gather(-1, index))
 
-    def _unroll(self, network: TensorDictModuleBase, steps: Steps, wanted: NestedKey) -> Unrolled:
+    def _unroll(
+        self, network: TensorDictModuleBase, steps: Transitions, wanted: NestedKey
+    ) -> UnrolledValues:
         """What a network says of each step's next state."""
-        if isinstance(steps, FixedSteps):
+        if isinstance(steps, StaticTransitions):
             return unroll_rows(network, self._read, steps, wanted)
         return unroll_steps(network, steps, wanted, self.value_estimator.calls)
 

@@ -17,7 +17,7 @@ from rl_value.actions import divergence, stored_log_probability
 from rl_value.estimators.transitions import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.arrays import Array
-from rl_value.losses.closed_form import Gain
+from rl_value.losses.closed_form import ObjectiveValues
 from rl_value.losses.diagnostics import (
     effective_sample_size,
     effective_share,
@@ -126,7 +126,7 @@ class PPOLoss(ActorCriticLoss):
         gain, reported = self._surrogate(log_weight, advantage, counted)
         return gain, reported | {"kl_approx": -reduce(log_weight.detach(), counted)}
 
-    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> Gain:
+    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> ObjectiveValues:
         log_prob -= before[0]
         gain = self._surrogate_of(log_prob, advantage)
         gain.reported["kl_approx"] = -float(np.add.reduce(log_prob)) / log_prob.size
@@ -138,11 +138,11 @@ class PPOLoss(ActorCriticLoss):
         """The gain, and what this kind of objective reports."""
         return log_weight.exp() * advantage, {}
 
-    def _surrogate_of(self, log_weight: Array, advantage: Array) -> Gain:
+    def _surrogate_of(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
         """The same by equations."""
         gain = np.exp(log_weight)
         gain *= advantage
-        return Gain(gain, gain, {})
+        return ObjectiveValues(gain, gain, {})
 
 
 class ClipPPOLoss(PPOLoss):
@@ -206,7 +206,7 @@ class ClipPPOLoss(PPOLoss):
         }
         return torch.min(ratio * advantage, clipped * advantage), reported
 
-    def _surrogate_of(self, log_weight: Array, advantage: Array) -> Gain:
+    def _surrogate_of(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
         ratio = np.exp(log_weight)
         clipped = np.minimum(np.maximum(ratio, self._bounds[0]), self._bounds[1])
         reported = {
@@ -217,7 +217,7 @@ class ClipPPOLoss(PPOLoss):
         }
         free, bound = np.multiply(ratio, advantage, out=ratio), clipped * advantage
         gain = np.minimum(free, bound, out=bound)
-        return Gain(gain, free * (free == gain), reported)
+        return ObjectiveValues(gain, free * (free == gain), reported)
 
 
 class KLPENPPOLoss(PPOLoss):

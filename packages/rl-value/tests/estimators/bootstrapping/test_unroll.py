@@ -8,7 +8,7 @@ from rl_layout import Segments
 from rl_layout.synthetic import trajectories
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
 from rl_value.estimators.bootstrapping.unroll import (
-    Reader,
+    SlotReader,
     evaluate,
     is_row_wise,
     lacks_next,
@@ -56,7 +56,7 @@ def test_batch_with_some_next_observations_is_refused():
 def test_unroll_reads_each_segment_and_its_last_next_observation():
     batch, net = trajectories([2, 1]), step_number()
     segments = Segments.of(batch)
-    reader = Reader(net, batch, segments, one_step_slots(segments), None)
+    reader = SlotReader(net, batch, segments, one_step_slots(segments), None)
     expected = [0.0, 1.0, 2.0, 0.0, 1.0]
     assert reader.read(0, 5)["observation"][:, 1].tolist() == expected
     assert unroll(reader, ["state_value"])[0].flatten().tolist() == expected

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rl_value.scan.triton.linear_scan import Cutting, linear_scan, power_of_two_above, scan_by
+from rl_value.scan.triton.linear_scan import TileSizes, linear_scan, power_of_two_above, scan_by
 
 
 def loop(a, b, cut):
@@ -35,10 +35,10 @@ def test_by_hand(device):
 @pytest.mark.parametrize(
     ("shape", "cutting"),
     [
-        ((1,), Cutting(16, 1, 4)),
-        ((13,), Cutting(16, 1, 4)),
-        ((11,), Cutting(2, 1, 2)),  # six chunks, so up to three groups of totals
-        ((6, 3), Cutting(4, 2, 2)),  # the second block of columns is half empty
+        ((1,), TileSizes(16, 1, 4)),
+        ((13,), TileSizes(16, 1, 4)),
+        ((11,), TileSizes(2, 1, 2)),  # six chunks, so up to three groups of totals
+        ((6, 3), TileSizes(4, 2, 2)),  # the second block of columns is half empty
     ],
 )
 def test_value_and_gradients_equal_the_loop(shape, cutting, chance, device):
@@ -63,7 +63,7 @@ def test_nothing_passes_a_cut(bad, place, device):
 
     def run(term):
         weight, term = a.clone().requires_grad_(), term.clone().requires_grad_()
-        found = scan_by(Cutting(4, 1, 2), weight, term, cut)
+        found = scan_by(TileSizes(4, 1, 2), weight, term, cut)
         return [found, *torch.autograd.grad(found, [weight, term], torch.ones_like(found))]
 
     spoilt = b.clone()
@@ -78,9 +78,9 @@ def test_nothing_passes_a_cut(bad, place, device):
 def test_a_bad_weight_stays_in_its_trajectory_too(device):
     a, b, cut = (t.to(device) for t in drawn((8,), 0.0, torch.float32))
     cut[[2, 5]] = True
-    clean = scan_by(Cutting(4, 1, 2), a, b, cut)
+    clean = scan_by(TileSizes(4, 1, 2), a, b, cut)
     a[[2, 4]] = math.nan  # row 2 is cut, so that its weight counts for nothing
-    dirty = scan_by(Cutting(4, 1, 2), a, b, cut)
+    dirty = scan_by(TileSizes(4, 1, 2), a, b, cut)
     assert torch.equal(clean[:3], dirty[:3])
     assert torch.equal(clean[5:], dirty[5:])
     assert dirty[3:5].isnan().all()
@@ -96,14 +96,14 @@ def test_a_zero_weight_cuts(device):
 def test_a_product_that_underflows_is_no_cut(device):
     a, b = torch.full((9,), 1e-30, device=device), torch.zeros(9, device=device)
     b[-1] = math.nan  # two factors further on, 1e-60 is zero in float32
-    assert scan_by(Cutting(4, 1, 2), a, b).isnan().all()
+    assert scan_by(TileSizes(4, 1, 2), a, b).isnan().all()
 
 
 def test_columns_are_independent(device):
     a, b, cut = (t.to(device) for t in drawn((9, 3)))
-    together = scan_by(Cutting(4, 4, 2), a, b, cut)
+    together = scan_by(TileSizes(4, 4, 2), a, b, cut)
     for column in range(3):
-        alone = scan_by(Cutting(4, 1, 2), a[:, column], b[:, column], cut)
+        alone = scan_by(TileSizes(4, 1, 2), a[:, column], b[:, column], cut)
         assert torch.equal(together[:, column], alone)
 
 
@@ -112,7 +112,7 @@ def test_float32_is_accurate_over_many_chunks(decay, device):
     _, b, cut = drawn((90,), 0.01)
     a = torch.full((90,), decay, dtype=torch.float64)
     expected = loop(a, b, cut)
-    found = scan_by(Cutting(16, 1, 4), *(t.float().to(device) for t in (a, b)), cut.to(device))
+    found = scan_by(TileSizes(16, 1, 4), *(t.float().to(device) for t in (a, b)), cut.to(device))
     assert (found.cpu() - expected).abs().max() <= 5e-7 * expected.abs().max()
 
 
@@ -139,10 +139,10 @@ def test_inputs_are_unchanged_and_no_gradient_is_made(device):
 
 
 def test_the_cutting_follows_the_shape():
-    assert Cutting.of(1, 1) == Cutting(16, 1, 64)
-    assert Cutting.of(1_000_000, 1) == Cutting(2048, 1, 64)
-    assert Cutting.of(1_000_000, 3) == Cutting(512, 4, 64)
-    assert Cutting.of(300, 20) == Cutting(256, 8, 64)
+    assert TileSizes.of(1, 1) == TileSizes(16, 1, 64)
+    assert TileSizes.of(1_000_000, 1) == TileSizes(2048, 1, 64)
+    assert TileSizes.of(1_000_000, 3) == TileSizes(512, 4, 64)
+    assert TileSizes.of(300, 20) == TileSizes(256, 8, 64)
     assert [power_of_two_above(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 8]
 
 

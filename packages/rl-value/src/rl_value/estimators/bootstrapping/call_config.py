@@ -11,7 +11,7 @@ MissingNext = Literal["skip", "root"]
 
 
 @dataclass(frozen=True)
-class ValueCalls:
+class ValueCallConfig:
     """Settings of the calls of a value network."""
 
     # read a sequence of fixed length, and leave out the steps that do not fit

@@ -14,25 +14,25 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
-from rl_value.estimators.bootstrapping.call_config import ValueCalls
+from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
     UnrollLayout,
     n_step_slots,
     one_step_slots,
 )
 from rl_value.estimators.bootstrapping.unroll import (
-    Reader,
+    SlotReader,
     evaluate,
     is_row_wise,
     lacks_next,
     read_side_by_side,
     unroll,
 )
-from rl_value.estimators.transitions import Steps
+from rl_value.estimators.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class Unrolled:
+class UnrolledValues:
     """What a network says of every step and of its next state."""
 
     now: Tensor  # [M, ...]
@@ -45,12 +45,12 @@ class Unrolled:
 
 def unroll_steps(
     network: TensorDictModuleBase,
-    steps: Steps,
+    steps: Transitions,
     wanted: NestedKey,
-    calls: ValueCalls,
+    calls: ValueCallConfig,
     params: TensorDictBase | None = None,
     target_params: TensorDictBase | None = None,
-) -> Unrolled:
+) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
     # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
@@ -62,7 +62,7 @@ def unroll_steps(
     if lacks_next(network, steps.batch):
         steps = steps.without_next(outside)
     missing, stand_in = steps.missing, steps.lost
-    reader = Reader(network, steps.batch, steps.segments, slots, stand_in)
+    reader = SlotReader(network, steps.batch, steps.segments, slots, stand_in)
     is_exact = calls.missing_next != "root" and not is_row_wise(network)
     if stand_in is not None and steps.ahead is not None and is_exact:
         _refuse_behind_lost(slots, steps, stand_in)
@@ -81,16 +81,16 @@ def unroll_steps(
         following = blank(following, stand_in & outside)
     if calls.shifted:  # what terminated has no slot of its own: nothing follows
         following = blank(following, slots.next_slot == slots.row_slot)
-    return Unrolled(now, following, missing, slots.fits, substituted)
+    return UnrolledValues(now, following, missing, slots.fits, substituted)
 
 
 def _side_by_side(
     network: TensorDictModuleBase,
-    steps: Steps,
+    steps: Transitions,
     wanted: NestedKey,
-    calls: ValueCalls,
+    calls: ValueCallConfig,
     params: tuple[TensorDictBase | None, TensorDictBase | None],
-) -> Unrolled:
+) -> UnrolledValues:
     """The same for a network that looks at single rows: they are read where they lie."""
     if lacks_next(network, steps.batch):
         steps = steps.without_next(steps.ends)
@@ -110,7 +110,7 @@ def _side_by_side(
         substituted, missing = stand_in.sum(), None
     elif stand_in is not None:  # what stands in is no value of the next state
         behind = blank(behind, stand_in)
-    return Unrolled(now, _following(ahead, lasts, behind), missing, None, substituted)
+    return UnrolledValues(now, _following(ahead, lasts, behind), missing, None, substituted)
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
@@ -141,7 +141,9 @@ def _is_one_column(values: Tensor) -> bool:
     return known and values.numel() == len(values) and not torch.compiler.is_compiling()
 
 
-def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> UnrollLayout:
+def _slots(
+    network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig
+) -> UnrollLayout:
     if steps.ahead is None:
         slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
         return _budgeted(slots, steps, calls) if calls.shifted else slots
@@ -158,7 +160,7 @@ def _slots(network: TensorDictModuleBase, steps: Steps, calls: ValueCalls) -> Un
     return replace(slots, has_holes=False)
 
 
-def _refuse_behind_lost(slots: UnrollLayout, steps: Steps, lost: Tensor) -> None:
+def _refuse_behind_lost(slots: UnrollLayout, steps: Transitions, lost: Tensor) -> None:
     """Raise for next observations that a recurrent network reaches only by way of a lost one."""
     # lost next observations up to each slot: more at the next one than at the row means that one
     # is on the way, where the state of the network stops being right
@@ -173,7 +175,7 @@ def _refuse_behind_lost(slots: UnrollLayout, steps: Steps, lost: Tensor) -> None
         raise ValueError(msg)
 
 
-def _budgeted(slots: UnrollLayout, steps: Steps, calls: ValueCalls) -> UnrollLayout:
+def _budgeted(slots: UnrollLayout, steps: Transitions, calls: ValueCallConfig) -> UnrollLayout:
     """As many slots for each row of the batch, however many segments end in it."""
     num_steps = steps.batch.batch_size[-1]
     rows_of = steps.segments.rows // num_steps  # int64 [M], the row of time of each step

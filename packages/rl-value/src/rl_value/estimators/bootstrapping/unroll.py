@@ -81,7 +81,7 @@ def all_absent(following: Sequence[Key], batch: TensorDictBase) -> bool:
     return bool(absent)
 
 
-class Reader:
+class SlotReader:
     """Reads the inputs of a network from a batch, slot by slot."""
 
     # stand_in: bool [M], rows whose next observation is replaced by their own; None where every
@@ -175,7 +175,7 @@ def _taken(leaf: Tensor, batch_shape: torch.Size, rows: Tensor) -> Tensor:
 
 
 def unroll(
-    reader: Reader,
+    reader: SlotReader,
     wanted: Sequence[NestedKey],
     *,
     params: TensorDictBase | None = None,

@@ -17,7 +17,7 @@ GROUP = 64  # totals read at once: 131,072 rows back, enough for one read in mos
 
 
 @dataclasses.dataclass(frozen=True)
-class Cutting:
+class TileSizes:
     """How rows and columns are cut into programs."""
 
     rows: int  # of a chunk, a power of two
@@ -25,7 +25,7 @@ class Cutting:
     group: int  # totals of chunks read at once, a power of two
 
     @classmethod
-    def of(cls, num_rows: int, num_columns: int) -> Cutting:
+    def of(cls, num_rows: int, num_columns: int) -> TileSizes:
         """Choose from the shape alone; not measured on any device."""
         columns = min(8, power_of_two_above(num_columns))
         rows = min(ELEMENTS // columns, max(16, power_of_two_above(num_rows)))
@@ -75,10 +75,10 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
     """
     check(a, b, cut)
     columns = 1 if b.ndim == 1 else b.shape[1]
-    return scan_by(Cutting.of(len(b), columns), a, b, cut)
+    return scan_by(TileSizes.of(len(b), columns), a, b, cut)
 
 
-def scan_by(cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
+def scan_by(cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
     """`linear_scan` by a given cutting, its arguments unchecked."""
     if not b.numel():
         return b.clone()
@@ -92,7 +92,7 @@ class Scan(torch.autograd.Function):
     """The recurrence; its adjoint is the same one in the other direction."""
 
     @staticmethod
-    def forward(ctx: Any, cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None) -> Tensor:
+    def forward(ctx: Any, cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None) -> Tensor:
         """Scan from the last row."""
         y, _ = run(cutting, a, b, cut, None)
         ctx.cutting = cutting
@@ -109,7 +109,7 @@ class Scan(torch.autograd.Function):
 
 
 def run(
-    cutting: Cutting, a: Tensor, b: Tensor, cut: Tensor | None, y_known: Tensor | None
+    cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None, y_known: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Launch the kernels: y and nothing, or of the adjoint of ``y_known`` the gradients of b, a."""
     a, b = a.contiguous(), b.contiguous()
