@@ -1,6 +1,6 @@
-"""Steps a second: the loop that one would write by hand, ours, and the peer.
+"""The time of a step: the loop that one would write by hand, ours, and the peer.
 
-    python packages/rl-collect/benchmarks/collecting.py
+    nox -s "bench(rl-collect)"
 
 CartPole, an MLP of 2 x 64 with a categorical sample, every key stored on every side; then a GRU
 policy, two workers, where the time of a step goes, and the memory that a batch takes.
@@ -15,16 +15,17 @@ import contextlib
 import importlib.util
 import multiprocessing
 import resource
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from bench import medians_us, report, session, table, turns
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
@@ -312,41 +313,34 @@ def two_of_the_peer(frames: int) -> Iterator[int]:
 
 
 def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """One table: median steps a second, and ours against each."""
+    """One table: the median time of a step of each."""
     running = {name: make() for name, make in contenders.items()}
-    rates: dict[str, list[float]] = {name: [] for name in running}
-    for number in range(ROUNDS + 1):
-        for name, batches in running.items():
-            start = time.perf_counter()
-            frames = next(batches)
-            if number:  # the first batch makes and checks
-                rates[name].append(frames / (time.perf_counter() - start))
-    print_rates(title, {name: statistics.median(found) for name, found in rates.items()})
+    calls = [partial(next, batches) for batches in running.values()]
+    # the first batch makes and checks
+    found = medians_us(ROUNDS, *calls, warm_up=1, per_unit=True)
+    show_steps(title, dict(zip(running, found, strict=True)))
     for batches in running.values():
         batches.close()  # type: ignore[attr-defined] # generators, all of them
 
 
 def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """The same, one after the other, because workers continue between requests."""
-    rates = {}
+    """The mean times, one contender after the other: workers continue while nobody asks."""
+    took = {}
     for name, make in contenders.items():
-        batches, found = make(), []
-        for number in range(3 * ROUNDS):
-            start = time.perf_counter()
-            frames = next(batches)
-            if number > 4:  # batches ready before the processes had started are not counted
-                found.append(time.perf_counter() - start)
-        rates[name] = frames * len(found) / sum(found)
+        batches = make()
+        for _ in range(5):
+            next(batches)  # what lay ready while the processes started is not counted
+        start = time.perf_counter()
+        frames = sum(next(batches) for _ in range(turns(3 * ROUNDS - 5)))
+        took[name] = 1e6 * (time.perf_counter() - start) / frames
         batches.close()  # type: ignore[attr-defined] # generators, all of them
-    print_rates(title, rates)
+    show_steps(title, took)
 
 
-def print_rates(title: str, rates: dict[str, float]) -> None:
-    """Print a table whose last row is ours."""
-    mine = rates["rl-collect"]
-    print(f"\n{title}")
-    for name, rate in rates.items():
-        print(f"  {name:<28}{rate:>12,.0f} steps/s   ours is {mine / rate:6.2f} of it", flush=True)
+def show_steps(title: str, took: dict[str, float]) -> None:
+    """Print microseconds of a step with the steps a second that they are."""
+    notes = {name: f"{1e6 / us:12,.0f} steps/s" for name, us in took.items()}
+    table(f"a step, {title}", took, "rl-collect", notes)
 
 
 class Timed(PlanAround):
@@ -382,14 +376,16 @@ def show_profile(net: nn.Module) -> None:
     plan = collector._plan
     assert plan is not None
     collector._batches._player._acting = Timed(plan, timed("policy", plan))
+    rounds = turns(ROUNDS)
     start = time.perf_counter()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         collector.next()
-    whole, steps = time.perf_counter() - start, ROUNDS * 500
+    whole, steps = time.perf_counter() - start, rounds * 500
     spent["collector"] = whole - sum(spent.values())
     print("\none environment: where a step goes")
     for name, seconds in spent.items():
-        print(f"  {name:<28}{1e6 * seconds / steps:>12.1f} us   {seconds / whole:6.2f} of it")
+        us = 1e6 * seconds / steps
+        report(f"{name}'s part of a step", us, note=f"{seconds / whole:6.2f} of it")
 
 
 def show_memory() -> None:
@@ -471,18 +467,12 @@ def in_workers(has_peer: bool) -> None:
     show_alone("2 workers, CartPole, random actions, 1,000 steps a batch", found)
 
 
-def main() -> None:
+def main(wanted: str) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    tables = ["all", "one", "recurrent", "workers", "profile", "memory"]
-    parser.add_argument("table", nargs="?", default="all", choices=tables)
-    wanted = parser.parse_args().table
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     pandas = "is" if importlib.util.find_spec("pandas") else "is not"
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; pandas {pandas} installed"
-    )
+    print(f"{torch.get_num_threads()} threads; pandas {pandas} installed")
     net = network()
     has_peer = importlib.util.find_spec("torchrl") is not None
     if wanted in ("all", "memory"):
@@ -498,4 +488,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    tables = ["all", "one", "recurrent", "workers", "profile", "memory"]
+    parser.add_argument("table", nargs="?", default="all", choices=tables)
+    with session(parser) as given:
+        main(given.table)
