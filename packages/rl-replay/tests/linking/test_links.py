@@ -311,3 +311,29 @@ def test_the_distances_may_live_in_memory_made_elsewhere() -> None:
     ring.links.back = memory
     ring.extend(trajectories([2]))
     assert memory.tolist() == [0, 1, 0, 0, 0, 0]
+
+
+def test_rows_of_another_writer_are_open_until_their_successor_is_known() -> None:
+    markers = MarkerKeys(ids=("episode",), step="step")
+    links = Links(10, markers)
+    for steps, back, numbers in (([0, 1], [0, 1], range(2)), ([2], [1], range(2, 3))):
+        rows = {"episode": np.full(len(steps), 4), "step": np.array(steps)}
+        marks = MarkerColumns.read(rows.get, markers, len(steps))
+        links.take_in(marks, np.array(back, dtype=np.int32), numbers)
+    assert links.pending == {(4, 2): 2}
+
+
+def test_dropped_rows_are_open_no_longer() -> None:
+    links = Links(10, MarkerKeys(ids=("episode",), step="step"))
+    links.pending |= {(4, 1): 3, (5, 0): 6}
+    links.drop_before(5)
+    assert links.pending == {(5, 0): 6}
+
+
+def test_the_newest_row_is_continued_by_equal_bits_after_a_load() -> None:
+    links = Links(10, MarkerKeys(observations=(("a", ("next", "a")),)))
+    rows = torch.ones(1)
+    newest = TensorDict(a=rows, next={"a": 2 * rows}, batch_size=[1])
+    links.take_last(newest, np.array([0], dtype=np.int32))
+    later = TensorDict(a=2 * rows, next={"a": rows}, batch_size=[1])
+    assert links.find(later, Extent(1, 1, 1), range(1, 2)).back.tolist() == [1]

@@ -1,0 +1,32 @@
+"""What a storage says of itself."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from rl_replay import LazyTensorStorage
+from rl_replay.lossless.rows import LosslessRows
+from rl_replay.storages.explain import storage_lines, warn_of_few_links
+from rl_slabs import RowSchema
+
+
+def test_an_unwritten_storage_says_so() -> None:
+    lines = storage_lines(LazyTensorStorage(9))
+    assert lines == ["LazyTensorStorage: 0 of 9 rows, nothing stored yet"]
+
+
+def test_lossless_rows_without_rows_warn_of_nothing() -> None:
+    store = LosslessRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_few_links(store, 0)
+
+
+def test_unlinked_lossless_rows_warn() -> None:
+    store = LosslessRows.zeros(RowSchema({"a": (torch.bool, ())}), 5, keys=["a"])
+    store.expect(misses=True, reach=1)
+    with pytest.warns(UserWarning, match="only 0% of 4 rows"):
+        warn_of_few_links(store, 4)

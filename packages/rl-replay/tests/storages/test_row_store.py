@@ -1,0 +1,36 @@
+"""Row stores and the staging row, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_replay.storages.row_store import PlainRows
+from rl_replay.storages.single_row import OneRow
+from rl_slabs import Rows, RowSchema
+from rl_slabs.internals import TensordictReader
+
+SCHEMA = RowSchema({"reward": (torch.float32, (1,))})
+
+
+def test_plain_rows_are_read_where_they_were_written() -> None:
+    store = PlainRows(Rows.zeros(SCHEMA, 5))
+    row = TensorDict({"reward": torch.ones(1, 1)}, batch_size=[1])
+    store.write(slice(0, 1), range(1), row, np.zeros(1))
+    assert store.read(torch.tensor([1, 0]))["reward"].flatten().tolist() == [0.0, 1.0]
+
+
+def test_the_cost_of_a_row_is_rounded_up_to_whole_words() -> None:
+    store = PlainRows(Rows.zeros(RowSchema({"done": (torch.bool, (1,))}), 5))
+    assert store.explain(0) == {"row_bytes": 8}
+
+
+def test_a_staged_row_is_written_to_its_position() -> None:
+    rows = Rows.zeros(SCHEMA, 5)
+    one_row = OneRow(rows, TensordictReader(rows.schema))
+    taken = one_row.take(TensorDict({"reward": torch.ones(1)}))
+    assert taken is not None
+    assert taken["reward"].tolist() == [1.0]
+    one_row.write(2)
+    assert rows.read(2)["reward"].tolist() == [1.0]
