@@ -19,7 +19,7 @@ from rl_transforms.keys.cat_tensors import CatTensors
 from rl_transforms.keys.exclude import ExcludeTransform
 from rl_transforms.keys.rename import RenameTransform
 from rl_transforms.keys.select import SelectTransform
-from rl_transforms.numpy_steps.chain import (
+from rl_transforms.numpy_steps.pipeline import (
     Array,
     ArrayChain,
     Binder,

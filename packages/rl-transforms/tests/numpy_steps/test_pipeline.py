@@ -264,7 +264,7 @@ def test_nested_groups_are_left_to_the_step():
 
 
 def test_a_twin_that_differs_is_not_used():
-    from rl_transforms.numpy_steps.chain import leafwise
+    from rl_transforms.numpy_steps.pipeline import leafwise
 
     wrong = leafwise(lambda one, dtype: np.negative)
     reward = np.array([[[2.0]]], "float32")
