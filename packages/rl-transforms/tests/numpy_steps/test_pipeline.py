@@ -37,7 +37,7 @@ from rl_transforms import (
     Transform,
     UnsqueezeTransform,
 )
-from rl_transforms.numpy_steps import ArrayChain, bind_steps
+from rl_transforms.numpy_steps import NumpyPipeline, bind_steps
 from rl_transforms.numpy_steps.steps import BINDERS
 
 ODD = [0.0, -0.0, 1.0, -1.0, float("nan"), float("inf"), -float("inf"), 0.3, 1e-40, 3e38]
@@ -129,9 +129,9 @@ def chained(transforms, root, after, expected, rows):
     for key, column in raw.items():  # as environments write where the form fits
         if key in final and (final[key].shape, final[key].dtype) == (column.shape, column.dtype):
             final[key] = column
-    chain = ArrayChain(time, columns(root, rows), raw, final)
-    assert bind_steps(chain, transforms)
-    chain.run(1)
+    pipeline = NumpyPipeline(time, columns(root, rows), raw, final)
+    assert bind_steps(pipeline, transforms)
+    pipeline.run(1)
     return {
         key: torch.from_numpy(np.moveaxis(column, time, 0)[1, ...]) for key, column in final.items()
     }
@@ -183,10 +183,10 @@ def test_any_run_of_transforms_has_the_bits_of_its_steps(places, numbers):
             columns_out[key] = (
                 column if columns_out[key].shape == column.shape else columns_out[key]
             )
-    chain = ArrayChain(1, columns(root, (2,)), raw, columns_out)
-    if not bind_steps(chain, change):
+    pipeline = NumpyPipeline(1, columns(root, (2,)), raw, columns_out)
+    if not bind_steps(pipeline, change):
         return  # it steps on tensordicts
-    chain.run(1)
+    pipeline.run(1)
     assert_bits({key: torch.from_numpy(column[:, 1]) for key, column in columns_out.items()}, final)
 
 
@@ -205,13 +205,13 @@ def test_a_reset_on_arrays_is_that_of_the_transforms():
         {name: torch.zeros(3, 1, dtype=torch.bool) for name in ("done", "truncated", "terminated")}
     )
     expected = change.reset(shown)
-    chain = ArrayChain(1, {}, columns(shown, (3,)), {}, is_reset=True)
-    assert bind_steps(chain, change)
-    chain.run(1)
-    found = {key: torch.from_numpy(chain.now(key).at(1)) for key, _ in leaves(expected)}
+    pipeline = NumpyPipeline(1, {}, columns(shown, (3,)), {}, is_reset=True)
+    assert bind_steps(pipeline, change)
+    pipeline.run(1)
+    found = {key: torch.from_numpy(pipeline.now(key).at(1)) for key, _ in leaves(expected)}
     assert_bits(found, dict(leaves(expected)))
-    assert chain.has_changed("observation")
-    assert not chain.has_changed("lives")
+    assert pipeline.has_changed("observation")
+    assert not pipeline.has_changed("lives")
 
 
 def test_what_the_policy_wrote_is_neither_dropped_nor_replaced():
@@ -220,9 +220,9 @@ def test_what_the_policy_wrote_is_neither_dropped_nor_replaced():
     after = {("hidden",): wrote, **done}
     primer = TensorDictPrimer(hidden=Unbounded((2,)), expand_specs=True)
     root = {("hidden",): np.zeros((2, 1, 2), "float32")}
-    chain = ArrayChain(1, root, done, after, [("hidden",)])
-    assert bind_steps(chain, [ExcludeTransform("hidden"), SelectTransform(), primer])
-    chain.run(0)
+    pipeline = NumpyPipeline(1, root, done, after, [("hidden",)])
+    assert bind_steps(pipeline, [ExcludeTransform("hidden"), SelectTransform(), primer])
+    pipeline.run(0)
     assert (wrote == 5).all()
 
 
@@ -247,20 +247,20 @@ class Own(RewardScaling):
 )
 def test_what_is_not_sure_is_left_to_the_step(transform):
     root, after = step_of((2,), 0)
-    chain = ArrayChain(1, columns(root, (2,)), columns(after, (2,)), {})
-    assert not bind_steps(chain, [transform])
+    pipeline = NumpyPipeline(1, columns(root, (2,)), columns(after, (2,)), {})
+    assert not bind_steps(pipeline, [transform])
 
 
 def test_a_column_that_nothing_writes_is_not_sure():
     _, after = step_of((2,), 0)
-    chain = ArrayChain(1, {}, columns(after, (2,)), {("extra",): np.zeros((2, 2, 1))})
-    assert not bind_steps(chain, [SignTransform()])
+    pipeline = NumpyPipeline(1, {}, columns(after, (2,)), {("extra",): np.zeros((2, 2, 1))})
+    assert not bind_steps(pipeline, [SignTransform()])
 
 
 def test_nested_groups_are_left_to_the_step():
     _, after = step_of((2,), 0)
     raw = columns(after, (2,)) | {("agents", "done"): np.zeros((2, 2, 1), bool)}
-    assert not bind_steps(ArrayChain(1, {}, raw, {}), [InitTracker()])
+    assert not bind_steps(NumpyPipeline(1, {}, raw, {}), [InitTracker()])
 
 
 def test_a_twin_that_differs_is_not_used():
@@ -268,7 +268,7 @@ def test_a_twin_that_differs_is_not_used():
 
     wrong = leafwise(lambda one, dtype: np.negative)
     reward = np.array([[[2.0]]], "float32")
-    chain = ArrayChain(1, {}, {("reward",): reward}, {("reward",): reward})
-    assert wrong(SignTransform(), chain)
-    chain.run(0)
+    pipeline = NumpyPipeline(1, {}, {("reward",): reward}, {("reward",): reward})
+    assert wrong(SignTransform(), pipeline)
+    pipeline.run(0)
     assert reward.item() == 1

@@ -16,7 +16,7 @@ from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
-from rl_transforms.numpy_steps import ArrayChain, At, Cell, bind_steps
+from rl_transforms.numpy_steps import At, LeafView, NumpyPipeline, bind_steps
 
 Key = tuple[str, ...]
 PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
@@ -99,12 +99,15 @@ class TransformedBinding:
             inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
         self._binding = base.bind(inside, self._raw_after)
         self._results = list(self._raw_after)
-        self._chain: ArrayChain | None = None
+        self._pipeline: NumpyPipeline | None = None
         self._is_put_together = False
         self._at_reset = self._resetting()
-        self._done_at = Cell.of(self._after["done",], self._time).at
+        self._done_at = LeafView.of(self._after["done",], self._time).at
         self._carrying = [
-            (Cell.of(self._after[key], self._time).at, Cell.of(self._root[key], self._time).at)
+            (
+                LeafView.of(self._after[key], self._time).at,
+                LeafView.of(self._root[key], self._time).at,
+            )
             for key in self._carried
         ]
 
@@ -155,13 +158,13 @@ class TransformedBinding:
             return self._carry_on(self._carries, t)
         if not self._is_put_together:
             self._put_together()
-        if self._chain is None:
+        if self._pipeline is None:
             return self._step_through_tensordicts(t)
         if self._inverts:
             self._invert(self._at(self._out["root"], t, self._root), t)
         self._binding.step(t)
         truly = None if self._real is None else self._kept(self._real, t)
-        self._chain.run(t)
+        self._pipeline.run(t)
         return self._is_over(t, truly)
 
     def _carry_on(self, carries: dict[Key, Array], t: int) -> bool:
@@ -194,27 +197,27 @@ class TransformedBinding:
     def _put_together(self) -> None:
         """Bind the transforms' steps to columns, where all of them have a numpy twin."""
         columns = (self._root, self._raw_after, self._after)
-        chain = ArrayChain(self._time, *columns, self._given)
-        self._chain = chain if bind_steps(chain, self.env.outer) else None
+        pipeline = NumpyPipeline(self._time, *columns, self._given)
+        self._pipeline = pipeline if bind_steps(pipeline, self.env.outer) else None
         self._is_put_together = True
 
-    def _resetting(self) -> tuple[ArrayChain, list[tuple[At, At]]] | None:
+    def _resetting(self) -> tuple[NumpyPipeline, list[tuple[At, At]]] | None:
         """Bind the transforms' resets; with pairs of a root column and the result it receives."""
-        chain = ArrayChain(self._time, {}, self._raw_root, {}, is_reset=True)
-        if not bind_steps(chain, self.env.outer):
+        pipeline = NumpyPipeline(self._time, {}, self._raw_root, {}, is_reset=True)
+        if not bind_steps(pipeline, self.env.outer):
             return None
         results = []
         for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):
             column = self._root.get(key)
-            found = chain.now(key)
-            is_raw = column is self._raw_root.get(key) and not chain.has_changed(key)
+            found = pipeline.now(key)
+            is_raw = column is self._raw_root.get(key) and not pipeline.has_changed(key)
             if column is None or is_raw:
                 continue
-            own = Cell.of(column, self._time)
+            own = LeafView.of(column, self._time)
             if found is None or found.form != own.form:
                 return None
             results.append((own.at, found.at))
-        return chain, results
+        return pipeline, results
 
     def _kept(self, real: Array, t: int) -> Array:
         """Return the rows that the environment ended, and save the roots of those only reset."""
@@ -239,8 +242,8 @@ class TransformedBinding:
         for key, rows in self._fresh.items():
             self._column(self._raw_root[key], t + 1)[mask] = rows
         if self._at_reset is not None:
-            chain, results = self._at_reset
-            chain.run(t + 1)
+            pipeline, results = self._at_reset
+            pipeline.run(t + 1)
             for column, cell in results:
                 place = column(t + 1)
                 where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))

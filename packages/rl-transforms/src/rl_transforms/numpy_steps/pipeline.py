@@ -23,17 +23,17 @@ Key: TypeAlias = tuple[str, ...]
 Call: TypeAlias = Callable[[int], None]
 At: TypeAlias = Callable[[int], Array]
 Change: TypeAlias = Callable[[Array, Array], None]  # reads the first array, writes the second
-Binder: TypeAlias = Callable[[Any, "ArrayChain"], bool]
+Binder: TypeAlias = Callable[[Any, "NumpyPipeline"], bool]
 
 
-class Cell:
+class LeafView:
     """A view of one leaf at step t: a row of a column, or memory of its own."""
 
     def __init__(self, at: At, shape: Sequence[int], dtype: Any) -> None:
         self.at, self.form = at, (tuple(shape), np.dtype(dtype))
 
     @classmethod
-    def of(cls, column: Array, time: int) -> Cell:
+    def of(cls, column: Array, time: int) -> LeafView:
         """View a column ``[*B, T, ...]``, whose time is dimension `time`."""
         by_time = np.moveaxis(column, time, 0)
         if by_time.ndim > 1:
@@ -42,13 +42,13 @@ class Cell:
         return cls(lambda t: by_time[t, ...], (), by_time.dtype)
 
     @classmethod
-    def alone(cls, shape: Sequence[int], dtype: Any) -> Cell:
+    def alone(cls, shape: Sequence[int], dtype: Any) -> LeafView:
         """Allocate one leaf, the same memory at every step."""
         room = np.zeros(shape, dtype)
         return cls(lambda _: room, shape, dtype)
 
 
-class ArrayChain:
+class NumpyPipeline:
     """The steps of some transforms, as calls on the columns of a batch ``[*B, T, ...]``."""
 
     # root: what steps start from; raw: what the environment writes; after: the results, which may
@@ -65,14 +65,16 @@ class ArrayChain:
         *,
         is_reset: bool = False,
     ) -> None:
-        # a column of both raw and after is one cell, so a transform of it works in place
-        cells = {id(column): Cell.of(column, time) for column in (*raw.values(), *after.values())}
+        # a column of both raw and after has one view, so a transform of it works in place
+        views = {
+            id(column): LeafView.of(column, time) for column in (*raw.values(), *after.values())
+        }
         self.calls: list[Call] = []
         self.given, self.is_reset = set(given), is_reset
-        self._root = {key: Cell.of(column, time) for key, column in root.items()}
-        self._final = {key: cells[id(column)] for key, column in after.items()}
+        self._root = {key: LeafView.of(column, time) for key, column in root.items()}
+        self._final = {key: views[id(column)] for key, column in after.items()}
         # the leaves after the calls so far; binding a transform redirects the keys that it writes
-        self._now = {key: cells[id(column)] for key, column in raw.items()}
+        self._now = {key: views[id(column)] for key, column in raw.items()}
         self._now.update({key: self._final[key] for key in self.given})
         self._first = dict(self._now)
 
@@ -82,11 +84,11 @@ class ArrayChain:
             for call in self.calls:
                 call(t)
 
-    def before(self, key: NestedKey) -> Cell | None:
+    def before(self, key: NestedKey) -> LeafView | None:
         """The leaf before the step, at the root."""
         return self._root.get(as_tuple(key))
 
-    def now(self, key: NestedKey) -> Cell | None:
+    def now(self, key: NestedKey) -> LeafView | None:
         """The leaf after the step and the transforms bound so far."""
         return self._now.get(as_tuple(key))
 
@@ -94,11 +96,11 @@ class ArrayChain:
         """Whether a leaf is another one than the environment wrote."""
         return self._now.get(as_tuple(key)) is not self._first.get(as_tuple(key))
 
-    def write(self, key: NestedKey, shape: Sequence[int], dtype: Any) -> Cell:
+    def write(self, key: NestedKey, shape: Sequence[int], dtype: Any) -> LeafView:
         """Return the leaf to write: its column, or new memory if shape or dtype differ."""
         final = self._final.get(as_tuple(key))
         if final is None or final.form != (tuple(shape), np.dtype(dtype)):
-            final = Cell.alone(shape, dtype)
+            final = LeafView.alone(shape, dtype)
         self._now[as_tuple(key)] = final
         return final
 
@@ -113,11 +115,11 @@ class ArrayChain:
 
     def drop(self, key: NestedKey) -> None:
         """Drop a leaf or a group; keys that the policy wrote stay."""
-        gone = as_tuple(key)
+        prefix = as_tuple(key)
         self._now = {
-            name: cell
-            for name, cell in self._now.items()
-            if name[: len(gone)] != gone or name in self.given
+            name: view
+            for name, view in self._now.items()
+            if name[: len(prefix)] != prefix or name in self.given
         }
 
     @property
@@ -128,16 +130,16 @@ class ArrayChain:
     def finish(self) -> bool:
         """Add copies into columns that no call writes; False if an entry is missing."""
         for key, final in self._final.items():
-            found = self._now.get(key)
-            if found is final or key in self.given:
+            view = self._now.get(key)
+            if view is final or key in self.given:
                 continue
-            if found is None or found.form != final.form:
+            if view is None or view.form != final.form:
                 return False
-            self.calls.append(copying(found, final))
+            self.calls.append(copy_call(view, final))
         return True
 
 
-def copying(source: Cell, target: Cell) -> Call:
+def copy_call(source: LeafView, target: LeafView) -> Call:
     """Return the call that copies one leaf."""
     read, write = source.at, target.at
 
@@ -152,30 +154,30 @@ def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
     # The twin is compared with apply_leaf on random numbers, once, and must give the same bits;
     # otherwise apply_leaf is called on the rows.
 
-    def bind(one: Transform, chain: ArrayChain) -> bool:
-        for key, out in zip(one.in_keys, one.out_keys, strict=True):
-            cell = chain.now(key)
-            if cell is None:
-                if chain.before(key) is None and not chain.is_reset:
+    def bind(transform: Transform, pipeline: NumpyPipeline) -> bool:
+        for key, out in zip(transform.in_keys, transform.out_keys, strict=True):
+            view = pipeline.now(key)
+            if view is None:
+                if pipeline.before(key) is None and not pipeline.is_reset:
                     return False
                 continue
-            sample = _sample(*cell.form)
+            sample = _sample(*view.form)
             try:
-                made = one.apply_leaf(torch.from_numpy(sample.copy()))
+                result = transform.apply_leaf(torch.from_numpy(sample.copy()))
             except (RuntimeError, TypeError, ValueError):
                 return False  # step raises the error
-            expected = made.numpy()
-            change = twin(one, sample.dtype)
+            expected = result.numpy()
+            change = twin(transform, sample.dtype)
             if change is None or not _agrees(change, sample, expected):
-                change = _through_torch(one.apply_leaf)
-            target = chain.write(out, expected.shape, expected.dtype)
-            chain.calls.append(changing(change, cell, target))
+                change = _through_torch(transform.apply_leaf)
+            target = pipeline.write(out, expected.shape, expected.dtype)
+            pipeline.calls.append(change_call(change, view, target))
         return True
 
     return bind
 
 
-def changing(change: Change, source: Cell, target: Cell) -> Call:
+def change_call(change: Change, source: LeafView, target: LeafView) -> Call:
     """Return the call that changes one leaf, in place if source and target are one."""
     read, write = source.at, target.at
     if read is write or source is target:
@@ -209,16 +211,16 @@ def _sample(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _agrees(change: Change, sample: Array, expected: Array) -> bool:
-    found = np.zeros_like(expected)
+    result = np.zeros_like(expected)
     try:
         with np.errstate(all="ignore"):
-            change(sample.copy(), found)
+            change(sample.copy(), result)
     except (TypeError, ValueError):
         return False
-    return found.tobytes() == np.ascontiguousarray(expected).tobytes()
+    return result.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
-def is_root_alone(chain: ArrayChain) -> bool:
+def has_root_flags_only(pipeline: NumpyPipeline) -> bool:
     """Whether the root is the only group with done flags."""
-    groups = {key[:-1] for key in chain.keys if key[-1] in keys.DONE_KEYS}
+    groups = {key[:-1] for key in pipeline.keys if key[-1] in keys.DONE_KEYS}
     return groups == {()}

@@ -21,12 +21,12 @@ from rl_transforms.keys.rename import RenameTransform
 from rl_transforms.keys.select import SelectTransform
 from rl_transforms.numpy_steps.pipeline import (
     Array,
-    ArrayChain,
     Binder,
-    Cell,
     Change,
-    copying,
-    is_root_alone,
+    LeafView,
+    NumpyPipeline,
+    copy_call,
+    has_root_flags_only,
     leafwise,
 )
 from rl_transforms.observations.images import CenterCrop, GrayScale, Resize, ToTensorImage
@@ -62,25 +62,27 @@ def _affine(scale: Any, loc: Any, *, inverse: bool) -> Change:
     return normalise if inverse else stretch
 
 
-def _reward_scaling(one: RewardScaling, dtype: np.dtype[Any]) -> Change | None:
+def _reward_scaling(transform: RewardScaling, dtype: np.dtype[Any]) -> Change | None:
     if dtype.kind != "f":
         return None
-    scale, loc = _number(one.scale, dtype), _number(one.loc, dtype)
-    return _affine(scale, loc, inverse=one.standard_normal)
+    scale, loc = _number(transform.scale, dtype), _number(transform.loc, dtype)
+    return _affine(scale, loc, inverse=transform.standard_normal)
 
 
-def _observation_norm(one: ObservationNorm, dtype: np.dtype[Any]) -> Change | None:
-    if one.loc is None or one.scale is None or dtype.kind != "f":
+def _observation_norm(transform: ObservationNorm, dtype: np.dtype[Any]) -> Change | None:
+    if transform.loc is None or transform.scale is None or dtype.kind != "f":
         return None
-    scale = one.scale.clamp_min(one.eps) if one.standard_normal else one.scale
-    numbers = _number(scale, dtype), _number(one.loc, dtype)
-    return _affine(*numbers, inverse=one.standard_normal)
+    scale = (
+        transform.scale.clamp_min(transform.eps) if transform.standard_normal else transform.scale
+    )
+    numbers = _number(scale, dtype), _number(transform.loc, dtype)
+    return _affine(*numbers, inverse=transform.standard_normal)
 
 
-def _reward_clipping(one: RewardClipping, dtype: np.dtype[Any]) -> Change | None:
+def _reward_clipping(transform: RewardClipping, dtype: np.dtype[Any]) -> Change | None:
     if dtype.kind != "f":
         return None
-    ends = (one.clamp_min, one.clamp_max)
+    ends = (transform.clamp_min, transform.clamp_max)
     low, high = (None if end is None else _number(end, dtype) for end in ends)
 
     def clip(value: Array, out: Array) -> None:
@@ -92,8 +94,8 @@ def _reward_clipping(one: RewardClipping, dtype: np.dtype[Any]) -> Change | None
     return clip
 
 
-def _sign(one: SignTransform, dtype: np.dtype[Any]) -> Change:
-    del one, dtype
+def _sign(transform: SignTransform, dtype: np.dtype[Any]) -> Change:
+    del transform, dtype
 
     def sign(value: Array, out: Array) -> None:
         # np.sign of NaN is NaN, torch.sign of NaN is 0
@@ -102,8 +104,8 @@ def _sign(one: SignTransform, dtype: np.dtype[Any]) -> Change:
     return sign
 
 
-def _reshape(one: Any, dtype: np.dtype[Any]) -> Change:
-    del one, dtype
+def _reshape(transform: Any, dtype: np.dtype[Any]) -> Change:
+    del transform, dtype
 
     def reshape(value: Array, out: Array) -> None:
         out[...] = value.reshape(out.shape)
@@ -115,18 +117,18 @@ def _assign(value: Array, out: Array) -> None:
     out[...] = value
 
 
-def _cast(one: DTypeCastTransform, chain: ArrayChain) -> bool:
+def _cast(transform: DTypeCastTransform, pipeline: NumpyPipeline) -> bool:
     named = leafwise(lambda *_: _assign)
-    if not one._all_out:
-        return named(one, chain)
-    source, target = (_numpy_dtype(dtype) for dtype in (one.dtype_in, one.dtype_out))
+    if not transform._all_out:
+        return named(transform, pipeline)
+    source, target = (_numpy_dtype(dtype) for dtype in (transform.dtype_in, transform.dtype_out))
     if source is None or target is None or source.kind != "f" or target.kind != "f":
         return False
-    for key in chain.keys:
-        cell = chain.now(key)
-        if cell is not None and cell.form[1] == source:
-            wide = chain.write(key, cell.form[0], target)
-            chain.calls.append(copying(cell, wide))
+    for key in pipeline.keys:
+        view = pipeline.now(key)
+        if view is not None and view.form[1] == source:
+            wide = pipeline.write(key, view.form[0], target)
+            pipeline.calls.append(copy_call(view, wide))
     return True
 
 
@@ -137,99 +139,99 @@ def _numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
         return None
 
 
-def _cat_tensors(one: CatTensors, chain: ArrayChain) -> bool:
-    cells = [chain.now(key) for key in one.in_keys]
-    found = [cell for cell in cells if cell is not None]
-    if len(found) != len(cells) or len({cell.form[1] for cell in found}) > 1:
+def _cat_tensors(transform: CatTensors, pipeline: NumpyPipeline) -> bool:
+    views = [pipeline.now(key) for key in transform.in_keys]
+    present = [view for view in views if view is not None]
+    if len(present) != len(views) or len({view.form[1] for view in present}) > 1:
         return False
     try:
-        whole = np.concatenate([np.zeros(*cell.form) for cell in found], one.dim)
+        joined = np.concatenate([np.zeros(*view.form) for view in present], transform.dim)
     except ValueError:
         return False
-    if one.del_keys:
-        for key in one._gone:
-            chain.drop(key)
-    target = chain.write(one.out_key, whole.shape, whole.dtype)
-    if any(cell is target for cell in found):
+    if transform.del_keys:
+        for key in transform._gone:
+            pipeline.drop(key)
+    target = pipeline.write(transform.out_key, joined.shape, joined.dtype)
+    if any(view is target for view in present):
         return False
-    reads, write, dim = [cell.at for cell in found], target.at, one.dim
+    reads, write, dim = [view.at for view in present], target.at, transform.dim
 
     def join(t: int) -> None:
         np.concatenate([read(t) for read in reads], dim, write(t))
 
-    chain.calls.append(join)
+    pipeline.calls.append(join)
     return True
 
 
-def _rename(one: RenameTransform, chain: ArrayChain) -> bool:
-    for old, new in zip(one.in_keys, one.out_keys, strict=True):
-        cell, start = chain.now(old), as_tuple(old)
-        group = any(key[: len(start)] == start and key != start for key in chain.keys)
-        if cell is None or group or start in chain.given or chain.now(new) is not None:
+def _rename(transform: RenameTransform, pipeline: NumpyPipeline) -> bool:
+    for old, new in zip(transform.in_keys, transform.out_keys, strict=True):
+        view, start = pipeline.now(old), as_tuple(old)
+        group = any(key[: len(start)] == start and key != start for key in pipeline.keys)
+        if view is None or group or start in pipeline.given or pipeline.now(new) is not None:
             return False  # groups, leaves that the policy wrote, and names in use
-        if not one.create_copy:
-            chain.drop(old)
-        chain.calls.append(copying(cell, chain.write(new, *cell.form)))
+        if not transform.create_copy:
+            pipeline.drop(old)
+        pipeline.calls.append(copy_call(view, pipeline.write(new, *view.form)))
     return True
 
 
-def _select(one: SelectTransform, chain: ArrayChain) -> bool:
-    if any(chain.now(key) is None for key in one.in_keys):
+def _select(transform: SelectTransform, pipeline: NumpyPipeline) -> bool:
+    if any(pipeline.now(key) is None for key in transform.in_keys):
         return False
-    for key in chain.keys:
-        if not one._keeps(key):
-            chain.drop(key)
+    for key in pipeline.keys:
+        if not transform._keeps(key):
+            pipeline.drop(key)
     return True
 
 
-def _exclude(one: ExcludeTransform, chain: ArrayChain) -> bool:
-    for key in one.in_keys:
-        chain.drop(key)
+def _exclude(transform: ExcludeTransform, pipeline: NumpyPipeline) -> bool:
+    for key in transform.in_keys:
+        pipeline.drop(key)
     return True
 
 
-def _init_tracker(one: InitTracker, chain: ArrayChain) -> bool:
-    done = chain.now(keys.DONE)
-    if done is None or not is_root_alone(chain):
+def _init_tracker(transform: InitTracker, pipeline: NumpyPipeline) -> bool:
+    done = pipeline.now(keys.DONE)
+    if done is None or not has_root_flags_only(pipeline):
         return False
-    chain.fill(one.name, done.form, chain.is_reset)
+    pipeline.fill(transform.name, done.form, pipeline.is_reset)
     return True
 
 
-def _step_counter(one: StepCounter, chain: ArrayChain) -> bool:
-    before, done = chain.before(one.name), chain.now(keys.DONE)
-    if done is None or not is_root_alone(chain):
+def _step_counter(transform: StepCounter, pipeline: NumpyPipeline) -> bool:
+    before, done = pipeline.before(transform.name), pipeline.now(keys.DONE)
+    if done is None or not has_root_flags_only(pipeline):
         return False
-    if chain.is_reset:
-        chain.fill(one.name, (done.form[0], np.int64), 0)
-        if one.marks_limit:
-            chain.fill(one.truncated_key, done.form, 0)
+    if pipeline.is_reset:
+        pipeline.fill(transform.name, (done.form[0], np.int64), 0)
+        if transform.marks_limit:
+            pipeline.fill(transform.truncated_key, done.form, 0)
         return True
     if before is None:
         return False
-    if one.max_steps is not None:
-        return _limited_count(one, chain, one.max_steps, (before, done))
-    read, write = before.at, chain.write(one.name, *before.form).at
+    if transform.max_steps is not None:
+        return _limited_count(transform, pipeline, transform.max_steps, (before, done))
+    read, write = before.at, pipeline.write(transform.name, *before.form).at
 
     def count(t: int) -> None:
         np.add(read(t), 1, write(t))
 
-    chain.calls.append(count)
+    pipeline.calls.append(count)
     return True
 
 
 def _limited_count(
-    one: StepCounter, chain: ArrayChain, most: int, cells: tuple[Cell, Cell]
+    transform: StepCounter, pipeline: NumpyPipeline, most: int, views: tuple[LeafView, LeafView]
 ) -> bool:
-    before, done = cells
-    truncated = chain.now(keys.TRUNCATED)
-    read, write = before.at, chain.write(one.name, *before.form).at
-    if truncated is None or chain.now(keys.TERMINATED) is None:
+    before, done = views
+    truncated = pipeline.now(keys.TRUNCATED)
+    read, write = before.at, pipeline.write(transform.name, *before.form).at
+    if truncated is None or pipeline.now(keys.TERMINATED) is None:
         return False
-    cuts = one.update_done or not one.marks_limit
-    flags = [truncated.at] * cuts + [done.at] * one.update_done
-    mark = chain.write(one.truncated_key, *done.form).at if one.marks_limit else None
-    largest = _item if int(np.prod(before.form[0])) == 1 else _most
+    truncates = transform.update_done or not transform.marks_limit
+    flags = [truncated.at] * truncates + [done.at] * transform.update_done
+    mark = pipeline.write(transform.truncated_key, *done.form).at if transform.marks_limit else None
+    largest = _item if int(np.prod(before.form[0])) == 1 else _largest
 
     def count_to_limit(t: int) -> None:
         counts = write(t)
@@ -237,12 +239,12 @@ def _limited_count(
         if mark is not None:
             np.greater_equal(counts, most, mark(t))
         if largest(counts) >= most:  # rarely: spares the array operations
-            enough = counts >= most
+            at_limit = counts >= most
             for flag in flags:
                 value = flag(t)
-                np.logical_or(value, enough, value)
+                np.logical_or(value, at_limit, value)
 
-    chain.calls.append(count_to_limit)
+    pipeline.calls.append(count_to_limit)
     return True
 
 
@@ -250,34 +252,34 @@ def _item(counts: Array) -> Any:
     return counts.item()
 
 
-def _most(counts: Array) -> Any:
+def _largest(counts: Array) -> Any:
     return counts.max()
 
 
-def _reward_sum(one: RewardSum, chain: ArrayChain) -> bool:
-    for key, out in zip(one.in_keys, one.out_keys, strict=True):
-        if chain.is_reset:
-            if not _zeros(one, key, out, chain):
+def _reward_sum(transform: RewardSum, pipeline: NumpyPipeline) -> bool:
+    for key, out in zip(transform.in_keys, transform.out_keys, strict=True):
+        if pipeline.is_reset:
+            if not _zeros(transform, key, out, pipeline):
                 return False
             continue
-        reward, before = chain.now(key), chain.before(out)
+        reward, before = pipeline.now(key), pipeline.before(out)
         if reward is None or before is None or reward.form != before.form:
             return False
-        chain.calls.append(_adding(before, reward, chain.write(out, *reward.form)))
+        pipeline.calls.append(_add_call(before, reward, pipeline.write(out, *reward.form)))
     return True
 
 
-def _zeros(one: RewardSum, key: NestedKey, out: NestedKey, chain: ArrayChain) -> bool:
+def _zeros(transform: RewardSum, key: NestedKey, out: NestedKey, pipeline: NumpyPipeline) -> bool:
     """Fill the sums of a reset with zeros; the shape comes from the reward's spec."""
-    shape, dtype = one._specs.get(key, (None, None))
+    shape, dtype = transform._specs.get(key, (None, None))
     kind = _numpy_dtype(dtype)
     if shape is None or kind is None:
         return False
-    chain.fill(out, (tuple(shape), kind), 0)
+    pipeline.fill(out, (tuple(shape), kind), 0)
     return True
 
 
-def _adding(before: Cell, reward: Cell, total: Cell) -> Any:
+def _add_call(before: LeafView, reward: LeafView, total: LeafView) -> Any:
     start, more, write = before.at, reward.at, total.at
 
     def add(t: int) -> None:
@@ -286,60 +288,60 @@ def _adding(before: Cell, reward: Cell, total: Cell) -> Any:
     return add
 
 
-def _primer(one: TensorDictPrimer, chain: ArrayChain) -> bool:
-    if chain.is_reset:
+def _primer(transform: TensorDictPrimer, pipeline: NumpyPipeline) -> bool:
+    if pipeline.is_reset:
         return False  # a reset may draw random numbers or call a function
-    for name in one._names:
-        if chain.now(name) is None:
-            before = chain.before(name)
+    for name in transform._names:
+        if pipeline.now(name) is None:
+            before = pipeline.before(name)
             if before is None:
                 return False
-            chain.calls.append(copying(before, chain.write(name, *before.form)))
+            pipeline.calls.append(copy_call(before, pipeline.write(name, *before.form)))
     return True
 
 
-def _end_of_life(one: EndOfLife, chain: ArrayChain) -> bool:
-    before, behind, done = (
-        chain.before(one.lives_key),
-        chain.now(one.lives_key),
-        chain.now(one.done_key),
+def _end_of_life(transform: EndOfLife, pipeline: NumpyPipeline) -> bool:
+    before, after, done = (
+        pipeline.before(transform.lives_key),
+        pipeline.now(transform.lives_key),
+        pipeline.now(transform.done_key),
     )
-    if behind is None or done is None:
+    if after is None or done is None:
         return False
-    if chain.is_reset:
-        chain.fill(one.eol_key, done.form, value=False)
+    if pipeline.is_reset:
+        pipeline.fill(transform.eol_key, done.form, value=False)
         return True
     if before is None:
         return False
-    start, end, over = before.at, behind.at, done.at
+    start, end, over = before.at, after.at, done.at
     shape = done.form[0]
-    write = chain.write(one.eol_key, *done.form).at
+    write = pipeline.write(transform.eol_key, *done.form).at
 
     def mark(t: int) -> None:
         lost = (end(t) < start(t)).reshape(shape)
         np.logical_or(lost, over(t), write(t))
 
-    chain.calls.append(mark)
+    pipeline.calls.append(mark)
     return True
 
 
-def _nothing(one: Any, dtype: np.dtype[Any]) -> None:
-    del one, dtype  # leafwise calls torch on a view of the rows
+def _no_twin(transform: Any, dtype: np.dtype[Any]) -> None:
+    del transform, dtype  # leafwise calls torch on a view of the rows
 
 
 BINDERS: dict[type, Binder] = {
     CatTensors: _cat_tensors,
-    CenterCrop: leafwise(_nothing),
+    CenterCrop: leafwise(_no_twin),
     DTypeCastTransform: _cast,
     DoubleToFloat: _cast,
     EndOfLife: _end_of_life,
     ExcludeTransform: _exclude,
     FlattenObservation: leafwise(_reshape),
-    GrayScale: leafwise(_nothing),
+    GrayScale: leafwise(_no_twin),
     InitTracker: _init_tracker,
     ObservationNorm: leafwise(_observation_norm),
     RenameTransform: _rename,
-    Resize: leafwise(_nothing),
+    Resize: leafwise(_no_twin),
     RewardClipping: leafwise(_reward_clipping),
     RewardScaling: leafwise(_reward_scaling),
     RewardSum: _reward_sum,
@@ -348,14 +350,15 @@ BINDERS: dict[type, Binder] = {
     SqueezeTransform: leafwise(_reshape),
     StepCounter: _step_counter,
     TensorDictPrimer: _primer,
-    ToTensorImage: leafwise(_nothing),
+    ToTensorImage: leafwise(_no_twin),
     UnsqueezeTransform: leafwise(_reshape),
 }
 
 
-def bind_steps(chain: ArrayChain, transforms: Iterable[Transform]) -> bool:
+def bind_steps(pipeline: NumpyPipeline, transforms: Iterable[Transform]) -> bool:
     """Bind transforms in order; False if one has no numpy step, then no call may be used."""
-    bound = ((BINDERS.get(type(one)), one) for one in transforms)
+    bound = ((BINDERS.get(type(transform)), transform) for transform in transforms)
     return (
-        all(binder is not None and binder(one, chain) for binder, one in bound) and chain.finish()
+        all(binder is not None and binder(transform, pipeline) for binder, transform in bound)
+        and pipeline.finish()
     )
