@@ -64,16 +64,16 @@ def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
         msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
         raise TypeError(msg)
     try:
-        found = list(keys)
+        copied = list(keys)
     except (
         TypeError,
         RuntimeError,
     ):  # iterating a tensor without dimensions raises TypeError with another text
         msg = f"{name}: expected a list of keys, got {shown(keys)}."
         raise TypeError(msg) from None
-    for key in found:
+    for key in copied:
         as_tuple(key)
-    return found
+    return copied
 
 
 def as_device(name: str, value: Any) -> torch.device:

@@ -103,17 +103,17 @@ class Compose(Transform):
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
         """Pass data through every inverse in reverse order, up to one that holds it back."""
-        passed: TensorDictBase | None = batch
+        data: TensorDictBase | None = batch
         for one in reversed(list(self)):
-            if passed is None:
+            if data is None:
                 return None
-            passed = one.inv(passed)
-        return passed
+            data = one.inv(data)
+        return data
 
     def write_state(self) -> Any:
         """Return what the inverses of members keep between calls; None where none does."""
-        found = [(one, state) for one in self if (state := one.write_state()) is not None]
-        return found or None
+        states = [(one, state) for one in self if (state := one.write_state()) is not None]
+        return states or None
 
     def restore_write_state(self, state: Any) -> None:
         """Let members keep again what `write_state` returned.
@@ -284,14 +284,13 @@ class CallableTransform(Transform):
         Raises:
             TypeError: that is not a tensordict.
         """
-        made = self.function(with_entries(batch, {}))
-        if not isinstance(made, TensorDictBase):
+        result = self.function(with_entries(batch, {}))
+        if not isinstance(result, TensorDictBase):
             name = getattr(self.function, "__name__", type(self.function).__name__)
-            msg = (
-                f"{name}: expected a tensordict back, got {type(made).__name__}. Return the batch."
-            )
+            kind = type(result).__name__
+            msg = f"{name}: expected a tensordict back, got {kind}. Return the batch."
             raise TypeError(msg)
-        return made
+        return result
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Call the function on the root; rows outside the mask keep what they hold."""
@@ -299,14 +298,14 @@ class CallableTransform(Transform):
             return self.forward(root)
         # a function that changes leaves in place must not reach the rows that continue
         copies = {as_key(key): value.clone() for key, value in leaves(root)}
-        made = self.forward(with_entries(root, copies))
+        result = self.forward(with_entries(root, copies))
         kept = {}
-        for key in made.keys(include_nested=True, leaves_only=True):
-            old, new = root.get(key, None), made.get(key)
+        for key in result.keys(include_nested=True, leaves_only=True):
+            old, new = root.get(key, None), result.get(key)
             tensors = isinstance(old, Tensor) and isinstance(new, Tensor)
             if tensors and (old.shape, old.dtype) == (new.shape, new.dtype):
                 kept[key] = merge_rows(mask, new, old)
-        return with_entries(made, kept)
+        return with_entries(result, kept)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Call the function on the entries under ``"next"``."""

@@ -78,10 +78,10 @@ def _explain(error: Exception, method: Any, who: Any, args: Any, kwargs: Any) ->
         return
     name = f"{type(who).__name__}.{method.__name__}"
     try:
-        given = inspect.signature(method).bind(who, *args, **kwargs).arguments
+        arguments = inspect.signature(method).bind(who, *args, **kwargs).arguments
     except TypeError:  # the wrong number of arguments: Python's message says it
         return
-    named = list(given.items())[1:]
+    named = list(arguments.items())[1:]
     for argument, value in named:
         kind, expected = KINDS.get(argument, (object, ""))
         if argument == "spec" and method.__name__.endswith("leaf_spec"):

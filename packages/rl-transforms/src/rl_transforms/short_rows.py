@@ -10,10 +10,10 @@ from tensordict import TensorDictBase
 from rl_layout import keys
 
 
-def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
+def warn_of_ended_calls(extended: TensorDictBase, n_steps: int) -> bool:
     """Warn of rows without ids whose span ends with their call; return whether there are any."""
-    steps = made[keys.STEPS_TO_NEXT_OBS]
-    is_short = (steps < n_steps) & ~_done(made, steps)
+    steps = extended[keys.STEPS_TO_NEXT_OBS]
+    is_short = (steps < n_steps) & ~_done(extended, steps)
     short = int(is_short.sum())
     if not short:
         return False
@@ -29,15 +29,15 @@ def warn_of_ended_calls(made: TensorDictBase, n_steps: int) -> bool:
     return True
 
 
-def warn_of_single_rows(batch: TensorDictBase, made: TensorDictBase, n_steps: int) -> bool:
+def warn_of_single_rows(batch: TensorDictBase, extended: TensorDictBase, n_steps: int) -> bool:
     """Warn of a sample of single rows, most of which lack their successors."""
     names = batch.keys()
     if n_steps < 2 or keys.INDEX not in names or batch.get(keys.SLICE_IDS, None) is not None:
         return False
-    steps = made[keys.STEPS_TO_NEXT_OBS]
-    goes_on = ~_done(batch, steps)
-    alone = int((goes_on & (steps == 1)).sum())
-    count = int(goes_on.sum())
+    steps = extended[keys.STEPS_TO_NEXT_OBS]
+    is_open = ~_done(batch, steps)
+    alone = int((is_open & (steps == 1)).sum())
+    count = int(is_open.sum())
     if 2 * alone <= count:
         return False
     warnings.warn(
@@ -52,9 +52,9 @@ def warn_of_single_rows(batch: TensorDictBase, made: TensorDictBase, n_steps: in
 
 def _done(rows: TensorDictBase, steps: torch.Tensor) -> torch.Tensor:
     """Rows that are done by any of their flags: bool ``[*B, T, 1]``."""
-    found = torch.zeros_like(steps, dtype=torch.bool)
+    flags = torch.zeros_like(steps, dtype=torch.bool)
     for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
-        flag = rows.get(key, None)
-        if flag is not None:
-            found = found | flag
-    return found
+        done = rows.get(key, None)
+        if done is not None:
+            flags = flags | done
+    return flags

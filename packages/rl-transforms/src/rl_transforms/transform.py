@@ -100,11 +100,11 @@ class Transform(nn.Module):
         """
         changes = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            found = list(_places(batch, key, out))
-            if not found:
+            pairs = list(_places(batch, key, out))
+            if not pairs:
                 raise missing(self, key, batch)
             changes.update(
-                {place: self._named(self.apply_leaf, place, value) for place, value in found}
+                {place: self._named(self.apply_leaf, place, value) for place, value in pairs}
             )
         return with_entries(batch, changes) if changes else batch
 
@@ -122,11 +122,11 @@ class Transform(nn.Module):
         """
         changes = {}
         for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            found = list(_places(batch, out, key))
-            if not found:
+            pairs = list(_places(batch, out, key))
+            if not pairs:
                 raise missing(self, out, batch)
             changes.update(
-                {place: self._named(self.invert_leaf, place, value) for place, value in found}
+                {place: self._named(self.invert_leaf, place, value) for place, value in pairs}
             )
         return with_entries(batch, changes) if changes else batch
 

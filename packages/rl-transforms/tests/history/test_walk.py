@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rl_layout import Segments
 from rl_layout.reference import ListRowSource
 from rl_layout.testing import flat_batches
-from rl_transforms.history.walk import at_distances, furthest
+from rl_transforms.history.walk import walk_by, walk_to_end
 
 
 @settings(max_examples=30)
@@ -20,8 +20,8 @@ def test_the_ends_of_segments_are_as_far_as_rows_go(batch, data):
         (source.before, segments.starts, -1),
     ):
         wanted = segments.spread(ends)[rows]
-        found, far = furthest(rows, find)
+        found, far = walk_to_end(rows, find)
         assert torch.equal(found, wanted)
         assert torch.equal(far, (wanted - rows) * sign)
         some = (far * data.draw(st.floats(0, 1))).long()
-        assert torch.equal(at_distances(rows, some, find), rows + sign * some)
+        assert torch.equal(walk_by(rows, some, find), rows + sign * some)

@@ -9,7 +9,7 @@ from rl_layout import keys
 from rl_layout.reference import continues
 from rl_layout.testing import EndKind, trajectories
 from rl_transforms.multi_step.flat_leaves import FlatRows
-from rl_transforms.multi_step.trajectory_order import Arrivals, calls_waited
+from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
 
 
 @st.composite
@@ -27,29 +27,29 @@ def shuffled(draw):
 
 @given(shuffled())
 def test_rows_stand_where_a_plain_loop_puts_them(rows):
-    stand = Arrivals.of(FlatRows.of(rows).leaves)
+    found = TrajectoryOrder.of(FlatRows.of(rows).leaves)
     ids = rows[keys.TRAJ_IDS].tolist()
     order = sorted(range(len(ids)), key=lambda i: ids[i])
-    assert stand.order.tolist() == order
-    assert [order.index(i) for i in range(len(ids))] == stand.place.tolist()
+    assert found.sorted_rows.tolist() == order
+    assert [order.index(i) for i in range(len(ids))] == found.position.tolist()
     for spot, row in enumerate(order):
         end = spot
         while end + 1 < len(order) and continues(rows, order[end], order[end + 1]):
             end += 1
-        assert stand.left[row] == end - spot + 1
+        assert found.remaining[row] == end - spot + 1
         newest = end + 1 == len(order) or ids[order[end + 1]] != ids[row]
         done = bool(rows[keys.NEXT_DONE][order[end]])
-        assert bool(stand.is_open[row]) == (newest and not done)
+        assert bool(found.is_open[row]) == (newest and not done)
 
 
 def test_rows_without_flags_are_told_apart_by_ids_and_steps():
     ids, steps = torch.tensor([3, 3, 8, 3]), torch.tensor([0, 1, 0, 3])
-    stand = Arrivals.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps})
-    assert stand.left.tolist() == [2, 1, 1, 1]
-    assert stand.is_open.tolist() == [False, False, True, True]
+    found = TrajectoryOrder.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps})
+    assert found.remaining.tolist() == [2, 1, 1, 1]
+    assert found.is_open.tolist() == [False, False, True, True]
 
 
 def test_calls_are_counted_for_rows_of_the_calling_producers():
     ids = torch.tensor([1 << 32, 2 << 32, 1 << 32])
-    order = Arrivals.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: torch.tensor([0, 0, 1])})
-    assert calls_waited(order, np.array([3, 5])).tolist() == [4, 5, 0]
+    order = TrajectoryOrder.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: torch.tensor([0, 0, 1])})
+    assert calls_pending(order, np.array([3, 5])).tolist() == [4, 5, 0]

@@ -4,11 +4,11 @@ import numpy as np
 
 from rl_slabs import LazySlab
 from rl_transforms.observations.moments import Moments
-from rl_transforms.observations.running_moments import OwnMoments, SharedMoments
+from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
 
 
-def test_own_moments_are_replaced():
-    kept = OwnMoments()
+def test_local_moments_are_replaced():
+    kept = LocalMoments()
     assert kept.all() is None
     for rows in (2, 3):
         kept.put(Moments.of(np.ones((rows, 2))))

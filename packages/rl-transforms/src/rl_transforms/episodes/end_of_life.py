@@ -76,17 +76,17 @@ class EndOfLife(Transform):
         marked = self._marked(batch)
         if not self.mark_done:
             return marked
-        lost: Tensor = marked[next_key(self.eol_key)]
+        lost_life: Tensor = marked[next_key(self.eol_key)]
         changes: dict[NestedKey, Tensor] = {}
         for name in (keys.TERMINATED, keys.DONE):
             key = next_key(sibling(self.done_key, name))
             flag = batch.get(key, None)
             if flag is None:
                 raise missing(self, key, batch)
-            ended = lost
+            ended = lost_life
             if name == keys.TERMINATED:  # what was truncated there was not a life lost
                 truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
-                ended = lost if truncated is None else lost & ~truncated
+                ended = lost_life if truncated is None else lost_life & ~truncated
             changes[key] = flag | ended
         return with_entries(marked, changes)
 
@@ -125,9 +125,9 @@ class EndOfLife(Transform):
         Raises:
             KeyError: lives or the done flag are missing.
         """
-        before, behind = (self._lives(one, self.lives_key) for one in (root, after))
-        lost = self._lost(before, behind, after, self.done_key)
-        return with_entries(after, {self.eol_key: lost})
+        lives_before, lives_after = (self._lives(one, self.lives_key) for one in (root, after))
+        lost_life = self._lost_life(lives_before, lives_after, after, self.done_key)
+        return with_entries(after, {self.eol_key: lost_life})
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Learn the shape of the flag; the spec itself stays as it is.
@@ -169,18 +169,18 @@ class EndOfLife(Transform):
     def _marked(self, batch: TensorDictBase) -> TensorDictBase:
         if batch.get(next_key(self.eol_key), None) is not None:
             return batch
-        before = self._lives(batch, self.lives_key)
-        behind = self._lives(batch, next_key(self.lives_key))
-        lost = self._lost(before, behind, batch, next_key(self.done_key))
-        return with_entries(batch, {next_key(self.eol_key): lost})
+        lives_before = self._lives(batch, self.lives_key)
+        lives_after = self._lives(batch, next_key(self.lives_key))
+        lost_life = self._lost_life(lives_before, lives_after, batch, next_key(self.done_key))
+        return with_entries(batch, {next_key(self.eol_key): lost_life})
 
-    def _lost(
-        self, before: Tensor, behind: Tensor, batch: TensorDictBase, done_key: NestedKey
+    def _lost_life(
+        self, lives_before: Tensor, lives_after: Tensor, batch: TensorDictBase, done_key: NestedKey
     ) -> Tensor:
         done: Tensor | None = batch.get(done_key, None)
         if done is None:
             raise missing(self, done_key, batch)
-        return (behind < before).reshape(done.shape) | done
+        return (lives_after < lives_before).reshape(done.shape) | done
 
     def _lives(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
         lives: Tensor | None = batch.get(key, None)

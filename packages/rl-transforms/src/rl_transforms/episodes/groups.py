@@ -14,7 +14,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import check_mask, missing
 from rl_transforms.transform import Transform, with_specs
 
-Path = tuple[str, ...]
+GroupPath = tuple[str, ...]
 
 
 class GroupTransform(Transform):
@@ -45,7 +45,7 @@ class GroupTransform(Transform):
         check_last_part("the leaves' key", name)
         self.name = name
         self.dtype = dtype
-        self._groups: dict[Path, torch.Size] | None = None
+        self._groups: dict[GroupPath, torch.Size] | None = None
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Learn the done groups; the spec itself stays as it is."""
@@ -64,15 +64,15 @@ class GroupTransform(Transform):
         return Unbounded(shape, dtype=self.dtype)
 
     def _with_root(
-        self, groups: dict[Path, torch.Size], batch: torch.Size
-    ) -> dict[Path, torch.Size]:
+        self, groups: dict[GroupPath, torch.Size], batch: torch.Size
+    ) -> dict[GroupPath, torch.Size]:
         """The groups to write to, always including the root."""
         return {(): torch.Size((*batch, 1)), **groups}
 
-    def _key(self, group: Path) -> NestedKey:
+    def _key(self, group: GroupPath) -> NestedKey:
         return as_key((*group, self.name))
 
-    def _learned(self, batch: TensorDictBase, again: bool) -> dict[Path, torch.Size]:
+    def _learned(self, batch: TensorDictBase, again: bool) -> dict[GroupPath, torch.Size]:
         """Shape of the done flag of the root and of every group."""
         if self._groups is None or again:
             flat = ((key, leaf.shape) for key, leaf in leaves(batch))
@@ -80,7 +80,7 @@ class GroupTransform(Transform):
             self._groups = {**(self._groups or {}), **here} or None
         return self._with_root(self._groups or {}, batch.batch_size)
 
-    def _groups_of_rows(self, batch: TensorDictBase) -> list[Path]:
+    def _groups_of_rows(self, batch: TensorDictBase) -> list[GroupPath]:
         """The root and every group; shapes of finished rows, which have time too, are not kept."""
         flat = ((key, leaf.shape) for key, leaf in leaves(batch))
         here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
@@ -111,5 +111,5 @@ def next_done(who: object, batch: TensorDictBase, group: tuple[str, ...]) -> Ten
     return torch.stack(found).any(0) if len(found) > 1 else found[0]
 
 
-def _groups(flags: Iterable[tuple[Path, torch.Size]]) -> dict[Path, torch.Size]:
+def _groups(flags: Iterable[tuple[GroupPath, torch.Size]]) -> dict[GroupPath, torch.Size]:
     return {key[:-1]: shape for key, shape in flags if key[-1] in keys.DONE_KEYS}

@@ -13,8 +13,8 @@ from rl_tensordict import NestedKey, as_key
 from rl_transforms.arguments import check_whole
 from rl_transforms.entries import not_reset, with_entries
 from rl_transforms.episodes.groups import (
+    GroupPath,
     GroupTransform,
-    Path,
     check_last_part,
     group_mask,
     next_done,
@@ -151,7 +151,7 @@ class StepCounter(GroupTransform):
         for group in self._groups_of_rows(batch):
             key = self._key(group)
             done = next_done(self, batch, group)
-            start = None if last is None else left_by(last, key, next_done(self, last, group))
+            start = None if last is None else carried_over(last, key, next_done(self, last, group))
             changes[key] = since_reset(done, batch.ndim - 1, start)
             changes[next_key(key)] = changes[key] + 1
         return with_entries(batch, changes)
@@ -188,35 +188,35 @@ class StepCounter(GroupTransform):
         )
 
     def _with_root(
-        self, groups: dict[Path, torch.Size], batch: torch.Size
-    ) -> dict[Path, torch.Size]:
+        self, groups: dict[GroupPath, torch.Size], batch: torch.Size
+    ) -> dict[GroupPath, torch.Size]:
         """The groups with done flags; the root if there are none."""
         return groups or {(): torch.Size((*batch, 1))}
 
     def _truncated(
-        self, after: TensorDictBase, group: Path, enough: Tensor
+        self, after: TensorDictBase, group: GroupPath, at_limit: Tensor
     ) -> dict[NestedKey, Tensor]:
         changes: dict[NestedKey, Tensor] = {}
         if self.marks_limit:
-            changes[(*group, self.truncated_key)] = enough
+            changes[(*group, self.truncated_key)] = at_limit
             if not self.update_done:
                 return changes
         named = (keys.DONE, keys.TRUNCATED, keys.TERMINATED)
         done, truncated, terminated = (after.get((*group, name), None) for name in named)
-        changes[(*group, keys.TRUNCATED)] = enough if truncated is None else truncated | enough
+        changes[(*group, keys.TRUNCATED)] = at_limit if truncated is None else truncated | at_limit
         if self.update_done:
-            changes[(*group, keys.DONE)] = enough if done is None else done | enough
+            changes[(*group, keys.DONE)] = at_limit if done is None else done | at_limit
         if terminated is None:
             # a bare done flag means a termination: say so before a truncation joins it
-            ended = torch.zeros_like(enough) if done is None else done
+            ended = torch.zeros_like(at_limit) if done is None else done
             changes[(*group, keys.TERMINATED)] = ended if truncated is None else ended & ~truncated
         return changes
 
 
-def left_by(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
+def carried_over(last: TensorDictBase, key: NestedKey, ended: Tensor) -> Tensor:
     """Read the count or sum that the column before carries over; 0 where it ended."""
-    left: Tensor = last[next_key(key)].masked_fill(ended, 0)
-    return left
+    value: Tensor = last[next_key(key)].masked_fill(ended, 0)
+    return value
 
 
 def since_reset(done: Tensor, time: int, start: Tensor | None) -> Tensor:
@@ -226,6 +226,7 @@ def since_reset(done: Tensor, time: int, start: Tensor | None) -> Tensor:
     # steps - starts, where starts is the running maximum of the first step of each trajectory; one
     # that began start steps before the first column began at -start
     first = torch.zeros_like(done.select(time, 0), dtype=torch.int64) if start is None else -start
-    behind = (steps + 1).masked_fill(~done, torch.iinfo(torch.int64).min)
-    starts = torch.cat([first.unsqueeze(time), behind.narrow(time, 0, done.shape[time] - 1)], time)
+    next_starts = (steps + 1).masked_fill(~done, torch.iinfo(torch.int64).min)
+    earlier = next_starts.narrow(time, 0, done.shape[time] - 1)
+    starts = torch.cat([first.unsqueeze(time), earlier], time)
     return steps - starts.cummax(time).values

@@ -208,7 +208,7 @@ class CatFrames(Transform):
                 raise missing(self, key if frames is None else next_key(key), batch)
             known = torch.cat([self._earlier(frames, time, last, out), frames], time)
             found = known.flatten(0, time)[places.flatten(0, time)]  # [R, N, ...]
-            stack = self._side_by_side(found, (back > age.unsqueeze(-1)).flatten(0, time))
+            stack = self._concatenated(found, (back > age.unsqueeze(-1)).flatten(0, time))
             changes[out] = stack.reshape(*batch.shape, *stack.shape[1:])
             changes[next_key(out)] = self._pushed(changes[out], after)
         return with_entries(batch, changes)
@@ -261,22 +261,22 @@ class CatFrames(Transform):
         self, batch: TensorDictBase, near: Neighbours, history: FrameHistory
     ) -> tuple[list[Tensor], Tensor]:
         """The stack of every row ``[*B, T, ...]``, and which are complete, bool ``[R]``."""
-        found, there = near.read(history.places, self.in_keys)
-        stands, oldest = there.all(1), self.num_frames - 1
+        frames_by_key, stored = near.read(history.places, self.in_keys)
+        is_stored, oldest = stored.all(1), self.num_frames - 1
         back = torch.arange(oldest, -1, -1, device=history.ages.device)
         is_pad = back > history.ages[:, None]
         stacks = []
         for key in self.in_keys:
-            own, frames = batch[key], found[key]
+            own, frames = batch[key], frames_by_key[key]
             if isinstance(near, InBuffer):
-                self._check_stored(key, own, frames[:, -1], there[:, -1])
-            stack = self._side_by_side(frames, is_pad.to(frames.device)).to(own.device)
+                self._check_stored(key, own, frames[:, -1], stored[:, -1])
+            stack = self._concatenated(frames, is_pad.to(frames.device)).to(own.device)
             stack = stack.reshape(*batch.shape, *stack.shape[1:])
-            if not bool(stands.all()):  # rows overwritten since the sample was drawn
-                gone = (~stands).to(own.device).reshape(batch.shape)
+            if not bool(is_stored.all()):  # rows overwritten since the sample was drawn
+                gone = (~is_stored).to(own.device).reshape(batch.shape)
                 stack[gone] = self.apply_leaf(own[gone])
             stacks.append(stack)
-        return stacks, history.is_whole & stands.to(history.ages.device)
+        return stacks, history.is_whole & is_stored.to(history.ages.device)
 
     def _stacks_after(
         self,
@@ -304,7 +304,7 @@ class CatFrames(Transform):
             if earlier is None:
                 made[next_key(out)] = self._pushed(stacks[out], frame)
             else:
-                older = self._side_by_side(earlier[key], is_pad.to(earlier[key].device))
+                older = self._concatenated(earlier[key], is_pad.to(earlier[key].device))
                 older = older.to(frame.device).reshape(*batch.shape, *older.shape[1:])
                 made[next_key(out)] = torch.cat([older, frame], self.dim)
         return made, is_whole
@@ -315,7 +315,7 @@ class CatFrames(Transform):
             [stack.narrow(self.dim, size, stack.shape[self.dim] - size), frame], self.dim
         )
 
-    def _side_by_side(self, frames: Tensor, is_pad: Tensor) -> Tensor:
+    def _concatenated(self, frames: Tensor, is_pad: Tensor) -> Tensor:
         """Merge ``[R, N, ...]`` into ``[R, ...]``; a mask ``[R, N]`` says if there are none."""
         if self.padding == "constant" and bool(is_pad.any()):
             where = is_pad.reshape(*is_pad.shape, *[1] * (frames.ndim - 2))

@@ -22,7 +22,7 @@ class Neighbours(Protocol):
         """Find the rows `far` steps later (earlier if negative), and which are proved, ``[R]``."""
         ...
 
-    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
         """Read leaves of rows ``[*P]``, and which rows are still stored, bool ``[*P]``."""
         ...
 
@@ -44,10 +44,10 @@ class InBatch:
         there = self._rows + far
         return there, (there >= self._firsts) & (there <= self._lasts)
 
-    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
         """Read leaves of rows by their place in the flattened batch."""
-        found = self._batch.select(*wanted).reshape(-1)[places]
-        return found, torch.ones_like(places, dtype=torch.bool)
+        leaves = self._batch.select(*leaf_keys).reshape(-1)[places]
+        return leaves, torch.ones_like(places, dtype=torch.bool)
 
 
 class InBuffer:
@@ -61,25 +61,26 @@ class InBuffer:
         """Find the rows some steps later or earlier in the same trajectories."""
         if far == 0:
             return self._numbers, torch.ones_like(self._numbers, dtype=torch.bool)
-        found = self._source.after if far > 0 else self._source.before
-        return found(self._numbers, abs(far))
+        find = self._source.after if far > 0 else self._source.before
+        return find(self._numbers, abs(far))
 
-    def read(self, places: Tensor, wanted: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
+    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
         """Read leaves of rows by their number; a KeyError says what must be stored."""
-        return read_stored(self._source, places, wanted)
+        return read_stored(self._source, places, leaf_keys)
 
 
 def read_stored(
-    source: RowSource, rows: Tensor, wanted: Sequence[NestedKey]
+    source: RowSource, rows: Tensor, leaf_keys: Sequence[NestedKey]
 ) -> tuple[TensorDictBase, Tensor]:
     """Read leaves of a buffer; the KeyError for a leaf that is not stored says what to do."""
     try:
-        return source.read(rows, wanted)
+        return source.read(rows, leaf_keys)
     except KeyError as error:
         msg = (
-            f"earlier rows are read as the buffer stores them, and it does not store all of "
-            f"{list(wanted)}. A transform of the buffer that makes them is too late: put it into "
-            f"the environment, so that they are stored. ({error.args[0] if error.args else error})"
+            "earlier rows are read as the buffer stores them, and it does not store all of "
+            f"{list(leaf_keys)}. A transform of the buffer that makes them is too late: put it "
+            "into the environment, so that they are stored. "
+            f"({error.args[0] if error.args else error})"
         )
         raise KeyError(msg) from error
 

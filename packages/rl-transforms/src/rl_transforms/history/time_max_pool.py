@@ -91,11 +91,11 @@ class TimeMaxPool(Transform):
             own = batch[key].reshape(batch.batch_size.numel(), *batch[key].shape[batch.ndim :])
             before = [(frames[key], had) for frames, had in earlier]
             changes[out] = _pooled(own, before).reshape(batch[key].shape)
-            behind = batch.get(next_key(key), None)
-            if behind is not None:
+            after = batch.get(next_key(key), None)
+            if after is not None:
                 last = [(own, torch.ones(len(own), dtype=torch.bool)), *before][: self.T - 1]
-                flat = behind.reshape(own.shape)
-                changes[next_key(out)] = _pooled(flat, last).reshape(behind.shape)
+                flat = after.reshape(own.shape)
+                changes[next_key(out)] = _pooled(flat, last).reshape(after.shape)
         return with_entries(batch, changes)
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
@@ -162,8 +162,8 @@ class TimeMaxPool(Transform):
         numbers = batch.get(keys.ROW, None)
         if numbers is None:
             raise missing(self, keys.ROW, batch)
-        found, proved = source.before(numbers.reshape(-1), k)
-        frames, stored = read_stored(source, found, self.in_keys)
+        rows, proved = source.before(numbers.reshape(-1), k)
+        frames, stored = read_stored(source, rows, self.in_keys)
         for key in self.in_keys:
             form, own = frames[key], batch[key]
             if (form.shape[1:], form.dtype) != (own.shape[batch.ndim :], own.dtype):
@@ -187,8 +187,8 @@ class TimeMaxPool(Transform):
 
 def _pooled(frame: Tensor, earlier: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """The maximum of frames ``[N, ...]`` and of those earlier ones that exist."""
-    found = frame
+    pooled = frame
     for before, had in earlier:
-        there = had.to(frame.device).reshape(-1, *[1] * (frame.ndim - 1))
-        found = torch.where(there, torch.maximum(found, before.to(frame.device)), found)
-    return found
+        exists = had.to(frame.device).reshape(-1, *[1] * (frame.ndim - 1))
+        pooled = torch.where(exists, torch.maximum(pooled, before.to(frame.device)), pooled)
+    return pooled

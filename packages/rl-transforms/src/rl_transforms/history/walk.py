@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Find = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+FindRows = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
-def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
+def walk_to_end(rows: Tensor, find: FindRows) -> tuple[Tensor, Tensor]:
     """Walk to the last row that the markers prove; return it and its distance, ``[R]``."""
     # Strides double until no row can take one, then halve: two calls for each binary digit of the
     # longest distance.
@@ -19,13 +19,13 @@ def furthest(rows: Tensor, find: Find) -> tuple[Tensor, Tensor]:
         stride *= 2
     far = torch.zeros_like(rows)
     while stride := stride // 2:
-        found, proved = find(rows, stride)
-        rows = torch.where(proved, found, rows)
+        reached, proved = find(rows, stride)
+        rows = torch.where(proved, reached, rows)
         far = far + stride * proved  # greedy: each stride is a binary digit of the distance
     return rows, far
 
 
-def at_distances(rows: Tensor, far: Tensor, find: Find) -> Tensor:
+def walk_by(rows: Tensor, far: Tensor, find: FindRows) -> Tensor:
     """Walk from each row by its own distance, int64 ``[R]``, which must be proved."""
     stride = 1  # one call for each binary digit of the largest distance
     while bool((far >= stride).any()):

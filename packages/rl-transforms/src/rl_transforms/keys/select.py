@@ -14,8 +14,6 @@ from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import missing, without_entries
 from rl_transforms.transform import Transform, without_specs
 
-Path = tuple[str, ...]
-
 # a buffer and an environment cannot do without these, whatever a user selects
 _NEEDED_NAMES = {"action", "_reset", keys.IS_INIT, keys.STEPS_TO_NEXT_OBS[-1]}
 _NEEDED_NAMES |= {keys.INDEX, keys.PRIORITY_WEIGHT, keys.SHIFTED_VALID}
@@ -47,8 +45,8 @@ class SelectTransform(Transform):
         super().__init__([as_key(as_tuple(key)) for key in selected_keys])
         self.keep_rewards = keep_rewards
         self.keep_dones = keep_dones
-        self._rewards: set[Path] = set()
-        self._verdicts: dict[Path, bool] = {}
+        self._rewards: set[tuple[str, ...]] = set()
+        self._verdicts: dict[tuple[str, ...], bool] = {}
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Select entries of sampled or rolled-out rows.
@@ -100,19 +98,19 @@ class SelectTransform(Transform):
             raise ValueError(msg)
         return self._without(spec, gone)
 
-    def _without(self, spec: Composite, gone: list[Path]) -> Composite:
+    def _without(self, spec: Composite, gone: list[tuple[str, ...]]) -> Composite:
         return without_specs(spec, gone) if gone else spec
 
     def _selected(self, batch: TensorDictBase) -> TensorDictBase:
         gone = [key for key, _ in leaves(batch) if not self._keeps(key)]
         return without_entries(batch, gone) if gone else batch
 
-    def _keeps(self, key: Path) -> bool:
+    def _keeps(self, key: tuple[str, ...]) -> bool:
         if key not in self._verdicts:
             self._verdicts[key] = self._decide(key)
         return self._verdicts[key]
 
-    def _decide(self, key: Path) -> bool:
+    def _decide(self, key: tuple[str, ...]) -> bool:
         inner = key[1:] if key[0] == keys.NEXT and len(key) > 1 else key
         selected = (as_tuple(chosen) for chosen in self.in_keys)
         if any(chosen in (key[: len(chosen)], inner[: len(chosen)]) for chosen in selected):
@@ -124,5 +122,5 @@ class SelectTransform(Transform):
         return (is_reward and self.keep_rewards) or (is_done and self.keep_dones)
 
 
-def _spec_leaves(spec: Composite) -> Iterable[Path]:
+def _spec_leaves(spec: Composite) -> Iterable[tuple[str, ...]]:
     return [as_tuple(key) for key in spec.keys(include_nested=True, leaves_only=True)]

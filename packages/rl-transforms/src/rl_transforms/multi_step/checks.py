@@ -32,14 +32,14 @@ def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[
         raise TypeError(msg)
     if batch.get(keys.NEXT, None) is None:
         raise missing("multi_step", keys.NEXT, batch)
-    refuse_far_rows(
+    check_single_steps(
         batch.get(keys.STEPS_TO_NEXT_OBS, None) is not None,
         batch.get(keys.DELTA, None) is not None,
     )
     return {key: flat_reward(batch, key) for key in reward_keys}
 
 
-def refuse_far_rows(
+def check_single_steps(
     has_steps: bool,
     has_deltas: bool,
     cure: str = "Compose(NextObservationDelta(), MultiStep(...))",

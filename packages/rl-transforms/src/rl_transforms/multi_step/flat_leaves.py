@@ -14,9 +14,9 @@ from rl_layout import keys
 from rl_layout.internals import FIELDS, flat_marker
 from rl_tensordict import as_tuple, build, nest, tensors
 
-Path = tuple[str, ...]
-OWN_ID: Path = (keys.COLLECTOR, "_own_id")
-OWN_STEP: Path = (keys.COLLECTOR, "_own_step")
+LeafPath = tuple[str, ...]
+OWN_ID: LeafPath = (keys.COLLECTOR, "_own_id")
+OWN_STEP: LeafPath = (keys.COLLECTOR, "_own_step")
 """Ids and steps given to rows that come without, which are never returned; see `own_ids`."""
 
 
@@ -27,8 +27,8 @@ class FlatRows:
     # A leaf with one number per row is stored as [N], also if it is [N, 1] in the batch: gathering
     # rows of [N, 1] is several times slower.
 
-    leaves: dict[Path, Tensor]  # by key, [N] or [N, ...]
-    tails: dict[Path, torch.Size]  # what follows the batch size in the shape of each leaf
+    leaves: dict[LeafPath, Tensor]  # by key, [N] or [N, ...]
+    tails: dict[LeafPath, torch.Size]  # what follows the batch size in the shape of each leaf
     shape: torch.Size  # the batch size, N in all, time last
     device: torch.device | None  # that of the batch, None where it has none
 
@@ -64,9 +64,9 @@ class FlatRows:
         is_real = ids != keys.PADDING_ID
         if mask is not None:
             is_real = is_real & mask
-            there = {key: leaf for key, leaf in self.leaves.items() if key != keys.MASK}
+            leaves = {key: leaf for key, leaf in self.leaves.items() if key != keys.MASK}
             tails = {key: tail for key, tail in self.tails.items() if key != keys.MASK}
-            rows = replace(self, leaves=there, tails=tails)
+            rows = replace(self, leaves=leaves, tails=tails)
         return rows if bool(is_real.all()) else rows.take(is_real.nonzero()[:, 0])
 
     def flat(self) -> FlatRows:
@@ -75,8 +75,8 @@ class FlatRows:
 
     def index(self, numbers: np.ndarray[Any, Any]) -> Tensor:
         """Move an index to the device of the leaves."""
-        made, here = torch.from_numpy(numbers), next(iter(self.leaves.values()))
-        return made.to(here.device) if here.is_cuda else made
+        tensor, leaf = torch.from_numpy(numbers), next(iter(self.leaves.values()))
+        return tensor.to(leaf.device) if leaf.is_cuda else tensor
 
     def take(self, rows: Tensor, shape: torch.Size | None = None) -> FlatRows:
         """Copy some rows, int64 ``[K]``, as a batch ``[K]`` or of another shape."""
@@ -121,11 +121,11 @@ class FlatRows:
             leaf.dtype is others.leaves[key].dtype for key, leaf in self.leaves.items()
         ):
             return
-        was, came_as = (
+        held, came = (
             {key: (list(rows.tails[key]), leaf.dtype) for key, leaf in rows.leaves.items()}
             for rows in (self, others)
         )
-        odd = {key: (was.get(key), came_as.get(key)) for key in {**was, **came_as}}
+        odd = {key: (held.get(key), came.get(key)) for key in {**held, **came}}
         named = {key: pair for key, pair in odd.items() if pair[0] != pair[1]}
         msg = f"the rows differ from those held back in keys, shapes or dtypes: {named} "
         raise ValueError(msg + "(held back, came). Call flush first.")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
-from rl_transforms.multi_step.flat_leaves import FlatRows, Path
+from rl_transforms.multi_step.flat_leaves import FlatRows, LeafPath
 from rl_transforms.multi_step.on_sample import sums_ahead
-from rl_transforms.multi_step.trajectory_order import Array, Arrivals
+from rl_transforms.multi_step.trajectory_order import Array, TrajectoryOrder
 
 FEW = 16  # steps up to which rewards are gathered as [K, n]; more are summed by doubling
 
@@ -23,50 +23,53 @@ class Horizon:
 
     n_steps: int  # n, at least 1
     gamma: float  # discount of a step
-    rewards: Collection[Path]  # keys of the rewards, "next" included
+    rewards: Collection[LeafPath]  # keys of the rewards, "next" included
 
-    def of(
-        self, rows: FlatRows, stand: Arrivals, kept: Array, steps_kept: int | None = None
+    def n_step_rows(
+        self, rows: FlatRows, order: TrajectoryOrder, chosen: Array, steps_kept: int | None = None
     ) -> FlatRows:
-        """Compute the n-step rows of the rows `kept`, int64 ``[K]``."""
-        # steps_kept: `kept` are the first steps of every row of [*B, T], so own leaves are views
-        place, left = stand.place[kept], stand.left[kept]
-        steps = np.minimum(left, self.n_steps)  # [K], fewer at the end of a segment
+        """Compute the n-step rows of the rows `chosen`, int64 ``[K]``."""
+        # steps_kept: `chosen` are the first steps of every row of [*B, T], so own leaves are views
+        position, remaining = order.position[chosen], order.remaining[chosen]
+        steps = np.minimum(remaining, self.n_steps)  # [K], fewer at the end of a segment
         # the row whose next observation and flags each row takes
-        own, target = rows.index(kept), rows.index(stand.order[place + steps - 1])
-        made: dict[Path, Tensor] = {keys.STEPS_TO_NEXT_OBS: rows.index(steps)}
+        own, target = rows.index(chosen), rows.index(order.sorted_rows[position + steps - 1])
+        leaves: dict[LeafPath, Tensor] = {keys.STEPS_TO_NEXT_OBS: rows.index(steps)}
         tails = dict(rows.tails)
         tails[keys.STEPS_TO_NEXT_OBS] = torch.Size([1])
         for key, leaf in rows.leaves.items():
             if key in self.rewards:
-                made[key] = self._sums(rows, stand, leaf, kept)
+                leaves[key] = self._sums(rows, order, leaf, chosen)
                 name = (*key[:-1], f"original_{key[-1]}")
-                made[name], tails[name] = self._own(rows, leaf, own, steps_kept), rows.tails[key]
+                leaves[name], tails[name] = self._own(rows, leaf, own, steps_kept), rows.tails[key]
             elif key[0] == keys.NEXT or key == keys.NEXT_MISSING:
-                made[key] = leaf.index_select(0, target)
+                leaves[key] = leaf.index_select(0, target)
             else:
-                made[key] = self._own(rows, leaf, own, steps_kept)
-        shape = (len(kept),) if steps_kept is None else (*rows.shape[:-1], steps_kept)
-        return replace(rows, leaves=made, tails=tails, shape=torch.Size(shape))
+                leaves[key] = self._own(rows, leaf, own, steps_kept)
+        shape = (len(chosen),) if steps_kept is None else (*rows.shape[:-1], steps_kept)
+        return replace(rows, leaves=leaves, tails=tails, shape=torch.Size(shape))
 
     def _own(self, rows: FlatRows, leaf: Tensor, own: Tensor, steps_kept: int | None) -> Tensor:
         if steps_kept is None:
             return leaf.index_select(0, own)
         return leaf.reshape(*rows.shape, *leaf.shape[1:]).narrow(len(rows.shape) - 1, 0, steps_kept)
 
-    def _sums(self, rows: FlatRows, stand: Arrivals, reward: Tensor, kept: Array) -> Tensor:
+    def _sums(
+        self, rows: FlatRows, order: TrajectoryOrder, reward: Tensor, chosen: Array
+    ) -> Tensor:
         """n-step sums ``[K, ...]`` of the rewards ``[N, ...]`` from some rows on."""
         if self.n_steps > FEW:
-            order, inside = rows.index(stand.order), rows.index(stand.left[stand.order] - 1)
-            sums = sums_ahead(reward.index_select(0, order), inside, self.gamma, self.n_steps)
-            return sums.index_select(0, rows.index(stand.place[kept]))
+            inside = rows.index(order.remaining[order.sorted_rows] - 1)
+            by_trajectory = reward.index_select(0, rows.index(order.sorted_rows))
+            sums = sums_ahead(by_trajectory, inside, self.gamma, self.n_steps)
+            return sums.index_select(0, rows.index(order.position[chosen]))
         # a gather of [K, n] rewards takes fewer and smaller operations for a few steps
         ahead = np.arange(self.n_steps)
-        there = ahead < stand.left[kept][:, None]  # [K, n]
-        looked_up = stand.order[np.where(there, stand.place[kept][:, None] + ahead, 0)]
-        found = reward.index_select(0, rows.index(looked_up.reshape(-1)))
+        in_segment = ahead < order.remaining[chosen][:, None]  # [K, n]
+        index = order.sorted_rows[np.where(in_segment, order.position[chosen][:, None] + ahead, 0)]
+        gathered = reward.index_select(0, rows.index(index.reshape(-1)))
         # where, not a product: 0 * inf is NaN, and a reward past the end may be infinite
-        is_there = rows.index(there).reshape(-1, *[1] * (reward.ndim - 1))
-        real = found.where(is_there, 0).reshape(*there.shape, -1)  # [K, n, F]
+        mask = rows.index(in_segment).reshape(-1, *[1] * (reward.ndim - 1))
+        real = gathered.where(mask, 0).reshape(*in_segment.shape, -1)  # [K, n, F]
         discounts = rows.index(self.gamma**ahead).to(reward.dtype)
         return torch.matmul(discounts, real).reshape(-1, *reward.shape[1:])

@@ -70,10 +70,10 @@ class MultiStep(Transform):
             TypeError: a reward is not floating-point.
             ValueError: the rows cannot be extended; see `multi_step`.
         """
-        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        extended = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
         if not self._warned:
-            self._warned = warn_of_single_rows(batch, made, self.n_steps)
-        return made
+            self._warned = warn_of_single_rows(batch, extended, self.n_steps)
+        return extended
 
 
 def multi_step(
@@ -124,10 +124,10 @@ def multi_step(
     rows = torch.arange(segments.num_rows, device=last.device)
     steps = (last - rows + 1).clamp(max=n_steps)  # [N]
     sums = {key: discounted_sums(flat, last, gamma, n_steps) for key, flat in rewards.items()}
-    return reaching(batch, rows + steps - 1, steps, sums)
+    return build_n_step(batch, rows + steps - 1, steps, sums)
 
 
-def reaching(
+def build_n_step(
     batch: TensorDictBase,
     target: Tensor,
     steps: Tensor,
@@ -150,9 +150,9 @@ def reaching(
         original = next_key(sibling(name, f"original_{as_tuple(name)[-1]}"))
         changes[original] = reward
     changes[keys.STEPS_TO_NEXT_OBS] = steps.reshape(*shape, 1)
-    lost = batch.get(keys.NEXT_MISSING, None)
-    if lost is not None:
-        changes[keys.NEXT_MISSING] = take(lost, target)
+    next_missing = batch.get(keys.NEXT_MISSING, None)
+    if next_missing is not None:
+        changes[keys.NEXT_MISSING] = take(next_missing, target)
     return with_entries(batch, changes)
 
 
@@ -202,16 +202,16 @@ def sums_ahead(reward: Tensor, inside: Tensor, gamma: float, n_steps: int) -> Te
     """Add up n discounted rewards; `inside` [N] counts the later rows of each segment."""
     # by binary digits of n: block holds sums over size = 1, 2, 4, ... rows, total those of the low
     # digits of n
-    wanted = min(n_steps, len(inside))
-    if wanted > MANY and len(inside):
-        wanted = min(wanted, int(inside.max()) + 1)
+    remaining = min(n_steps, len(inside))
+    if remaining > MANY and len(inside):
+        remaining = min(remaining, int(inside.max()) + 1)
     total: Tensor | None = None
     block, size = reward, 1
-    while wanted:
-        if wanted & 1:
+    while remaining:
+        if remaining & 1:
             total = block if total is None else _plus_ahead(block, total, inside, size, gamma)
-        wanted >>= 1
-        if wanted:
+        remaining >>= 1
+        if remaining:
             block = _plus_ahead(block, block, inside, size, gamma)
         size *= 2
     return reward.clone() if total is None or total is reward else total

@@ -16,27 +16,27 @@ from rl_transforms.arguments import check_whole
 from rl_transforms.multi_step.checks import (
     check_group_flags,
     check_horizon,
+    check_single_steps,
     flat_reward,
-    refuse_far_rows,
 )
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.horizon import Horizon
 from rl_transforms.multi_step.on_sample import multi_step
-from rl_transforms.multi_step.own_ids import numbered, observed_pairs
-from rl_transforms.multi_step.pending_steps import NOBODY, HeldColumns
-from rl_transforms.multi_step.trajectory_order import Array, Arrivals, calls_waited
+from rl_transforms.multi_step.own_ids import assign_ids, observed_pairs
+from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
+from rl_transforms.multi_step.trajectory_order import Array, TrajectoryOrder, calls_pending
 from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
 
 
-class HeldRows(NamedTuple):
+class PendingRows(NamedTuple):
     """Rows that are held back, and for how many calls of its producer each of them has been."""
 
     rows: FlatRows | None
     waited: Array
 
 
-_NOTHING = HeldRows(None, np.zeros(0, dtype=np.int64))
+_NONE_PENDING = PendingRows(None, np.zeros(0, dtype=np.int64))
 
 
 class MultiStepTransform(Transform):
@@ -107,8 +107,8 @@ class MultiStepTransform(Transform):
         self.n_steps = n_steps
         self.gamma = gamma
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
-        self._columns = HeldColumns() if columns else None
-        self._pending = _NOTHING  # one attribute, so that no interrupt leaves half of it
+        self._columns = PendingSteps() if columns else None
+        self._pending = _NONE_PENDING  # one attribute, so that no interrupt leaves half of it
         self._warned = False  # of rows without ids that end with their call
 
     @property
@@ -139,10 +139,10 @@ class MultiStepTransform(Transform):
                 another number of environments.
         """
         if self._columns is not None:
-            time = _time(batch)
+            time = _time_dim(batch)
             rows = batch if time is None else batch.transpose(time, -1)
-            made = self._by_column(rows, self._columns)
-            return made if made is None or time is None else made.transpose(time, -1)
+            extended = self._by_column(rows, self._columns)
+            return extended if extended is None or time is None else extended.transpose(time, -1)
         fresh = FlatRows.of(batch)
         held = self._pending.rows
         if held is None:
@@ -150,25 +150,25 @@ class MultiStepTransform(Transform):
         has_ids = _has_ids(fresh)
         if not has_ids:
             if not observed_pairs(fresh):
-                return self._of_call(batch)
-            fresh = numbered(batch, fresh, _own(held), columns=False)
+                return self._within_call(batch)
+            fresh = assign_ids(batch, fresh, _numbered_here(held), columns=False)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
-        made = self._passed(fresh if held is None else held.followed_by(fresh))
-        return made if has_ids else self._warned_of(made)
+        extended = self._complete(fresh if held is None else held.followed_by(fresh))
+        return extended if has_ids else self._with_warning(extended)
 
-    def _warned_of(self, made: TensorDictBase | None) -> TensorDictBase | None:
+    def _with_warning(self, extended: TensorDictBase | None) -> TensorDictBase | None:
         """The same rows, once their warning is said if they reach less far than asked for."""
-        if made is not None and not self._warned:
-            self._warned = warn_of_ended_calls(made, self.n_steps)
-        return made
+        if extended is not None and not self._warned:
+            self._warned = warn_of_ended_calls(extended, self.n_steps)
+        return extended
 
-    def _of_call(self, batch: TensorDictBase) -> TensorDictBase:
+    def _within_call(self, batch: TensorDictBase) -> TensorDictBase:
         """Rows that reach as far as their call does: nothing tells which row continues which."""
-        made = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
-        self._warned_of(made)
-        return made
+        extended = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
+        self._with_warning(extended)
+        return extended
 
     def flush(self) -> TensorDictBase | None:
         """Pass on what is held back, as if every trajectory were cut here.
@@ -179,14 +179,14 @@ class MultiStepTransform(Transform):
         """
         if self._columns is not None:
             blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
-            made = [far for rows in blocks if (far := self._far(rows, 0)) is not None]
+            made = [block for rows in blocks if (block := self._all_but_last(rows, 0)) is not None]
             return torch.cat(made, -1) if made else None
         held = self._pending.rows
         if held is None:
             return None
-        stand = Arrivals.of(held.leaves)
-        rest = self._horizon.of(held, stand, np.arange(len(held))).batch()
-        self._pending = _NOTHING
+        order = TrajectoryOrder.of(held.leaves)
+        rest = self._horizon.n_step_rows(held, order, np.arange(len(held))).batch()
+        self._pending = _NONE_PENDING
         return rest
 
     def write_state(self) -> Any:
@@ -204,23 +204,23 @@ class MultiStepTransform(Transform):
         else:
             self._columns.blocks = state
 
-    def _passed(self, rows: FlatRows) -> TensorDictBase | None:
+    def _complete(self, rows: FlatRows) -> TensorDictBase | None:
         """The n-step rows of those that are complete, None without any; the others are held."""
-        stand = Arrivals.of(rows.leaves)
-        check_group_flags(rows.leaves, stand.left == 1)
-        waited = calls_waited(stand, self._pending.waited)
-        waiting = np.flatnonzero(stand.is_open & (stand.left < self.n_steps))
-        newest = stand.order[stand.place[waiting] + stand.left[waiting] - 1]
+        order = TrajectoryOrder.of(rows.leaves)
+        check_group_flags(rows.leaves, order.remaining == 1)
+        waited = calls_pending(order, self._pending.waited)
+        waiting = np.flatnonzero(order.is_open & (order.remaining < self.n_steps))
+        newest = order.sorted_rows[order.position[waiting] + order.remaining[waiting] - 1]
         waiting = waiting[waited[newest] < self.patience]
-        is_kept = np.ones(len(rows), dtype=bool)
-        is_kept[waiting] = False
-        kept = np.flatnonzero(is_kept)
-        made = self._horizon.of(rows, stand, kept).batch() if len(kept) else None
+        is_complete = np.ones(len(rows), dtype=bool)
+        is_complete[waiting] = False
+        chosen = np.flatnonzero(is_complete)
+        extended = self._horizon.n_step_rows(rows, order, chosen).batch() if len(chosen) else None
         held = rows.take(rows.index(waiting)) if len(waiting) else None
-        self._pending = HeldRows(held, waited[waiting])
-        return made
+        self._pending = PendingRows(held, waited[waiting])
+        return extended
 
-    def _by_column(self, batch: TensorDictBase, columns: HeldColumns) -> TensorDictBase | None:
+    def _by_column(self, batch: TensorDictBase, columns: PendingSteps) -> TensorDictBase | None:
         """The n-step rows of all but the last steps of every environment, which are held."""
         fresh = FlatRows.of(batch)
         if not columns.blocks:
@@ -228,34 +228,34 @@ class MultiStepTransform(Transform):
         has_ids = _has_ids(fresh)
         if not has_ids:
             if not observed_pairs(fresh):
-                return self._of_call(batch)
+                return self._within_call(batch)
             columns.require_alike(fresh)
-            fresh = numbered(batch, fresh, columns.blocks.get(NOBODY), columns=True)
-        who, rows = columns.joined(fresh)
-        made = self._far(rows, self.n_steps - 1)
-        columns.keep(who, rows, self.n_steps - 1)
-        if made is not None and (names := names_of(batch)):
-            made.names = names
-        return made if has_ids else self._warned_of(made)
+            fresh = assign_ids(batch, fresh, columns.blocks.get(NO_PRODUCER), columns=True)
+        producer, rows = columns.joined(fresh)
+        extended = self._all_but_last(rows, self.n_steps - 1)
+        columns.keep(producer, rows, self.n_steps - 1)
+        if extended is not None and (names := names_of(batch)):
+            extended.names = names
+        return extended if has_ids else self._with_warning(extended)
 
-    def _far(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
+    def _all_but_last(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
         """The n-step rows of ``[*B, T]`` but for the last steps, None without any."""
         width = rows.shape[-1]
         if width <= waiting:
             return None
-        stand = Arrivals.of(rows.leaves)
-        check_group_flags(rows.leaves, stand.left == 1)
-        kept = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
-        return self._horizon.of(rows, stand, kept, width - waiting).batch()
+        order = TrajectoryOrder.of(rows.leaves)
+        check_group_flags(rows.leaves, order.remaining == 1)
+        chosen = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
+        return self._horizon.n_step_rows(rows, order, chosen, width - waiting).batch()
 
     def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:
-        far = any(key[:2] == keys.DELTA for key in fresh.leaves)
-        rebuilt = 'Compose(MultiStepTransform(...), NextObservationDelta(side="rebuild"))'
-        refuse_far_rows(keys.STEPS_TO_NEXT_OBS in fresh.leaves, far, rebuilt)
+        has_deltas = any(key[:2] == keys.DELTA for key in fresh.leaves)
+        cure = 'Compose(MultiStepTransform(...), NextObservationDelta(side="rebuild"))'
+        check_single_steps(keys.STEPS_TO_NEXT_OBS in fresh.leaves, has_deltas, cure)
         fresh.check_markers()
         for key in self.in_keys:
-            found = fresh.leaves.get(next_key(key))
-            if found is None or not found.is_floating_point():
+            reward = fresh.leaves.get(next_key(key))
+            if reward is None or not reward.is_floating_point():
                 flat_reward(batch, key)  # which says what is wrong
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -277,10 +277,10 @@ class MultiStepTransform(Transform):
             return
         waited, held = np.array(state["waited"], dtype=np.int64), state["held"]
         rows = None if held is None else FlatRows.of(TensorDict(held, [len(waited)]))
-        self._pending = HeldRows(rows, waited)
+        self._pending = PendingRows(rows, waited)
 
 
-def _own(held: FlatRows | None) -> FlatRows | None:
+def _numbered_here(held: FlatRows | None) -> FlatRows | None:
     """Held rows that were numbered here; those with ids of their own are continued by no others."""
     return held if held is not None and OWN_ID in held.leaves else None
 
@@ -289,7 +289,7 @@ def _has_ids(rows: FlatRows) -> bool:
     return keys.TRAJ_IDS in rows.leaves and keys.TRAJ_STEP in rows.leaves
 
 
-def _time(batch: TensorDictBase) -> int | None:
+def _time_dim(batch: TensorDictBase) -> int | None:
     """Where time lies, if not last."""
     names = names_of(batch) or []
     time: int = names.index(keys.TIME) if keys.TIME in names else batch.ndim - 1

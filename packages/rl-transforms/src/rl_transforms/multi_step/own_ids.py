@@ -10,27 +10,27 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import contradictions, is_observed, keys
-from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, Path
+from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, LeafPath
 from rl_transforms.multi_step.trajectory_order import Array, cuts_before
 
-Pair = tuple[Path, Path]
+Pair = tuple[LeafPath, LeafPath]
 _OWN = (OWN_ID, OWN_STEP)
 
 
 def observed_pairs(rows: FlatRows) -> list[Pair]:
     """Keys of the observations stored both at the root and under ``"next"``, as pairs."""
-    found = []
+    pairs = []
     for key, leaf in rows.leaves.items():
         after = (keys.NEXT, *key)
         if key[0] in (keys.NEXT, keys.COLLECTOR) or after not in rows.leaves:
             continue
         alike = rows.leaves[after].dtype == leaf.dtype and rows.tails[after] == rows.tails[key]
         if alike and is_observed(key):
-            found.append((key, after))
-    return found
+            pairs.append((key, after))
+    return pairs
 
 
-def numbered(
+def assign_ids(
     batch: TensorDictBase, fresh: FlatRows, held: FlatRows | None, *, columns: bool
 ) -> FlatRows:
     """Assign ids and steps to rows; a row that continues a held one takes its id."""
@@ -41,17 +41,17 @@ def numbered(
     width, count = fresh.shape[-1], len(fresh)
     starts = cuts_before(fresh)  # [N]
     starts[::width] = True
-    wrong = contradictions(batch)
-    if wrong is not None:
-        # wrong[i]: rows i and i + 1 contradict each other
-        starts[1:] |= wrong.reshape(-1).cpu().numpy()[:-1]
+    contradicted = contradictions(batch)
+    if contradicted is not None:
+        # contradicted[i]: rows i and i + 1 contradict each other
+        starts[1:] |= contradicted.reshape(-1).cpu().numpy()[:-1]
     heads = np.flatnonzero(starts)  # [S], the first row of each segment
     segment = starts.cumsum() - 1  # [N]
     ids = np.arange(len(heads)) + (0 if held is None else int(held.leaves[OWN_ID].max()) + 1)
     begin = np.zeros(len(heads), dtype=np.int64)
     # rows of other keys or shapes than the held ones raise later, when the two are concatenated
     if held is not None and held.tails == fresh.tails | dict.fromkeys(_OWN, torch.Size()):
-        match = _columns_joined if columns else _joined
+        match = _column_matches if columns else _matches
         for head, tail in zip(*match(held, fresh, heads), strict=True):
             ids[head] = held.leaves[OWN_ID][tail]
             begin[head] = held.leaves[OWN_STEP][tail] + 1
@@ -61,68 +61,69 @@ def numbered(
     return replace(fresh, leaves=leaves, tails=tails)
 
 
-def _joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
+def _matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
     """Indices of heads and of the held rows that they continue: ``[J]`` and ``[J]``."""
     ids, steps = (held.leaves[key].cpu().numpy() for key in (OWN_ID, OWN_STEP))
     order = np.lexsort((steps, ids))  # by id, then by step
     lasts = order[np.append(ids[order][1:] != ids[order][:-1], True)]
-    tails = lasts[_waits(held)[lasts]]
-    firsts = np.flatnonzero(_may_continue(fresh)[heads])
+    tails = lasts[_may_have_successor(held)[lasts]]
+    firsts = np.flatnonzero(_may_have_predecessor(fresh)[heads])
     # equal bytes form a group; one with a single tail and a single head is a match
-    both = np.concatenate([_words(held, tails, 1), _words(fresh, heads[firsts], 0)])
+    pair = _compared_bytes(held, tails, 1), _compared_bytes(fresh, heads[firsts], 0)
+    both = np.concatenate(pair)
     _, group = np.unique(both.view(f"V{both.shape[1]}")[:, 0], return_inverse=True)
     tail_of, head_of = group[: len(tails)], group[len(tails) :]
     groups = int(group.max(initial=-1)) + 1
     single = (np.bincount(tail_of, minlength=groups) == 1) & (
         np.bincount(head_of, minlength=groups) == 1
     )
-    place = np.zeros(groups, dtype=np.int64)
-    place[tail_of] = tails
+    tail_of_group = np.zeros(groups, dtype=np.int64)
+    tail_of_group[tail_of] = tails
     chosen = single[head_of]
-    return firsts[chosen], place[head_of[chosen]]
+    return firsts[chosen], tail_of_group[head_of[chosen]]
 
 
-def _columns_joined(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
+def _column_matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:
     """The same for columns: row b can continue only row b."""
     wide, width = held.shape[-1], fresh.shape[-1]
     rows = np.arange(len(fresh) // width)
     tails, firsts = rows * wide + wide - 1, rows * width
-    goes_on = _waits(held)[tails] & _may_continue(fresh)[firsts]
-    goes_on &= (_words(held, tails, 1) == _words(fresh, firsts, 0)).all(1)
-    return np.searchsorted(heads, firsts[goes_on]), tails[goes_on]
+    matches = _may_have_successor(held)[tails] & _may_have_predecessor(fresh)[firsts]
+    matches &= (_compared_bytes(held, tails, 1) == _compared_bytes(fresh, firsts, 0)).all(1)
+    return np.searchsorted(heads, firsts[matches]), tails[matches]
 
 
-def _waits(rows: FlatRows) -> Array:
+def _may_have_successor(rows: FlatRows) -> Array:
     """Rows that may have a successor: not done, next observation present; bool ``[N]``."""
-    found = np.ones(len(rows), dtype=bool)
+    mask = np.ones(len(rows), dtype=bool)
     for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED, keys.NEXT_MISSING):
         if key in rows.leaves:
-            found &= ~rows.leaves[key].cpu().numpy().reshape(-1)
-    return found
+            mask &= ~rows.leaves[key].cpu().numpy().reshape(-1)
+    return mask
 
 
-def _may_continue(rows: FlatRows) -> Array:
+def _may_have_predecessor(rows: FlatRows) -> Array:
     """Rows that may have a predecessor: real, and no first step; bool ``[N]``."""
-    found = np.ones(len(rows), dtype=bool)
+    mask = np.ones(len(rows), dtype=bool)
     if (keys.IS_INIT,) in rows.leaves:
-        found &= ~rows.leaves[(keys.IS_INIT,)].cpu().numpy().reshape(-1)
+        mask &= ~rows.leaves[(keys.IS_INIT,)].cpu().numpy().reshape(-1)
     if keys.MASK in rows.leaves:
-        found &= rows.leaves[keys.MASK].cpu().numpy().reshape(-1)
-    return found
+        mask &= rows.leaves[keys.MASK].cpu().numpy().reshape(-1)
+    return mask
 
 
-def _words(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, Any]:
+def _compared_bytes(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, Any]:
     """The bytes to compare, ``[K, bytes]``: of a row (side 0) or its predecessor (side 1)."""
     # observations, and the id or the step if one of them is stored; a predecessor's step counts one
     # more
     index = rows.index(chosen)
-    found = [rows.leaves[pair[side]].index_select(0, index) for pair in observed_pairs(rows)]
+    leaves = [rows.leaves[pair[side]].index_select(0, index) for pair in observed_pairs(rows)]
     if keys.TRAJ_IDS in rows.leaves:
-        found.append(rows.leaves[keys.TRAJ_IDS].index_select(0, index))
+        leaves.append(rows.leaves[keys.TRAJ_IDS].index_select(0, index))
     if keys.TRAJ_STEP in rows.leaves:
-        found.append(rows.leaves[keys.TRAJ_STEP].index_select(0, index) + side)
+        leaves.append(rows.leaves[keys.TRAJ_STEP].index_select(0, index) + side)
     flat = [
         leaf.detach().reshape(len(chosen), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
-        for leaf in found
+        for leaf in leaves
     ]
     return np.ascontiguousarray(torch.cat(flat, 1).cpu().numpy())

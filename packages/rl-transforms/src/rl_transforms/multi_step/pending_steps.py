@@ -14,10 +14,10 @@ from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT
 
 Producer = tuple[int, ...]
-NOBODY: Producer = ()  # of rows without ids
+NO_PRODUCER: Producer = ()  # of rows without ids
 
 
-class HeldColumns:
+class PendingSteps:
     """The last steps of each producer's environments, by producer."""
 
     def __init__(self) -> None:
@@ -26,50 +26,52 @@ class HeldColumns:
     def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
         """Append rows to the held steps of the same producer."""
         fresh = self._checked(fresh)
-        who = NOBODY
+        producer = NO_PRODUCER
         if OWN_ID not in fresh.leaves:
-            who = _producer(fresh.leaves[keys.TRAJ_IDS].reshape(-1, fresh.shape[-1]))
-        before = self.blocks.get(who)
-        return who, fresh if before is None else before.followed_by(fresh)
+            producer = _producer(fresh.leaves[keys.TRAJ_IDS].reshape(-1, fresh.shape[-1]))
+        before = self.blocks.get(producer)
+        return producer, fresh if before is None else before.followed_by(fresh)
 
-    def keep(self, who: Producer, rows: FlatRows, steps: int) -> None:
+    def keep(self, producer: Producer, rows: FlatRows, steps: int) -> None:
         """Hold back a copy of the last steps of every environment."""
         width = rows.shape[-1]
         steps = min(steps, width)
         if not steps:
-            self.blocks.pop(who, None)
+            self.blocks.pop(producer, None)
             return
         # [B * T, ...] -> [B, steps, ...] -> [B * steps, ...]; cloned, so as not to keep the batch
-        kept = {
+        leaves = {
             key: leaf.reshape(-1, width, *leaf.shape[1:])[:, width - steps :].flatten(0, 1).clone()
             for key, leaf in rows.leaves.items()
         }
         shape = torch.Size((*rows.shape[:-1], steps))
-        self.blocks[who] = FlatRows(kept, rows.tails, shape, rows.device)
+        self.blocks[producer] = FlatRows(leaves, rows.tails, shape, rows.device)
 
     def all(self) -> FlatRows | None:
         """All held steps ``[*B, T]``, producers one after another; None if there are none."""
-        found: FlatRows | None = None
+        held: FlatRows | None = None
         for block in self.blocks.values():
-            found = block if found is None else found.followed_by(block)
-        return found
+            held = block if held is None else held.followed_by(block)
+        return held
 
     def state(self) -> dict[str, dict[str, Any]]:
         """The held steps as nested dictionaries, keyed by the index of their producer."""
         return {
             str(place): {
-                "producer": list(who),
+                "producer": list(producer),
                 "rows": block.batch(own=True).to_dict(),
                 "shape": list(block.shape),
             }
-            for place, (who, block) in enumerate(self.blocks.items())
+            for place, (producer, block) in enumerate(self.blocks.items())
         }
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `state` returned."""
         self.blocks = {
-            tuple(one["producer"]): FlatRows.of(TensorDict(one["rows"], batch_size=one["shape"]))
-            for one in state.values()
+            tuple(entry["producer"]): FlatRows.of(
+                TensorDict(entry["rows"], batch_size=entry["shape"])
+            )
+            for entry in state.values()
         }
 
     def require_alike(self, fresh: FlatRows) -> None:

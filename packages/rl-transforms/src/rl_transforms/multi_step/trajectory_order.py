@@ -24,7 +24,7 @@ PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the prod
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class TrajectoryOrder:
     """The position of each row in its trajectory, and the end of its segment."""
 
     # Whole runs of rows are sorted by trajectory, because neighbours mostly arrive together: the
@@ -32,65 +32,65 @@ class Arrivals:
     # on a few rows cost a fraction of torch's; the markers are copied to the host once.
 
     ids: Array  # int64 [N], the trajectory of each row
-    lasts: Array  # int64 [R], the last row of each run: consecutive rows of one segment
-    order: Array  # int64 [N], the rows sorted by trajectory, stable
-    place: Array  # int64 [N], the inverse of order
-    left: Array  # int64 [N], rows of the segment from this one on, itself included
+    run_ends: Array  # int64 [R], the last row of each run: consecutive rows of one segment
+    sorted_rows: Array  # int64 [N], the rows sorted by trajectory, stable
+    position: Array  # int64 [N], the inverse of sorted_rows
+    remaining: Array  # int64 [N], rows of the segment from this one on, itself included
     is_open: Array  # bool [N], whether the segment is the newest of a trajectory that may continue
 
     @classmethod
-    def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> Arrivals:
+    def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> TrajectoryOrder:
         """Sort rows by their ids and steps, leaves ``[N]``."""
         ids, steps, is_init, ends = _markers(rows)
         follows = _follows(ids, steps, is_init, ends)
-        lasts = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], as they came
-        lengths = lasts.copy()  # np.diff with a first run that begins at row 0
+        run_ends = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], in the order of arrival
+        lengths = run_ends.copy()  # np.diff with a first run that begins at row 0
         lengths[0] += 1
-        lengths[1:] -= lasts[:-1]
-        starts = lasts - lengths + 1
+        lengths[1:] -= run_ends[:-1]
+        starts = run_ends - lengths + 1
         sort = np.argsort(ids[starts], kind="stable")
-        final, is_open = _segments(ids, steps, is_init, ends, starts[sort], lasts[sort])
+        final, is_open = _segments(ids, steps, is_init, ends, starts[sort], run_ends[sort])
         stops = lengths[sort].cumsum()  # where each run stops in the sorted order
         # what every row takes from its run, [3, R] in the order of arrival: the shift from row to
         # sorted place, the sorted place where the segment stops, and whether it may continue
         runs = np.empty((3, len(starts)), dtype=np.int64)
         runs[:, sort] = stops - lengths[sort] - starts[sort], stops[final], is_open
-        shift, end, goes_on = np.repeat(runs, lengths, axis=1)
-        place = shift + np.arange(len(ids))
-        order = np.empty_like(place)
-        order[place] = np.arange(len(ids))
-        return cls(ids, lasts, order, place, end - place, goes_on.astype(bool))
+        shift, end, row_is_open = np.repeat(runs, lengths, axis=1)
+        position = shift + np.arange(len(ids))
+        sorted_rows = np.empty_like(position)
+        sorted_rows[position] = np.arange(len(ids))
+        return cls(ids, run_ends, sorted_rows, position, end - position, row_is_open.astype(bool))
 
 
-def calls_waited(stand: Arrivals, waited: Array) -> Array:
+def calls_pending(order: TrajectoryOrder, waited: Array) -> Array:
     """Count for how many calls of its producer each row has been held back, int64 ``[N]``."""
     # held rows [H] come first, then those of this call, which have waited for none
-    held, producers = len(waited), stand.ids >> PRODUCER_SHIFT
-    calling = np.unique(producers[stand.lasts[stand.lasts >= held]])
-    found = np.zeros(len(stand.ids), dtype=np.int64)
-    found[:held] = waited + np.isin(producers[:held], calling)
-    return found
+    num_held, producers = len(waited), order.ids >> PRODUCER_SHIFT
+    calling = np.unique(producers[order.run_ends[order.run_ends >= num_held]])
+    calls = np.zeros(len(order.ids), dtype=np.int64)
+    calls[:num_held] = waited + np.isin(producers[:num_held], calling)
+    return calls
 
 
 def cuts_before(rows: FlatRows) -> Array:
     """Rows of one call that a marker cuts from the row before them: bool ``[N]``."""
-    count, found = len(rows), {}
+    count, markers = len(rows), {}
     for key in (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS):
         if key in rows.leaves:
-            found[key] = rows.leaves[key].cpu().numpy().reshape(-1)
+            markers[key] = rows.leaves[key].cpu().numpy().reshape(-1)
     cut = np.ones(count, dtype=bool)
     cut[1:] = False
-    if keys.TRAJ_IDS in found:
-        cut[1:] |= found[keys.TRAJ_IDS][1:] != found[keys.TRAJ_IDS][:-1]
-    if keys.TRAJ_STEP in found:
-        cut[1:] |= found[keys.TRAJ_STEP][1:] != found[keys.TRAJ_STEP][:-1] + 1
-    if keys.MASK in found:
-        cut[1:] |= ~(found[keys.MASK][1:] & found[keys.MASK][:-1])
-    if FLAGS[0] in found:
-        cut[1:] |= found[FLAGS[0]][1:]
+    if keys.TRAJ_IDS in markers:
+        cut[1:] |= markers[keys.TRAJ_IDS][1:] != markers[keys.TRAJ_IDS][:-1]
+    if keys.TRAJ_STEP in markers:
+        cut[1:] |= markers[keys.TRAJ_STEP][1:] != markers[keys.TRAJ_STEP][:-1] + 1
+    if keys.MASK in markers:
+        cut[1:] |= ~(markers[keys.MASK][1:] & markers[keys.MASK][:-1])
+    if FLAGS[0] in markers:
+        cut[1:] |= markers[FLAGS[0]][1:]
     for key in FLAGS[1:]:
-        if key in found:
-            cut[1:] |= found[key][:-1]
+        if key in markers:
+            cut[1:] |= markers[key][:-1]
     return cut
 
 
@@ -102,12 +102,12 @@ def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Arra
     numbers = torch.cat([ids, rows[step_key]]).cpu().numpy()
     flags = [rows[key] for key in FLAGS if key in rows]
     if not flags:
-        no = np.zeros(count, dtype=bool)
-        return numbers[:count], numbers[count:], no, no
-    found = torch.cat(flags).cpu().numpy().reshape(-1, count)
+        never = np.zeros(count, dtype=bool)
+        return numbers[:count], numbers[count:], never, never
+    stacked = torch.cat(flags).cpu().numpy().reshape(-1, count)
     first = FLAGS[0] in rows
-    is_init: Array = found[0] if first else np.zeros(count, dtype=bool)
-    ends: Array = np.logical_or.reduce(found[int(first) :])
+    is_init: Array = stacked[0] if first else np.zeros(count, dtype=bool)
+    ends: Array = np.logical_or.reduce(stacked[int(first) :])
     return numbers[:count], numbers[count:], is_init, ends
 
 
@@ -126,9 +126,10 @@ def _segments(
     same = ids[starts[1:]] == ids[starts[:-1]]
     joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)
     joins &= ~is_init[starts[1:]] & ~ends[lasts[:-1]]
-    seams = np.flatnonzero(~joins)  # runs that end a segment, the very last one left out
-    final = np.append(seams, len(lasts) - 1)[np.searchsorted(seams, np.arange(len(lasts)))]
+    ends_segment = np.flatnonzero(~joins)  # runs that end a segment, the very last one left out
+    next_end = np.searchsorted(ends_segment, np.arange(len(lasts)))
+    final = np.append(ends_segment, len(lasts) - 1)[next_end]
     # an earlier segment of the same trajectory was cut: only the newest one can continue
-    may_go_on = ~ends[lasts]
-    may_go_on[:-1] &= ~same
-    return final, may_go_on[final]
+    is_open = ~ends[lasts]
+    is_open[:-1] &= ~same
+    return final, is_open[final]

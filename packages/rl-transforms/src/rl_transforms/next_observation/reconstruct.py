@@ -77,31 +77,33 @@ class NextStateReconstructor(Transform):
                 neighbour, with no source alongside the sample, are; or a source is there and
                 ``("collector", "row")`` is not.
         """
-        lost = self._lost(batch)
-        if not lost:
+        to_rebuild = self._rows_to_rebuild(batch)
+        if not to_rebuild:
             return batch
-        if source is not None and self._all_apart(batch, lost):
-            return self._from_source(batch, source, list(lost))
+        if source is not None and self._has_no_neighbours(batch, to_rebuild):
+            return self._from_source(batch, source, list(to_rebuild))
         target, proved = self._neighbours(batch, source)
-        wanted = torch.stack(list(lost.values())).any(0) & ~proved
-        fetched, had = _fetch(self, batch, source, wanted, list(lost))
+        unresolved = torch.stack(list(to_rebuild.values())).any(0) & ~proved
+        fetched, had = _fetch(self, batch, source, unresolved, list(to_rebuild))
         changes: dict[NestedKey, Tensor] = {}
-        for key, rows in lost.items():
+        for key, rows in to_rebuild.items():
             made = self._blank(batch, key, rows)
             own = batch[key].reshape(made.shape)
             made[rows & proved] = own[target[rows & proved]]
             if fetched is not None:
-                take = had & rows[wanted]
-                made[wanted.nonzero()[:, 0][take]] = fetched[key][take].to(made.device)
+                take = had & rows[unresolved]
+                made[unresolved.nonzero()[:, 0][take]] = fetched[key][take].to(made.device)
             changes[next_key(key)] = made.reshape(batch[key].shape)
-        gone = wanted.clone()
-        gone[wanted] = ~had
+        gone = unresolved.clone()
+        gone[unresolved] = ~had
         changes[names.NEXT_MISSING] = gone.reshape(batch.batch_size)
         return with_entries(batch, changes)
 
-    def _all_apart(self, batch: TensorDictBase, lost: dict[NestedKey, Tensor]) -> bool:
+    def _has_no_neighbours(
+        self, batch: TensorDictBase, to_rebuild: dict[NestedKey, Tensor]
+    ) -> bool:
         """Whether nothing is stored and no row of the sample follows the one before it."""
-        if any(batch.get(next_key(key), None) is not None for key in lost):
+        if any(batch.get(next_key(key), None) is not None for key in to_rebuild):
             return False
         ids, steps = (batch.get(key, None) for key in (names.TRAJ_IDS, names.TRAJ_STEP))
         if ids is None or steps is None:
@@ -113,13 +115,13 @@ class NextStateReconstructor(Transform):
         return not bool(follows.any())
 
     def _from_source(
-        self, batch: TensorDictBase, source: RowSource, lost: list[NestedKey]
+        self, batch: TensorDictBase, source: RowSource, to_rebuild: list[NestedKey]
     ) -> TensorDictBase:
         """Read every next observation from the buffer, the fast path of single rows."""
-        fetched, had = _fetch(self, batch, source, None, lost)
+        fetched, had = _fetch(self, batch, source, None, to_rebuild)
         gone = ~had
         changes: dict[NestedKey, Tensor] = {names.NEXT_MISSING: gone.reshape(batch.batch_size)}
-        for key in lost:
+        for key in to_rebuild:
             root = batch[key]
             if fetched is None:
                 made = self._blank(batch, key, gone)
@@ -131,19 +133,19 @@ class NextStateReconstructor(Transform):
             changes[next_key(key)] = made.reshape(root.shape)
         return with_entries(batch, changes)
 
-    def _lost(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
+    def _rows_to_rebuild(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:
         """Rows whose next observation is to be rebuilt ``[N]``, by key."""
         marked, num_rows = batch.get(names.NEXT_MISSING, None), batch.batch_size.numel()
-        lost: dict[NestedKey, Tensor] = {}
+        to_rebuild: dict[NestedKey, Tensor] = {}
         for key in self.in_keys:
             root = batch.get(key, None)
             if root is None:
                 raise missing(self, key, batch)
             if batch.get(next_key(key), None) is None:
-                lost[key] = torch.ones(num_rows, dtype=torch.bool, device=root.device)
+                to_rebuild[key] = torch.ones(num_rows, dtype=torch.bool, device=root.device)
             elif marked is not None:
-                lost[key] = marked.reshape(-1)
-        return lost
+                to_rebuild[key] = marked.reshape(-1)
+        return to_rebuild
 
     def _neighbours(self, batch: TensorDictBase, source: RowSource | None) -> tuple[Tensor, Tensor]:
         """The row of the sample with each row's next observation, and whether it is proved."""
@@ -188,13 +190,13 @@ def _fetch(
     who: Transform,
     batch: TensorDictBase,
     source: RowSource | None,
-    wanted: Tensor | None,
-    wanted_keys: list[NestedKey],
+    unresolved: Tensor | None,
+    obs_keys: list[NestedKey],
 ) -> tuple[TensorDictBase | None, Tensor]:
     """The next observations ``[W]`` of the rows `wanted`, from the buffer, and which exist."""
     # wanted: bool [N], None for all rows
-    device = batch[wanted_keys[0]].device if wanted is None else wanted.device
-    count = batch.batch_size.numel() if wanted is None else int(wanted.sum())
+    device = batch[obs_keys[0]].device if unresolved is None else unresolved.device
+    count = batch.batch_size.numel() if unresolved is None else int(unresolved.sum())
     had = torch.zeros(count, dtype=torch.bool, device=device)
     if source is None or not count:
         return None, had
@@ -202,16 +204,16 @@ def _fetch(
     if numbers is None:
         raise missing(who, names.ROW, batch)
     mine = numbers.reshape(-1)
-    mine = mine if wanted is None else mine[wanted]
+    mine = mine if unresolved is None else mine[unresolved]
     if batch.get(names.STEPS_TO_NEXT_OBS, None) is None:
         found, had = source.after(mine, 1)
         had = had.to(device)
     else:
         found, distances = mine.clone(), _distances(batch, device)
-        distances = distances if wanted is None else distances[wanted]
+        distances = distances if unresolved is None else distances[unresolved]
         for distance in distances.unique().tolist():  # one query for each, at most n
             there = distances == distance
             after, proved = source.after(mine[there], distance)
             found[there], had[there] = after.to(found.device), proved.to(had.device)
-    fetched, stored = source.read(found, wanted_keys)
+    fetched, stored = source.read(found, obs_keys)
     return fetched, had & stored.to(had.device)

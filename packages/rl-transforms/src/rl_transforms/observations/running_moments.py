@@ -17,13 +17,13 @@ ROWS = 4  # of a lane: a reader can copy the newest row while the next one is wr
 FIELD = "moments"
 
 
-class OwnMoments:
+class LocalMoments:
     """Moments in private memory."""
 
     def __init__(self) -> None:
         self.part: Moments | None = None
 
-    def started(self, shape: Sequence[int]) -> Moments:
+    def to_update(self, shape: Sequence[int]) -> Moments:
         """The moments to update; `shape` is that of a row."""
         return Moments.none(shape) if self.part is None else self.part
 
@@ -51,24 +51,24 @@ class SharedMoments:
     @property
     def part(self) -> Moments | None:
         """The moments that this process has put, None without any."""
-        lanes = self._ready()
+        lanes = self._open()
         held = None if lanes is None else lanes.held()
         if lanes is None or held is None:
             return None
         return next(iter(self._read(lanes, held.number)), None)
 
-    def started(self, shape: Sequence[int]) -> Moments:
+    def to_update(self, shape: Sequence[int]) -> Moments:
         """The moments to update, including those left by a process that died."""
-        lanes = self._made(shape)
+        lanes = self._allocate(shape)
         lane = lanes.claim()
         if self._newest is not None and self._newest[0] is lane:
             return self._newest[1]  # no other process writes there
-        found = self._read(lanes, lane.number)
-        return found[0] if found else Moments.none(shape)
+        parts = self._read(lanes, lane.number)
+        return parts[0] if parts else Moments.none(shape)
 
     def put(self, part: Moments) -> None:
         """Publish new moments of this process."""
-        lanes = self._made(part.mean.shape)
+        lanes = self._allocate(part.mean.shape)
         lane = lanes.claim()
         row = lane.reserve(1).rows
         lanes.slab.columns()[FIELD][row] = part.packed()
@@ -77,26 +77,26 @@ class SharedMoments:
 
     def all(self) -> Moments | None:
         """All that is known, None without any row."""
-        lanes = self._ready()
-        found = [] if lanes is None else self._read(lanes)
-        return Moments.merged(found) if found else None
+        lanes = self._open()
+        parts = [] if lanes is None else self._read(lanes)
+        return Moments.merged(parts) if parts else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._memory,)
 
-    def _made(self, shape: Sequence[int]) -> Lanes:
-        lanes = self._ready()
+    def _allocate(self, shape: Sequence[int]) -> Lanes:
+        lanes = self._open()
         if lanes is None or lanes.slab.about != str(list(shape)):
             from rl_slabs import RowSchema
 
             schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
             # a process that comes second gets the memory that the first one made
             self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
-            lanes = self._ready()
+            lanes = self._open()
         assert lanes is not None
         return lanes
 
-    def _ready(self) -> Lanes | None:
+    def _open(self) -> Lanes | None:
         """The lanes, None before the first `put` of any process."""
         if self._lanes is None:
             from rl_slabs import Lanes

@@ -20,7 +20,7 @@ from rl_transforms.described import without_bounds
 from rl_transforms.entries import merge_rows, missing, with_entries
 from rl_transforms.observations.moments import Moments
 from rl_transforms.observations.observation_norm import ObservationNorm
-from rl_transforms.observations.running_moments import OwnMoments, SharedMoments
+from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
 from rl_transforms.transform import Transform, with_specs
 
 
@@ -78,7 +78,7 @@ class VecNorm(Transform):
             msg = f"eps: expected a number above 0 to divide by, got {eps}."
             raise ValueError(msg)
         self.decay, self.eps, self.frozen = decay, eps, False
-        self._boards: list[OwnMoments | SharedMoments] = [OwnMoments() for _ in self.in_keys]
+        self._stores: list[LocalMoments | SharedMoments] = [LocalMoments() for _ in self.in_keys]
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Scale sampled or rolled-out rows, and leave the statistics as they are.
@@ -212,11 +212,11 @@ class VecNorm(Transform):
         except ImportError as error:
             msg = "sharing statistics needs rl-slabs: pip install rl-transforms[shared]."
             raise ImportError(msg) from error
-        for number, board in enumerate(self._boards):
-            if isinstance(board, OwnMoments):
-                self._boards[number] = shared = SharedMoments(LazySlab.shared(lanes=lanes))
-                if board.part is not None:
-                    shared.put(board.part)
+        for number, store in enumerate(self._stores):
+            if isinstance(store, LocalMoments):
+                self._stores[number] = shared = SharedMoments(LazySlab.shared(lanes=lanes))
+                if store.part is not None:
+                    shared.put(store.part)
         return self
 
     def statistics(self, key: NestedKey | None = None) -> tuple[float, Tensor, Tensor]:
@@ -269,29 +269,29 @@ class VecNorm(Transform):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the statistics, as `state_dict` wants them."""
-        states = [_as_state(board.all()) for board in self._boards]
-        shared = [isinstance(board, SharedMoments) for board in self._boards]
+        states = [_as_state(store.all()) for store in self._stores]
+        shared = [isinstance(store, SharedMoments) for store in self._stores]
         if not any(shared):
             return {"all": states}
-        return {"all": states, "part": [_as_state(board.part) for board in self._boards]}
+        return {"all": states, "part": [_as_state(store.part) for store in self._stores]}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_extra_state` returned: its own part where this one shares."""
-        is_shared = any(isinstance(board, SharedMoments) for board in self._boards)
+        is_shared = any(isinstance(store, SharedMoments) for store in self._stores)
         if is_shared and "part" not in state:
             msg = "the state is that of statistics that are not shared: load it, then share_memory."
             raise RuntimeError(msg)
         parts = state["part"] if is_shared else state["all"]
-        if len(parts) != len(self._boards):
+        if len(parts) != len(self._stores):
             msg = f"the state is of {len(parts)} leaves, this transform scales {self.in_keys}."
             raise ValueError(msg)
-        for number, (board, part) in enumerate(zip(self._boards, parts, strict=True)):
-            if isinstance(board, OwnMoments):
-                self._boards[number] = board = OwnMoments()
+        for number, (store, part) in enumerate(zip(self._stores, parts, strict=True)):
+            if isinstance(store, LocalMoments):
+                self._stores[number] = store = LocalMoments()
             if part is not None:
-                board.put(Moments(part["count"], part["mean"].numpy(), part["squares"].numpy()))
-            elif board.part is not None:
-                board.put(Moments.none(board.part.mean.shape))
+                store.put(Moments(part["count"], part["mean"].numpy(), part["squares"].numpy()))
+            elif store.part is not None:
+                store.put(Moments.none(store.part.mean.shape))
 
     def extra_repr(self) -> str:
         """List the settings and the keys."""
@@ -301,14 +301,14 @@ class VecNorm(Transform):
         """Count rows ``[R, ...]``."""
         if (self.frozen and not always) or not len(rows):
             return
-        board, shape = self._boards[number], rows.shape[1:]
-        before = board.started(shape)
+        store, shape = self._stores[number], rows.shape[1:]
+        before = store.to_update(shape)
         self._check_shape(number, before, shape)
         exact = rows.detach().to("cpu", torch.float64).numpy()
         if not bool(np.isfinite(exact).all()):
             msg = f"{self.in_keys[number]!r} holds NaN or infinite numbers, of which there are no "
             raise ValueError(msg + "statistics. Replace or clip them ahead of VecNorm.")
-        board.put(before.decayed(self.decay).joined(Moments.of(exact)))
+        store.put(before.decayed(self.decay).joined(Moments.of(exact)))
 
     def _scaled(self, number: int, value: Tensor) -> Tensor:
         known = self._known(number)
@@ -322,12 +322,12 @@ class VecNorm(Transform):
     def _loc_and_scale(
         self, number: int, dtype: torch.dtype, known: Moments | None = None
     ) -> tuple[Tensor, Tensor]:
-        found = self._known(number) if known is None else known
-        scale = np.maximum(found.std, self.eps)
-        return torch.from_numpy(found.mean).to(dtype), torch.from_numpy(scale).to(dtype)
+        moments = self._known(number) if known is None else known
+        scale = np.maximum(moments.std, self.eps)
+        return torch.from_numpy(moments.mean).to(dtype), torch.from_numpy(scale).to(dtype)
 
     def _known(self, number: int) -> Moments:
-        known = self._boards[number].all()
+        known = self._stores[number].all()
         if known is None or not known.count:
             msg = (
                 f"VecNorm has no statistics of {self.in_keys[number]!r} yet: step an environment "

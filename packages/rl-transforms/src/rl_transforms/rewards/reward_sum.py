@@ -16,7 +16,7 @@ from rl_tensordict import NestedKey, as_tuple, sibling
 from rl_transforms.arguments import key_list
 from rl_transforms.entries import missing, not_reset, with_entries
 from rl_transforms.episodes.groups import group_mask, next_done
-from rl_transforms.episodes.step_counter import left_by
+from rl_transforms.episodes.step_counter import carried_over
 from rl_transforms.transform import Transform, with_specs
 
 
@@ -131,11 +131,11 @@ class RewardSum(Transform):
                 raise missing(self, next_key(key), batch)
             start = torch.zeros_like(reward.select(batch.ndim - 1, 0))
             if last is not None:
-                start = left_by(last, out, _ended(self, last, key, start))
-            before, behind = _summed(
-                reward, _ended(self, batch, key, reward), batch.ndim - 1, start
+                start = carried_over(last, out, _group_done(self, last, key, start))
+            before, after = _sums_around(
+                reward, _group_done(self, batch, key, reward), batch.ndim - 1, start
             )
-            changes[out], changes[next_key(out)] = before, behind
+            changes[out], changes[next_key(out)] = before, after
         return with_entries(batch, changes)
 
     @property
@@ -145,8 +145,8 @@ class RewardSum(Transform):
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Learn the shapes of the rewards; the spec itself stays as it is."""
-        found = {key: spec[key] for key in self.in_keys if key in spec}
-        self._specs = {key: (leaf.shape, leaf.dtype) for key, leaf in found.items()}
+        specs = {key: spec[key] for key in self.in_keys if key in spec}
+        self._specs = {key: (leaf.shape, leaf.dtype) for key, leaf in specs.items()}
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
@@ -159,7 +159,7 @@ class RewardSum(Transform):
         return with_specs(spec, changes)
 
 
-def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
+def _sums_around(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Tensor, Tensor]:
     """Sums before and after each step, added in the order of the steps."""
     # In another order the last bits would depend on where batches are cut. So segments are summed
     # column by column in blocks of similar length, longest first.
@@ -169,14 +169,14 @@ def _summed(reward: Tensor, done: Tensor, time: int, start: Tensor) -> tuple[Ten
     carried[..., 0] = start
     # [S], longest segment first: the sum to start from, 0 except in segments that start at t = 0
     carried = segments.first(carried).index_select(0, segments.order)
-    behind = torch.empty_like(columns, memory_format=torch.contiguous_format).reshape(-1)
+    sums_after = torch.empty_like(columns, memory_format=torch.contiguous_format).reshape(-1)
     for block in segments.time_blocks(max_waste=0.25):
         rewards = block.gather(columns, columns.shape)  # [K, n]
         # carried holds one entry for each segment that continues into this block, [n]
         sums = _running_sums(torch.cat([carried[None, : rewards.shape[1]], rewards]))[1:]
-        block.scatter(sums, behind)
+        block.scatter(sums, sums_after)
         carried = sums[-1]
-    total = behind.reshape(columns.shape).movedim(-1, time)
+    total = sums_after.reshape(columns.shape).movedim(-1, time)
     earlier = done.shape[time] - 1
     before = total.narrow(time, 0, earlier).masked_fill(done.narrow(time, 0, earlier), 0)
     return torch.cat([start.unsqueeze(time), before], time), total
@@ -194,7 +194,7 @@ def _running_sums(values: Tensor) -> Tensor:
     return torch.from_numpy(np.add.accumulate(array, axis=0, dtype=array.dtype))
 
 
-def _ended(who: object, batch: TensorDictBase, key: NestedKey, like: Tensor) -> Tensor:
+def _group_done(who: object, batch: TensorDictBase, key: NestedKey, like: Tensor) -> Tensor:
     """The done flags of the innermost group of a key that has some, in the shape of a leaf."""
     group = as_tuple(key)[:-1]
     while group and all(batch.get((keys.NEXT, *group, n), None) is None for n in keys.DONE_KEYS):

@@ -84,21 +84,21 @@ class BurnIn(Transform):
         burn_in: int,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        given = tuple(modules) if isinstance(modules, list | tuple) else (modules,)
-        for module in given:
+        sequence = tuple(modules) if isinstance(modules, list | tuple) else (modules,)
+        for module in sequence:
             if not (
                 callable(module) and hasattr(module, "in_keys") and hasattr(module, "out_keys")
             ):
                 msg = f"expected a module with in_keys and out_keys, got {type(module).__name__}."
                 raise TypeError(f"{msg} Wrap it in a TensorDictModule.")
         check_whole("burn_in", burn_in, 1, " Leave the transform out.")
-        written = [as_tuple(key) for module in given for key in module.out_keys]
+        written = [as_tuple(key) for module in sequence for key in module.out_keys]
         states = [as_key(key[1:]) for key in written if key[0] == keys.NEXT and len(key) > 1]
         super().__init__(states if out_keys is None else out_keys)
         if not self.in_keys:
             msg = f"the modules write no state under 'next': they write {written}. Pass out_keys."
             raise ValueError(msg)
-        self.modules_run, self.burn_in = given, burn_in  # a tuple, which torch does not register
+        self.modules_run, self.burn_in = sequence, burn_in  # a tuple, which torch does not register
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Burn in.
@@ -132,14 +132,15 @@ class BurnIn(Transform):
         if not len(rest):
             self._nothing_left(f"slices of at most {segments.max_length} rows")
         begins = (positions == segments.spread(counts))[~is_head]
-        changes: dict[NestedKey, Tensor] = {keys.IS_INIT: self._begun(batch, rest, begins)}
+        changes: dict[NestedKey, Tensor] = {keys.IS_INIT: self._first_steps(batch, rest, begins)}
         left = batch[rest]
-        goes_on = (counts > 0) & (counts < segments.lengths)
+        continues = (counts > 0) & (counts < segments.lengths)
         if len(heads):
             states = self._run(batch[heads], (positions == 0)[is_head])
-            ends = (counts.cumsum(0) - 1)[goes_on]  # the last head of each slice that continues
+            ends = (counts.cumsum(0) - 1)[continues]  # the last head of each slice that continues
             # the first remaining row of each such slice
-            places = ((segments.lengths - counts).cumsum(0) - (segments.lengths - counts))[goes_on]
+            lengths = segments.lengths - counts  # [S], of what remains
+            places = (lengths.cumsum(0) - lengths)[continues]
             for key, state in states.items():
                 old = left[key]
                 changes[key] = old.index_copy(0, places, state[ends].to(old.dtype))
@@ -152,18 +153,18 @@ class BurnIn(Transform):
             self._nothing_left(f"{length} columns")
         ids = Segments.of(batch).ids
         # [*B], rows where one trajectory spans the cut; padding has id -1
-        goes_on = (ids[..., burn_in] == ids[..., burn_in - 1]) & (ids[..., burn_in] >= 0)
+        continues = (ids[..., burn_in] == ids[..., burn_in - 1]) & (ids[..., burn_in] >= 0)
         index = (slice(None),) * time
         head, left = batch[(*index, slice(0, burn_in))], batch[(*index, slice(burn_in, None))]
         stored = left.get(keys.IS_INIT, None)
         blank = torch.zeros(*left.shape, 1, dtype=torch.bool, device=ids.device)
         flag = blank if stored is None else stored.clone()
-        flag[..., 0, 0] |= goes_on
+        flag[..., 0, 0] |= continues
         changes: dict[NestedKey, Tensor] = {keys.IS_INIT: flag}
         for key, state in self._run(head, None).items():
             made = left[key].clone()
             last = state.select(time, burn_in - 1).to(made.dtype)
-            made.select(time, 0)[goes_on] = last[goes_on]
+            made.select(time, 0)[continues] = last[continues]
             changes[key] = made
         return with_entries(left, changes)
 
@@ -176,15 +177,15 @@ class BurnIn(Transform):
         with torch.no_grad(), set_recurrent_mode(True):
             for module in self.modules_run:
                 rows = module(rows)
-        found = {}
+        states = {}
         for key in self.in_keys:
             state = rows.get(next_key(key), None)
             if state is None:
                 raise missing(self, next_key(key), rows)
-            found[key] = state
-        return found
+            states[key] = state
+        return states
 
-    def _begun(self, batch: TensorDictBase, rest: Tensor, begins: Tensor) -> Tensor:
+    def _first_steps(self, batch: TensorDictBase, rest: Tensor, begins: Tensor) -> Tensor:
         """``is_init`` ``[M, 1]``: stored first steps, and new starts of slices."""
         stored = batch.get(keys.IS_INIT, None)
         return begins.unsqueeze(-1) if stored is None else stored[rest] | begins.unsqueeze(-1)

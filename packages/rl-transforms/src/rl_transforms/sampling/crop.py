@@ -83,7 +83,7 @@ class RandomCropTensorDict(Transform):
             raise ValueError(msg)
         starts = self._starts(lengths - self.sub_seq_len + 1)
         window = starts[:, None] + torch.arange(self.sub_seq_len, device=starts.device)  # [R, sub]
-        return _taken(batch, window, dim)
+        return _gather_steps(batch, window, dim)
 
     def _lengths(self, batch: TensorDictBase, dim: int) -> Tensor:
         num_steps = batch.batch_size[dim]
@@ -114,7 +114,7 @@ class RandomCropTensorDict(Transform):
         return (drawn.to(counts.device) * counts).to(torch.int64)
 
 
-def _taken(batch: TensorDictBase, window: Tensor, dim: int) -> TensorDictBase:
+def _gather_steps(batch: TensorDictBase, window: Tensor, dim: int) -> TensorDictBase:
     """Gather the steps ``[R, sub]`` of every row along `dim`."""
     others = [*batch.batch_size[:dim], *batch.batch_size[dim + 1 :]]
     places: list[Tensor] = []

@@ -14,11 +14,11 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_transforms.arguments import check_number
 from rl_transforms.entries import missing, with_entries
-from rl_transforms.history.walk import at_distances, furthest
+from rl_transforms.history.walk import walk_by, walk_to_end
 from rl_transforms.transform import Transform
 
 RELABELLED = (keys.COLLECTOR, "relabelled")
-Judge = Callable[[TensorDictBase], Tensor]
+RowFunction = Callable[[TensorDictBase], Tensor]
 
 
 class HindsightStrategy(StrEnum):
@@ -87,20 +87,20 @@ class HindsightRelabel(Transform):
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
-        reward_fn: Judge,
+        reward_fn: RowFunction,
         *,
         her_ratio: float = 0.8,
         strategy: HindsightStrategy | str = "future",
         goal_key: NestedKey = "desired_goal",
         achieved_goal_key: NestedKey = "achieved_goal",
-        terminated_fn: Judge | None = None,
+        terminated_fn: RowFunction | None = None,
         reward_key: NestedKey = keys.REWARD,
     ) -> None:
         super().__init__([goal_key, achieved_goal_key, reward_key])
-        judges: dict[str, object] = {"reward_fn": reward_fn, "terminated_fn": terminated_fn}
-        for name, given in judges.items():
-            if given is not None and not callable(given):
-                msg = f"{name}: expected a function of rows, got {type(given).__name__}."
+        functions: dict[str, object] = {"reward_fn": reward_fn, "terminated_fn": terminated_fn}
+        for name, function in functions.items():
+            if function is not None and not callable(function):
+                msg = f"{name}: expected a function of rows, got {type(function).__name__}."
                 raise TypeError(msg)
         check_number("her_ratio", her_ratio)
         if not 0 <= her_ratio <= 1:
@@ -134,7 +134,7 @@ class HindsightRelabel(Transform):
         count, device = batch.batch_size.numel(), batch[self.goal_key].device
         drawn = torch.rand(count).lt(self.her_ratio).nonzero()[:, 0]
         if len(drawn):
-            reached, had = self._reached(batch, source, drawn)
+            reached, had = self._achieved_goals(batch, source, drawn)
             drawn, reached = drawn[had], reached[had].to(device)
         drawn = drawn.to(device)
         mark = _put(torch.zeros(count, dtype=torch.bool, device=device), drawn, True)
@@ -143,79 +143,79 @@ class HindsightRelabel(Transform):
             return with_entries(batch, changes)
         goals = [key for key in (self.goal_key, next_key(self.goal_key)) if _has(batch, key)]
         rows = with_entries(batch.reshape(-1)[drawn], dict.fromkeys(goals, reached))
-        made = {**dict.fromkeys(goals, reached), **self._judged(rows)}
+        made = {**dict.fromkeys(goals, reached), **self._evaluated(rows)}
         for key, fresh in made.items():
             stored = batch[key]
             flat = stored.reshape(count, *stored.shape[batch.ndim :])
             changes[key] = _put(flat.clone(), drawn, fresh).reshape(stored.shape)
         return with_entries(batch, changes)
 
-    def _judged(self, rows: TensorDictBase) -> dict[NestedKey, Tensor]:
+    def _evaluated(self, rows: TensorDictBase) -> dict[NestedKey, Tensor]:
         """New rewards, and done flags, of relabelled rows."""
         reward = next_key(self.reward_key)
-        made: dict[NestedKey, Tensor] = {reward: self._asked("reward_fn", rows, reward)}
+        made: dict[NestedKey, Tensor] = {reward: self._evaluate("reward_fn", rows, reward)}
         if self.terminated_fn is not None:
             ended, done = keys.NEXT_TERMINATED, rows.get(keys.NEXT_DONE, None)
             if rows.get(ended, None) is None:
                 raise missing(self, ended, rows)
-            made[ended] = self._asked("terminated_fn", rows, ended)
+            made[ended] = self._evaluate("terminated_fn", rows, ended)
             if done is not None:
                 truncated = rows.get(keys.NEXT_TRUNCATED, None)
                 made[keys.NEXT_DONE] = made[ended] if truncated is None else made[ended] | truncated
         return made
 
-    def _asked(self, name: str, rows: TensorDictBase, like: NestedKey) -> Tensor:
-        found, stored = getattr(self, name)(rows), rows[like]
-        if found.shape not in (stored.shape, stored.shape[:-1]):
+    def _evaluate(self, name: str, rows: TensorDictBase, like: NestedKey) -> Tensor:
+        values, stored = getattr(self, name)(rows), rows[like]
+        if values.shape not in (stored.shape, stored.shape[:-1]):
             msg = f"{name}: expected {list(stored.shape)} of {len(rows)} rows, got "
-            raise ValueError(f"{msg}{list(found.shape)}.")
-        answer: Tensor = found.reshape(stored.shape).to(stored.dtype)
+            raise ValueError(f"{msg}{list(values.shape)}.")
+        answer: Tensor = values.reshape(stored.shape).to(stored.dtype)
         return answer
 
-    def _reached(
+    def _achieved_goals(
         self, batch: TensorDictBase, source: RowSource | None, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
         """An achieved goal for each drawn row ``[K, ...]``, and whether there is one, ``[K]``."""
-        wanted = [next_key(self.achieved_goal_key)]
+        read_keys = [next_key(self.achieved_goal_key)]
         if batch.get(keys.NEXT_MISSING, None) is not None:
-            wanted.append(keys.NEXT_MISSING)
+            read_keys.append(keys.NEXT_MISSING)
         if source is None:
             segments = Segments.of(batch)
             firsts, lasts = (
                 segments.scatter(segments.spread(ends), fill=-1).reshape(-1)[drawn].cpu()
                 for ends in (segments.starts, segments.lasts)
             )
-            places = self._picked(drawn - firsts, lasts - drawn) + drawn
-            found, had = batch.select(*wanted).reshape(-1)[places.clamp_min(0)], lasts >= 0
+            places = self._offset(drawn - firsts, lasts - drawn) + drawn
+            found, had = batch.select(*read_keys).reshape(-1)[places.clamp_min(0)], lasts >= 0
         else:
             numbers = batch.get(keys.ROW, None)
             if numbers is None:
                 raise missing(self, keys.ROW, batch)
-            places = self._place(numbers.reshape(-1).cpu()[drawn], source)
-            found, had = source.read(places, wanted)
-        if len(wanted) == 2:
+            places = self._goal_rows(numbers.reshape(-1).cpu()[drawn], source)
+            found, had = source.read(places, read_keys)
+        if len(read_keys) == 2:
             had = had & ~found[keys.NEXT_MISSING].to(had.device)
-        return found[wanted[0]], had
+        return found[read_keys[0]], had
 
-    def _place(self, rows: Tensor, source: RowSource) -> Tensor:
+    def _goal_rows(self, rows: Tensor, source: RowSource) -> Tensor:
         """The row of the buffer whose achieved goal each row gets."""
-        last, ahead = furthest(rows, source.after)
+        last, ahead = walk_to_end(rows, source.after)
         if self.strategy is HindsightStrategy.FINAL:
             return last
         if self.strategy is HindsightStrategy.FUTURE:
-            return at_distances(rows, self._picked(ahead, ahead), source.after)
-        first, behind = furthest(rows, source.before)
-        return at_distances(first, behind + self._picked(behind, ahead), source.after)
+            return walk_by(rows, self._offset(ahead, ahead), source.after)
+        first, preceding = walk_to_end(rows, source.before)
+        return walk_by(first, preceding + self._offset(preceding, ahead), source.after)
 
-    def _picked(self, behind: Tensor, ahead: Tensor) -> Tensor:
+    def _offset(self, preceding: Tensor, ahead: Tensor) -> Tensor:
         """The offset of the row with the goal, given how many rows precede and follow each."""
         if self.strategy is HindsightStrategy.FINAL:
             return ahead
         if self.strategy is HindsightStrategy.FUTURE:
-            behind = torch.zeros_like(ahead)
-        # uniform on [-behind, ahead]
+            preceding = torch.zeros_like(ahead)
+        # uniform on [-preceding, ahead]
         share = torch.rand(len(ahead), dtype=torch.float64)
-        return (share * (behind + ahead + 1)).long() - behind
+        return (share * (preceding + ahead + 1)).long() - preceding
 
     def _check(self, batch: TensorDictBase) -> None:
         for key in (self.goal_key, next_key(self.achieved_goal_key), next_key(self.reward_key)):
