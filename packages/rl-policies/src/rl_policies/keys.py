@@ -1,4 +1,4 @@
-"""Keys of what policies read and write."""
+"""Keys of the entries that policies read and write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHOSEN_ACTION_VALUE = "chosen_action_value"
 
 
 def listed(keys: Sequence[NestedKey] | NestedKey | None, default: NestedKey) -> list[NestedKey]:
-    """Write one key, several or none as a list."""
+    """Return one key, several keys or None, which is the default, as a list."""
     if keys is None:
         return [default]
     return [keys] if isinstance(keys, str | tuple) else list(keys)

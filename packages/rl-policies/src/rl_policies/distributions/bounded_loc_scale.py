@@ -1,4 +1,4 @@
-"""Vectors with independent entries between two bounds, made of normal ones: what two share."""
+"""Base of the bounded distributions: `TanhNormal` and `TruncatedNormal`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BoundedLocScale(LocScale):
             tanh_loc=tanh_loc,
             validate_args=validate_args,
         )
-        # as numbers they cost nothing
+        # default bounds stay Python numbers: no tensors are made of them
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
         if not self._plain:
             check_bounds(low, high, validate_args, finite=self._needs_finite)
@@ -65,7 +65,7 @@ class BoundedLocScale(LocScale):
     _needs_finite = False
 
     def _prepare(self) -> None:
-        """Compute what a distribution asks for more than once."""
+        """Precompute values that several methods use."""
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> Any:
@@ -74,13 +74,13 @@ class BoundedLocScale(LocScale):
         return constraints.independent(inside, len(self.event_shape))
 
     def _held(self, value: Tensor) -> Tensor:
-        """Hold values between the bounds, past which a sum may round."""
+        """Clamp values to the bounds, which rounding of a sum may exceed."""
         low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
         return value.clamp(low.to(value), high.to(value))
 
 
 def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False) -> None:
-    """Raise for bounds that leave nothing between them."""
+    """Raise unless low < high; tensors are read, a device sync, only with `wait`."""
     numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
     if not (low < high if numbers else not wait or bool((low < high).all())):
         msg = f"low must be below high: got {low} and {high}"
@@ -91,7 +91,7 @@ def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False
 
 
 def placed(bound: Tensor | float, loc: Tensor) -> Tensor:
-    """Bring a bound to where the parameters lie."""
+    """Return a bound as a tensor with the dtype and device of the parameters."""
     if isinstance(bound, Tensor):
         return bound.to(loc)
     return torch.full((), bound, dtype=loc.dtype, device=loc.device)

@@ -1,8 +1,8 @@
-"""Samples and their log-probabilities straight from parameters, without a distribution.
+"""Samples and their log-probabilities from parameters, without a distribution object.
 
-Acting draws once from parameters that nobody asks about again. A distribution object costs more
-than the arithmetic of one row, so each function here does what its distribution does: the same
-generator gives the same samples, and log-probabilities that are the same up to rounding.
+Acting draws once from each set of parameters. A distribution object costs more than the arithmetic
+of one row, so each function computes what its distribution computes: the same samples from the same
+generator, and log-probabilities that are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
 
 Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
-FULL = (torch.float32, torch.float64)  # narrower ones are widened on the way
+FULL = (torch.float32, torch.float64)  # distributions compute narrower dtypes in float32
 
 
 def direct_draw(
     distribution_class: Any, names: Sequence[str], kwargs: Mapping[str, Any]
 ) -> Draw | None:
-    """Find the function that draws like a distribution."""
+    """Find the function that draws as a distribution does; None if there is none."""
     given, said = list(names), dict(kwargs)
     if distribution_class is OneHotCategorical and given == ["logits"] and not {*said} - {"dtype"}:
         return partial(draw_one_hot, dtype=said.get("dtype", torch.int64))
@@ -49,7 +49,7 @@ def direct_draw(
 
 
 def can_draw(*parameters: Any) -> bool:
-    """Tell whether parameters may be drawn from directly: alike, wide enough, without gradient."""
+    """Tell whether parameters fit `Draw`: one shape, one dtype of FULL, no gradient."""
     first = parameters[0]
     if torch.is_grad_enabled() or not isinstance(first, Tensor) or not first.ndim:
         return False
@@ -63,7 +63,7 @@ def can_draw(*parameters: Any) -> bool:
 
 
 def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Draw as `OneHotCategorical` does."""
+    """Draw as `OneHotCategorical`: vectors ``[*B, n]``, log-probabilities ``[*B]``."""
     log_probs = logits.log_softmax(-1)
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
@@ -71,12 +71,12 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as torch's `Categorical` does, which refuses NaN when it draws."""
+    """Draw as torch's `Categorical`: int64 ``[*B]``, log-probabilities ``[*B]``; raise for NaN."""
     log_probs = logits.log_softmax(-1)
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index).squeeze(-1)
-    # one NaN makes all of its row, and one row the sum
+    # log_softmax spreads a NaN over its row, and the sum over rows: one number to read
     if isnan(float(log_prob if log_prob.numel() == 1 else log_prob.sum())):
         msg = "cannot draw from these logits: some are nan. Look at the weights of the policy."
         raise RuntimeError(msg)
@@ -84,16 +84,16 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as `IndependentNormal` does."""
+    """Draw as `IndependentNormal`: ``[*B, k]`` and ``[*B]``."""
     x = torch.addcmul(loc, torch.randn_like(loc), scale)
-    # the density of what is returned: x has been rounded, its noise has not
+    # the density of the returned x, which is rounded; the noise is not
     z = x.sub(loc).div_(scale)
     surprise = torch.addcmul(scale.log(), z, z, value=0.5)
     return x, _log_density(surprise, HALF_LOG_2PI)
 
 
 def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as a `TanhNormal` between -1 and 1 does."""
+    """Draw as a `TanhNormal` between -1 and 1: ``[*B, k]`` and ``[*B]``."""
     u, surprise = _before_tanh(loc, scale)
     return u.tanh(), _log_density(surprise, HALF_LOG_2PI + 2 * LOG_2)
 
@@ -101,7 +101,7 @@ def draw_tanh_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 def draw_bounded(
     loc: Tensor, scale: Tensor, low: Tensor | float, high: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """Draw as a `TanhNormal` between other bounds does."""
+    """Draw as a `TanhNormal` between any bounds: ``[*B, k]`` and ``[*B]``."""
     low, high = placed(low, loc), placed(high, loc)
     half = (high - low) / 2
     u, surprise = _before_tanh(loc, scale)
@@ -111,15 +111,17 @@ def draw_bounded(
 
 
 def _before_tanh(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """What tanh is taken of, and what each entry takes from the log-density: ``[*B, k]``."""
+    """The argument u of tanh, and minus the log-density of each entry, ``[*B, k]`` each."""
     noise = torch.randn_like(loc)
     u = torch.addcmul(loc, noise, scale)
     surprise = torch.addcmul(scale.log(), noise, noise, value=0.5)
+    # log (1 - tanh(u)²) = 2 (log 2 - log(exp(u) + exp(-u))); the constant is added by the caller
     return u, surprise.sub_(torch.logaddexp(u, -u), alpha=2)
 
 
 def _log_density(surprise: Tensor, constant: float) -> Tensor:
-    """Sum what entries take from the log-density, and a constant for each of them."""
+    """Log-density ``[*B]`` from the surprise of entries ``[*B, k]`` and a constant per entry."""
+    # a scalar tensor on the CPU broadcasts against any device
     total, whole = surprise.sum(-1), -constant * surprise.shape[-1]
     if torch.compiler.is_compiling():
         return torch.rsub(total, whole)
@@ -128,5 +130,5 @@ def _log_density(surprise: Tensor, constant: float) -> Tensor:
 
 @cache
 def _number(value: float, dtype: torch.dtype) -> Tensor:
-    """A number as a tensor, on whatever device: to wrap one anew takes as long as an operation."""
+    """A cached scalar tensor; making a new one costs as much as an operation."""
     return torch.full((), value, dtype=dtype, device="cpu")

@@ -1,4 +1,4 @@
-"""Choices with an order: neighbours are alike."""
+"""Categorical distributions over ordered choices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from rl_policies.modules.explained import explained
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:
-    """Turn a score for each threshold into logits of choices with an order."""
+    """Turn scores of n thresholds `[*B, n]` into logits `[*B, n]` of ordered choices."""
+    # Tang and Agrawal, arXiv:1901.10500, section 4:
     # lₖ = Σ_{i ≤ k} log σ(sᵢ) + Σ_{i > k} log (1 - σ(sᵢ))
     passed, failed = logsigmoid(scores), logsigmoid(-scores)
-    behind = failed.sum(-1, keepdim=True) - failed.cumsum(-1)
-    return passed.cumsum(-1) + behind
+    # sums over i > k: the total less the sums up to k
+    above = failed.sum(-1, keepdim=True) - failed.cumsum(-1)
+    return passed.cumsum(-1) + above
 
 
 class Ordinal(Categorical):
@@ -46,7 +48,7 @@ class OneHotOrdinal(OneHotCategorical):
 
     Args:
         scores: floats `[*B, n]`; see `ordinal_logits`.
-        dtype: dtype of what is drawn; that of the spec of the action.
+        dtype: dtype of the samples; that of the spec of the action.
 
     Example:
         >>> OneHotOrdinal(torch.tensor([4.0, 4.0, -4.0])).mode

@@ -1,4 +1,4 @@
-"""What a distribution remembers of the values it has drawn."""
+"""The last sample of a distribution, with the intermediate values of its log-probability."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 
 class SampleCache:
-    """A drawn value, and where it came from."""
+    """A sample, and the values that its log-probability is computed from."""
 
     __slots__ = ("origin", "value", "version")
 
     def __init__(self, value: Tensor, origin: Any) -> None:
         self.value = value
         self.origin = origin
-        # compiled code cannot compare versions
+        # compiled code cannot compare versions: identity alone decides there
         self.version = None if torch.compiler.is_compiling() else value._version
 
     def holds(self, value: Tensor) -> bool:
-        """Tell whether a value is the drawn one, and nothing was written to it since."""
+        """Tell whether a value is the sample itself, not a copy, and unchanged since."""
         if value is not self.value:
             return False
         return self.version is None or value._version == self.version

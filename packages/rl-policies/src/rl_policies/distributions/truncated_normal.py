@@ -1,4 +1,4 @@
-"""Normal vectors between bounds."""
+"""Truncated normal distribution of vectors between bounds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch.special import log_ndtr, ndtri
 from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI
 
-FAR = 1e15  # scales, in place of infinity: nothing that is drawn lies there
-DEEP = -300.0  # log Φ, below which its inverse is found from the logarithm
-FAR_TAIL = -1e5  # below it φ / Φ is -z; the difference of their logarithms, torch's slope, is lost
-# below these the terms of the entropy, which are as z², leave fewer than 7 digits; Z divides them
+FAR = 1e15  # scales, in place of an infinite bound: no sample is that far
+DEEP = -300.0  # log Φ below which Φ underflows, and its inverse is computed from log Φ
+# below it φ / Φ is -z; torch takes this slope from a difference of logarithms, which cancels
+FAR_TAIL = -1e5
+# below these the terms of the entropy, of size z², cancel to fewer than 7 digits
 FAR_ENTROPY, FAR_NARROW = -150.0, -20.0
-ROUNDS = 6  # of Newton's method; it doubles the digits, of which there are two at first
+ROUNDS = 6  # of Newton's method, which doubles the digits; the first guess has two
 
 
 class TruncatedNormal(BoundedLocScale):
@@ -108,7 +109,7 @@ class TruncatedNormal(BoundedLocScale):
         return self._at(z)
 
     def _at(self, z: Tensor) -> Tensor:
-        """What lies z scales from loc; in double precision, since far out the two nearly cancel."""
+        """Compute loc + z scale in double precision: far out the two terms nearly cancel."""
         loc, scale = self._wide
         return self._held(torch.addcmul(loc, scale, z).to(self.loc.dtype))
 
@@ -147,12 +148,10 @@ class TruncatedNormal(BoundedLocScale):
         return self._sum_event((self._wide[1].log() + each).to(self.loc.dtype))
 
     def _far_entropy(self, far: Tensor) -> Tensor:
-        """Entropy in scales where both bounds lie far out: there p(u) ~ exp(-u - u² / (2 λ²)).
-
-        u is the way from the nearer bound times λ = -to, from 0 to q = λ (to - from). Of the
-        exponential law it is 1 - r + log(1 - exp(-q)) - log λ, with r = q / (exp(q) - 1); the
-        square adds -Cov(u, u²) / (2 λ²), and what is left out is as 1 / λ⁴.
-        """
+        """Entropy in units of scale with both bounds in one tail: p(u) ~ exp(-u - u² / (2 λ²))."""
+        # u is the distance from the nearer bound times λ = -to, from 0 to q = λ (to - from). The
+        # exponential law has the entropy 1 - r + log(1 - exp(-q)) - log λ, r = q / (exp(q) - 1);
+        # the square adds -Cov(u, u²) / (2 λ²), and the error is of order 1 / λ⁴.
         rate = -self._to.masked_fill(~far, -1)
         q = (rate * (self._to - self._from)).masked_fill(~far, 1).clamp(max=700.0)
         r = q / torch.expm1(q)
@@ -164,8 +163,7 @@ class TruncatedNormal(BoundedLocScale):
 
 
 def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
-    """A bound in units of scale from loc; a finite number for an infinite one."""
-    # An infinite one would make gradients NaN.
+    """A bound in units of scale from loc; FAR for an infinite one, whose gradient is NaN."""
     at = torch.as_tensor(bound, dtype=loc.dtype, device=loc.device)
     far = at.isinf()
     if _is_nowhere(far):
@@ -175,7 +173,7 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def _quantile(log_share: Tensor) -> Tensor:
-    """The z of Φ(z) by its logarithm, also where Φ(z) itself is too small for a number."""
+    """The z of Φ(z) by its logarithm, also if Φ(z) itself underflows."""
     deep = log_share < DEEP
     is_shallow = _is_nowhere(deep)
     plain: Tensor = ndtri((log_share if is_shallow else log_share.masked_fill(deep, -1.0)).exp())
@@ -192,12 +190,12 @@ def _quantile(log_share: Tensor) -> Tensor:
 
 
 def _is_nowhere(flag: Tensor) -> bool:
-    """Whether a flag is set nowhere, where that is known without waiting."""
+    """Whether no flag is set; False if only a device sync could tell."""
     return not torch.compiler.is_compiling() and flag.is_cpu and not bool(flag.any())
 
 
 def _log_share(z: Tensor) -> Tensor:
-    """The logarithm of Φ(z), far out by its expansion, whose slope keeps its digits."""
+    """Logarithm of Φ(z); in the far tail by its expansion, whose gradient is accurate."""
     far = z < FAR_TAIL
     near: Tensor = log_ndtr(z.masked_fill(far, 0))
     if _is_nowhere(far):

@@ -1,4 +1,4 @@
-"""What exploration modules share: when they act, and how much, which falls with the frames."""
+"""Base of the exploration modules: the interaction type and a linearly annealed amount."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rl_tensordict import NestedKey
 
 
 class ExplorationModule(TensorStep):
-    """Changes the actions of a policy, by an amount that falls in a line.
+    """Perturbs the actions of a policy by an amount that is annealed linearly.
 
         amount = max(end, init - frames (init - end) / annealing_num_steps)
 
-    It acts where the interaction type is RANDOM, as collectors set it, and by
-    `default_interaction_type` where none is set. What it writes are new tensors. The amount and
-    the number of frames are buffers, and so part of `state_dict`. Subclasses write `_explored`.
+    It acts if the interaction type is RANDOM, as collectors set it, or else
+    `default_interaction_type`. Outputs are new tensors. The amount and the number of frames are
+    buffers, and so part of `state_dict`. Subclasses implement `_explored`.
 
     Args:
         spec: spec of the action, or a `Composite` that holds it.
-        amount: what it is called.
+        amount: name of the amount.
         init: the amount at the start.
         end: the amount in the end, 0 to `init`.
-        annealing_num_steps: how many frames it takes to get there.
-        action_key: what is read and written.
-        default_interaction_type: what counts where no interaction type is set.
-        device: where the buffers lie.
+        annealing_num_steps: frames until `end`.
+        action_key: key of the action, read and written.
+        default_interaction_type: applies when no interaction type is set.
+        device: of the buffers.
 
     Raises:
         ValueError: the amount is negative or would rise, or the annealing takes no step.
@@ -53,7 +53,7 @@ class ExplorationModule(TensorStep):
     annealing_num_steps: Tensor
     frames: Tensor
 
-    def __init__(  # noqa: PLR0913 - what three modules hand on
+    def __init__(  # noqa: PLR0913 - shared by three modules
         self,
         spec: TensorSpec,
         amount: str,
@@ -90,7 +90,7 @@ class ExplorationModule(TensorStep):
         )
         self.register_buffer("frames", torch.tensor(0, device=device))
 
-    # the schedule's own verb is `step` in the field, so it takes both
+    # `step` is the name of the schedule in the field too: one method takes actions or frames
     @overload  # type: ignore[override]
     def step(self, action: int = 1, /) -> None: ...
     @overload
@@ -98,8 +98,6 @@ class ExplorationModule(TensorStep):
 
     def step(self, action: Any = 1, /, *others: Tensor) -> Any:
         """Explore, given tensors; lower the amount, given a number of frames.
-
-        The first is what every module of this package offers, the second is this one's schedule.
 
         Args:
             action: the actions that the policy chose, `[*B, *E]`; or how many frames have passed,
@@ -122,9 +120,8 @@ class ExplorationModule(TensorStep):
         if action < 0:
             msg = f"frames must not be negative: got {action}"
             raise ValueError(msg)
-        self.frames += (
-            action  # the amount itself may have too few digits to fall by a frame's share
-        )
+        # computed from the count: in float32 the share of one frame may round away
+        self.frames += action
         left = (1 - self.frames.double() / self.annealing_num_steps).clamp(min=0)
         init, end = (getattr(self, f"{self._amount}_{at}").double() for at in ("init", "end"))
         getattr(self, self._amount).copy_(end + (init - end) * left)
@@ -148,10 +145,10 @@ class ExplorationModule(TensorStep):
         return write_step(self, tensordict)
 
     def _acts(self) -> bool:
-        """Whether actions are to be explored, and not only handed on."""
+        """Whether actions are perturbed; they pass through otherwise."""
         kind = interaction_type() or self.default_interaction_type
         return kind is InteractionType.RANDOM
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """What `step` returns for tensors."""
+        """The outputs of `step` for tensors."""
         raise NotImplementedError

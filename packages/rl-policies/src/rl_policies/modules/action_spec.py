@@ -1,4 +1,4 @@
-"""What a spec says of the action that a module writes."""
+"""Dtype, shape, bounds and choices of actions, from their spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rl_tensordict import NestedKey
 
 
 def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
-    """Find the spec of one key."""
+    """Find the spec of one key; None without a spec."""
     if spec is None:
         return None
     if not isinstance(spec, TensorSpec):
@@ -55,7 +55,7 @@ class ActionForm:
         self.groups = groups_of(leaf, key)
 
     def bounds(self) -> dict[str, Tensor | float]:
-        """Find bounds for the actions of any batch."""
+        """Bounds `low` and `high` for any batch; none if infinite or different per environment."""
         found: dict[str, Tensor | float] = {}
         for name in ("low", "high"):
             bound = getattr(self.leaf.space, name, None)
@@ -69,15 +69,16 @@ class ActionForm:
         return found
 
     def cast(self, action: Tensor) -> Tensor:
-        """Hold dtype and last size of an action to the spec."""
+        """Cast an action to the dtype of the spec if that is exact, and check its last size."""
+        # an action of the right dtype is not read: reading values waits for the device
         if action.dtype != self.dtype and not torch.compiler.is_compiling():
-            with contextlib.suppress(ValueError):  # it is named below
+            with contextlib.suppress(ValueError):  # check raises with the key
                 action = self.leaf.cast(action)
         self.check(action)
         return action
 
     def check(self, action: Tensor) -> None:
-        """Compare dtype and last size of an action with the spec."""
+        """Raise for an action of another dtype or last size than the spec has."""
         if action.dtype != self.dtype:
             msg = (
                 f"{self.key!r} must be {self.dtype} by its spec: got {action.dtype}, with numbers "
@@ -93,14 +94,14 @@ class ActionForm:
             raise ValueError(msg)
 
     def check_scores(self, count: int) -> None:
-        """Compare a number of scores with the number of choices of the spec."""
+        """Raise for another number of scores than the spec has choices."""
         wanted = self.count if self.groups is None else sum(self.groups)
         if wanted is not None and count != wanted:
             msg = f"{self.key!r} has {wanted} choices by its spec: got scores for {count}"
             raise ValueError(msg)
 
     def fitted(self, action: Tensor, safe: bool) -> Tensor:
-        """Hold an action to the spec."""
+        """Cast and check an action; if `safe`, project it too, which waits for the device."""
         action = self.cast(action)
         return self.projected(action) if safe else action
 
@@ -110,15 +111,17 @@ class ActionForm:
         return found
 
     def over(self, shape: torch.Size) -> TensorSpec:
-        """Find a spec for actions of any batch."""
+        """Return a spec whose shape ends the shape of some actions `[*B, *tail]`."""
         leaf = sized(self.leaf, shape)
         lead = len(shape) - leaf.ndim
         if lead >= 0 and shape[lead:] == leaf.shape:
             return leaf
+        # number of dimensions [*E] that the spec has for environments
         of_env = leaf.ndim - self.event_dims
         one: TensorSpec = leaf[(0,) * of_env]
         if one.expand(leaf.shape) == leaf:
-            return one
+            return one  # all environments are alike: the spec of one fits any batch
+        # actions [*E, T]: each environment has a row of its own spec
         if lead > 0 and shape[:of_env] == leaf.shape[:of_env]:
             for _ in range(lead):
                 leaf = leaf.unsqueeze(of_env)
@@ -132,7 +135,7 @@ class ActionForm:
 
 
 def sized(leaf: TensorSpec, shape: torch.Size) -> TensorSpec:
-    """Give dynamic dimensions of a spec the sizes that actions have there."""
+    """Replace dynamic dimensions (-1) of a spec by the sizes of the actions."""
     lead = len(shape) - leaf.ndim
     if -1 not in leaf.shape or lead < 0:
         return leaf
@@ -145,7 +148,7 @@ def sized(leaf: TensorSpec, shape: torch.Size) -> TensorSpec:
 
 
 def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:
-    """List how many choices there are in each of the groups of several choices at once."""
+    """Number of choices in each group of a multi-discrete spec; None for other specs."""
     if isinstance(leaf, MultiOneHot):
         return tuple(leaf.nvec)
     if not isinstance(leaf, MultiCategorical):
@@ -158,13 +161,13 @@ def groups_of(leaf: TensorSpec, key: NestedKey) -> tuple[int, ...] | None:
 
 
 def form_of(spec: Any, key: NestedKey) -> ActionForm | None:
-    """Find the form of one key's actions."""
+    """Make the form of the actions under a key; None without a spec."""
     leaf = leaf_of(spec, key)
     return None if leaf is None else ActionForm(leaf, key)
 
 
 def check_safe(safe: bool, form: ActionForm | None) -> None:
-    """Raise for an attempt to project actions into a spec that is not there."""
+    """Raise if `safe` is set without a spec to project into."""
     if safe and form is None:
         msg = "safe=True projects actions into their spec: pass spec"
         raise ValueError(msg)

@@ -187,7 +187,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         """Make a policy that runs another module first.
 
         Args:
-            common: writes what this policy reads.
+            common: writes the inputs of this policy.
 
         Returns:
             The policy. Both modules are shared with it.
@@ -202,7 +202,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         """
         network, sampling = self.module
         made = type(self).__new__(type(self))
-        # the sampling module is there, and need not be made of its arguments again
+        # __init__ would build a second sampling module from its arguments
         network = TensorDictSequential(common, network)
         ProbabilisticTensorDictSequential.__init__(made, network, sampling)
         return made

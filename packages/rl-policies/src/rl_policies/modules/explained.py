@@ -1,4 +1,4 @@
-"""Notes on errors of torch, tensordict and networks: what our module was given when they came."""
+"""Notes on errors from torch, tensordict and networks: the module and its arguments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-# what a user does about an error from the middle of a network or of a distribution
-COMPARE = "Compare shapes and dtypes with those that the network was made for."
+# advice for an error raised inside of a network or a distribution
+COMPARE = "Compare their shapes and dtypes with the inputs of the network."
 
 
 def note(
@@ -24,7 +24,7 @@ def note(
     keys: Iterable[Any] = (),
     advice: str = COMPARE,
 ) -> None:
-    """Add to an error, once, which of our edges it came through, and what that was given."""
+    """Add to an error, once, the public method that raised it, and its arguments."""
     # sequences of tensordict add notes of their own, which name no argument
     if any(" was given " in said for said in getattr(error, "__notes__", ())):
         return
@@ -40,7 +40,7 @@ def note(
 
 
 def described(value: Any) -> str:
-    """Write what an argument is in a few words."""
+    """Describe an argument in a few words: dtype and shape, keys, or type."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, TensorDictBase):
@@ -53,14 +53,14 @@ def _kind(value: Any) -> str:
 
 
 def require_tensor(value: Any, what: str) -> None:
-    """Raise for what is no tensor."""
+    """Raise unless a value is a tensor."""
     if not isinstance(value, Tensor):
         msg = f"expected {what} as a tensor: got {type(value).__name__}"
         raise TypeError(msg)
 
 
 def explained(function: Callable[P, T]) -> Callable[P, T]:
-    """Note on errors of others what a method was given: for constructors and rare calls."""
+    """Decorate a method so that errors carry its arguments; for constructors and rare calls."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -23,21 +23,23 @@ from rl_tensordict import NestedKey
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """The modules of a sequence in the order they run, each to be called on tensors."""
+    """A sequence flattened into calls on tensors, in the order they run."""
 
-    calls: list[Call]
-    modules: list[dict[str, Any]]
-    children: list[tuple[Any, ...]]
-    hooks: tuple[dict[Any, Any], ...]
+    calls: list[Call]  # functions, with the keys of their inputs and outputs
+    modules: list[dict[str, Any]]  # live dictionaries of children, of every visited module
+    children: list[tuple[Any, ...]]  # their values when the plan was made
+    hooks: tuple[dict[Any, Any], ...]  # live dictionaries of hooks, empty when the plan was made
+    # whether every call computes what the forward of its module does, in every mode. A module of
+    # another package that offers step promises that for acting only
     exact: bool
 
     def stale(self) -> bool:
-        """Tell whether modules were replaced, or hooks added, since the plan was made."""
+        """Tell whether modules were replaced, or hooks added, after the plan was made."""
         found = [tuple(now.values()) for now in self.modules]
         return any(self.hooks) or found != self.children
 
     def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
-        """Step the parts one after another."""
+        """Run the calls up to `last`, all if None; outputs are added to `values`."""
         for call, in_keys, out_keys in self.calls[:last]:
             outputs = call(*[values[key] for key in in_keys])
             if type(outputs) is not tuple or len(outputs) != len(out_keys):
@@ -45,7 +47,7 @@ class CallPlan:
             values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
 
     def run_on(self, tensordict: TensorDictBase, module: Any, last: int | None = None) -> None:
-        """Step the parts on the entries of a tensordict, and write what they compute."""
+        """Run the calls on entries of a tensordict, and write the outputs of `module` to it."""
         values: dict[NestedKey, Any] = {key: read(tensordict, key) for key in module.in_keys}
         self.run(values, last)
         for key in module.out_keys:
@@ -141,7 +143,7 @@ class PlannedStep(TensorStep):
 
 
 def plan_of(sequence: Any) -> CallPlan:
-    """Flatten a sequence of tensordict modules."""
+    """Flatten a sequence of tensordict modules; raise if a part needs a tensordict."""
     visited: list[nn.Module] = [sequence, sequence.module]
     parts = [part for child in _children(sequence) for part in _parts(child, visited)]
     modules: list[Any] = [each._modules for each in visited]
@@ -173,7 +175,7 @@ def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
             for child in _children(module):
                 yield from _parts(child, visited)
             return
-        # asked of the class: an instance hands on unknown names to the module inside
+        # of the class: an instance forwards unknown names to the module inside
         if _is_stock(module) or callable(getattr(kind, "step", None)):
             yield module
             return
@@ -185,7 +187,7 @@ def _parts(module: Any, visited: list[nn.Module]) -> Iterator[Any]:
 
 
 def _is_sequence(module: Any) -> bool:
-    """Tell whether a module does what its children do one after another, and writes all of it."""
+    """Tell whether a module runs its children in order and writes all of their outputs."""
     kind = type(module)
     if not isinstance(module, PlannedStep):
         return bool(kind.forward is TensorDictSequential.forward)
@@ -202,10 +204,13 @@ def _hooks(module: nn.Module) -> tuple[dict[Any, Any], ...]:
 
 
 def _sequence_of(parts: list[Any]) -> TensorDictSequential:
-    """A sequence of parts, with a distribution where the last one has; they are shared."""
+    """A sequence of shared parts; with a distribution if the last part has one."""
     *first, last = parts or [None]
     if isinstance(last, ProbabilisticTensorDictSequential):
-        first, last = [*first, *last.module[:-1]], last.module[-1]  # its distribution is ours
+        first, last = (
+            [*first, *last.module[:-1]],
+            last.module[-1],
+        )  # its distribution becomes that of the sequence
     if isinstance(last, ProbabilisticTensorDictModule):
         return ProbabilisticTensorDictSequential(*first, last)
     return TensorDictSequential(*parts)

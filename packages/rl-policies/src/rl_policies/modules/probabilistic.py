@@ -52,7 +52,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution.
         distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
-            `TruncatedNormal` are those of the spec, where they are finite and not given here.
+            `TruncatedNormal` default to the bounds of the spec if these are finite.
         return_log_prob: write the log-probability too, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.
@@ -111,7 +111,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         self._names = [as_tuple(key)[-1] for key in self.dist_keys]
         self.spec = spec
         self._form: ActionForm | None = None
-        # the sample of a Categorical does not show how many choices there were
+        # the shape of a Categorical sample does not show the number of choices
         is_class = isinstance(distribution_class, type)
         self._scored = is_class and issubclass(distribution_class, TorchCategorical)
         if not composite:
@@ -124,7 +124,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         check_safe(safe, self._form)
         self.safe = safe
         self._draw = None
-        # numbers that are cast to the dtype of the spec are drawn the longer way
+        # the fast draw cannot cast samples to the dtype of the spec
         casts = self._scored and self._form is not None and self._form.dtype != torch.int64
         if self._simple and self.num_samples is None and not (safe or casts):
             self._draw = direct_draw(distribution_class, self._names, self.distribution_kwargs)
@@ -240,13 +240,13 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
         Returns:
             One function, with the keys of its inputs and of its outputs. It does what `step` does,
-            and draws from parameters of the form of those before without a look at them.
+            and checks parameters only if their shape or dtype changed.
         """
         if self._draw is None or type(self).step is not SamplingModule.step:
             return super().step_calls()
         step, draw, random = self.step, self._draw, InteractionType.RANDOM
         is_compiling, keeps_gradient = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
-        shape: torch.Size | None = None  # of parameters that were looked at
+        shape: torch.Size | None = None  # of the last parameters that were checked
         dtype: torch.dtype | None = None
 
         def act(*parameters: Tensor) -> tuple[Tensor, ...]:
@@ -268,7 +268,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         return [(act, list(self.in_keys), list(self.out_keys))]
 
     def _drawn(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What `step` returns, without making a distribution."""
+        """The outputs of `step`, drawn without a distribution object."""
         if len(tensors) != len(self._names):
             msg = f"step takes one tensor for each of {self.in_keys}: got {len(tensors)}"
             raise TypeError(msg)
@@ -287,7 +287,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
 
 def _check_names(distribution_class: Any, names: list[str]) -> None:
-    """Raise for names that the distribution does not take, before anything is computed."""
+    """Raise for parameter names that the distribution does not take."""
     try:
         taken = inspect.signature(distribution_class).parameters
     except (TypeError, ValueError):
@@ -305,7 +305,7 @@ def _check_names(distribution_class: Any, names: list[str]) -> None:
 
 
 def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
-    """Raise for a spec that the distribution cannot serve; draw one-hot vectors in its dtype."""
+    """Check that a distribution fits its spec; return its arguments with dtype or bounds."""
     title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
     if distribution_class in ONE_HOT:
         if type(leaf) is not OneHot:

@@ -27,11 +27,10 @@ SPACES: dict[type, ActionSpace] = {
 
 
 class GreedyChoice(nn.Module):
-    """The choice of the highest value, and that value, on plain tensors."""
+    """Greedy action and its value, on plain tensors."""
 
-    # The first of equal choices is taken. The mask decides what may be chosen, and changes no
-    # value. Of several choices at once the best of each group is taken; together they are worth the
-    # sum.
+    # Ties go to the first choice. The mask restricts the choices and changes no value. With several
+    # groups, the best choice of each is taken, and the value is their sum.
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class GreedyChoice(nn.Module):
         self.groups = groups
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose."""
+        """Choose: actions, one-hot `[*B, n]` or indices `[*B]` or `[*B, K]`; values `[*B, 1]`."""
         scores = values
         if mask is not None:
             if mask.dtype != torch.bool:
@@ -66,7 +65,7 @@ class GreedyChoice(nn.Module):
         return action.scatter_(-1, places, 1), chosen
 
     def _best(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        """The best choice of each group `[*B, K]`, among those that are allowed."""
+        """The best allowed choice of each group, `[*B, K]`."""
         if self.groups is None:
             return _best_of(scores, mask)
         sizes = self.groups
@@ -75,17 +74,18 @@ class GreedyChoice(nn.Module):
         return torch.cat([_best_of(part, allowed) for part, allowed in parts], -1)
 
     def _firsts(self, like: Tensor) -> Tensor:
-        """Where each group begins `[K]`."""
+        """First index of each group, `[K]`."""
         assert self.groups is not None
         sizes = torch.tensor((0, *self.groups[:-1]), device=like.device)
         return sizes.cumsum(0)
 
 
 def _best_of(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The best choice `[*B, 1]`; an allowed one also where all that are allowed are -inf."""
+    """The best choice `[*B, 1]`; an allowed one even if all allowed values are -inf."""
     best = scores.argmax(-1, keepdim=True)
     if mask is None:
         return best
+    # argmax over -inf alone may pick a forbidden choice: take the first allowed one instead
     first = mask.to(torch.uint8).argmax(-1, keepdim=True)
     best = torch.where(mask.gather(-1, best), best, first)
     if not torch.compiler.is_compiling() and not bool(mask.gather(-1, best).all()):

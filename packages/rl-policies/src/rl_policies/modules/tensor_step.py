@@ -1,7 +1,7 @@
 """Tensordict modules called on plain tensors, without a tensordict in between.
 
-`TensorDictModule.forward` costs tens of microseconds a key. What it computes needs none of that:
-a module that offers `step` takes the tensors of its `in_keys` and returns those of its `out_keys`.
+`TensorDictModule.forward` costs tens of microseconds per key, apart from its network. A module with
+a `step` avoids that: it takes the tensors of its `in_keys` and returns those of its `out_keys`.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
             raise
 
     def _direct(self) -> bool:
-        """Tell whether `forward` need not do more than `step`."""
+        """Tell whether `forward` is `step` between reads and writes."""
         return not skip_existing() and ordinary(self)
 
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
         return write_step(self, tensordict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # a plan is made again where it is needed
+        # a plan holds live dictionaries of the original: a copy makes its own
         state = self.__dict__.copy()
         state.update(super().__getstate__())
         state.pop("_plan", None)
@@ -94,7 +94,7 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
 
 
 def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
-    """Read the inputs of a module, step it, write its outputs."""
+    """Read the inputs of a module, call its `step`, and write the outputs."""
     outputs = module.step(*[read(tensordict, key) for key in module.in_keys])
     for key, value in zip(module.out_keys, outputs, strict=True):
         tensordict.set(key, value)
@@ -102,14 +102,14 @@ def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
 
 
 def read(tensordict: TensorDictBase, key: NestedKey) -> Any:
-    """Read an input, or say what there is instead."""
+    """Read an input; raise with the keys that exist if it is missing."""
     value = tensordict.get(key, None)
-    # the slow way has the message
+    # require has the message, and costs more
     return require(tensordict, key) if value is None else value
 
 
 def ordinary(module: Any) -> bool:
-    """Tell whether a module passes tensors by position and adds its outputs in place."""
+    """Tell whether a module takes tensors by position and adds all outputs in place."""
     state = module.__dict__
     return not (
         state.get("_out_keys_apparent", state.get("_out_keys")) != state.get("_out_keys")
@@ -124,7 +124,7 @@ def ordinary(module: Any) -> bool:
 
 
 def outputs_of(outputs: Any, out_keys: list[NestedKey]) -> tuple[Any, ...]:
-    """Write what a network returns as one tensor for each key."""
+    """Return the outputs of a network, a tensor, tuple or mapping, as one tensor per key."""
     if isinstance(outputs, Tensor) and len(out_keys) == 1:
         return (outputs,)
     if isinstance(outputs, dict | TensorDictBase):
