@@ -28,39 +28,42 @@ def unroll_after_burn_in(
     x: Tensor,
     segments: Segments,
     states: States,
-    burnt: Tensor,
+    is_burn_in: Tensor,
     how: tuple[Network, Settings, bool],
 ) -> tuple[Tensor, States]:
     """Run a network without gradient over burn-in rows, then with gradient over the rest."""
     network, settings, every_state = how
     rows, offsets = segments.gather(x), segments.offsets
-    made = [
+    results = [
         rows.new_zeros(len(rows), network.output_size),
         *(
             rows.new_zeros(len(rows) if every_state else len(segments), *shape)
             for shape in network.state_shapes
         ),
     ]
-    # burnt rows before each row, int64 [M + 1]
-    ahead = torch.cat([burnt.new_zeros(1).long(), burnt.cumsum(0)])
-    heads = ahead[offsets[1:]] - ahead[offsets[:-1]]  # rows burnt of each segment
-    # two runs over real rows: the heads of segments, then what is left of them
-    for part, counts in ((burnt, heads), (~burnt, segments.lengths - heads)):
+    # burn-in rows before each row, int64 [M + 1]
+    ahead = torch.cat([is_burn_in.new_zeros(1).long(), is_burn_in.cumsum(0)])
+    burn_in_lengths = ahead[offsets[1:]] - ahead[offsets[:-1]]  # of each segment, int64 [S]
+    # two runs over real rows: burn-in rows, then the rest of each segment
+    for part, counts in (
+        (is_burn_in, burn_in_lengths),
+        (~is_burn_in, segments.lengths - burn_in_lengths),
+    ):
         which, where = counts.nonzero()[:, 0], part.nonzero()[:, 0]
         if not len(which):
             continue
         inner = Segments.from_lengths(counts[which])
         before = tuple(state.index_select(0, which) for state in states)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and part is not burnt):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and part is not is_burn_in):
             run = unroll(rows[where], inner, before, network, settings, every_state=every_state)
         out, after = run
         places = [where, *((where if every_state else which) for _ in after)]
-        made = [
+        results = [
             whole.index_copy(0, place, new)
-            for whole, place, new in zip(made, places, (out, *after), strict=True)
+            for whole, place, new in zip(results, places, (out, *after), strict=True)
         ]
-        if part is burnt:  # the second run starts from the states at the ends of the heads
+        if part is is_burn_in:  # the second run starts from the states after the burn-in
             ends = inner.offsets[1:] - 1
             last = (state[ends] if every_state else state for state in after)
             states = tuple(s.index_copy(0, which, n) for s, n in zip(states, last, strict=True))
-    return segments.scatter(made[0]), tuple(made[1:])
+    return segments.scatter(results[0]), tuple(results[1:])

@@ -68,11 +68,11 @@ class LSTMCell(nn.LSTMCell):
         Raises:
             ValueError: a shape does not fit.
         """
-        given: Any = (None, None) if hx is None else hx
-        if not isinstance(given, tuple | list) or len(given) != 2:
+        pair: Any = (None, None) if hx is None else hx
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             msg = f"hx: expected h and c, got {shown(hx)}."
             raise TypeError(msg)
-        h, c = given
+        h, c = pair
         h, c = _state(self, input, h), _state(self, input, c)
         return lstm_step(input, h, c, _weights(self))
 

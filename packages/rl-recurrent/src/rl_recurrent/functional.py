@@ -8,7 +8,7 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layers import LayerRun, States, chosen
+from rl_recurrent.network.layers import LayerRun, States, with_backend
 from rl_recurrent.network.parameters import Network
 
 DEFAULT = Settings()
@@ -113,10 +113,10 @@ def unroll(
         states = tuple(x.new_zeros(len(segments), *shape) for shape in network.state_shapes)
     check_states(states, (len(segments),), network)
     choice = choice_for(x, segments, network, settings, every_state=every_state)
-    run = LayerRun(network, segments, chosen(settings, choice.backend), every_state)
+    run = LayerRun(network, segments, with_backend(settings, choice.backend), every_state)
     # the dtype is that of the parameters, under autocast too
     with torch.autocast(x.device.type, enabled=False):
-        out, after = _in_float(run, segments.gather(x), states)
+        out, after = _in_float32(run, segments.gather(x), states)
     return segments.scatter(out), after
 
 
@@ -164,11 +164,11 @@ def check_states(
             raise ValueError(msg)
 
 
-def _in_float(run: LayerRun, x: Tensor, states: States) -> tuple[Tensor, States]:
+def _in_float32(run: LayerRun, x: Tensor, states: States) -> tuple[Tensor, States]:
     """Compute 16-bit networks in float32 and round the results, as the Triton kernels do."""
     kernels = run.settings.backend == "triton" and x.is_cuda
     if x.dtype not in (torch.float16, *([] if kernels else [torch.bfloat16])):
         return run.rows(x, states)
-    again = LayerRun(run.network.float(), run.segments, run.settings, run.every_state)
-    out, after = again.rows(x.float(), tuple(state.float() for state in states))
+    wide = LayerRun(run.network.float(), run.segments, run.settings, run.every_state)
+    out, after = wide.rows(x.float(), tuple(state.float() for state in states))
     return out.to(x.dtype), tuple(state.to(x.dtype) for state in after)

@@ -24,8 +24,8 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
         return step_network(x, states, Network.of(module))
     # a module's own lookup takes microseconds
     weights: list[Any] = [*map(module._parameters.get, NAMES)]
-    wanted = weights if module.bias else weights[:2]
-    if any(weight is None for weight in wanted):  # parametrized
+    required = weights if module.bias else weights[:2]
+    if any(weight is None for weight in required):  # parametrized
         return step_network(x, states, Network.of(module))
     if len(states) == 1:
         h = torch.gru_cell(x, states[0][:, 0], *weights)
@@ -37,9 +37,9 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
     """Step in the dtype of the parameters, and return the dtypes of the inputs."""
     weight: Tensor = module.weight_hh_l0  # type: ignore[assignment]
-    given = tuple(state.to(weight.dtype) for state in states)
+    cast = tuple(state.to(weight.dtype) for state in states)
     with torch.autocast(x.device.type, enabled=False):
-        out, after = step_module(module, x.to(weight.dtype), given)
+        out, after = step_module(module, x.to(weight.dtype), cast)
     pairs = zip(after, states, strict=True)
     return out.to(x.dtype), tuple(new.to(state.dtype) for new, state in pairs)
 
@@ -54,14 +54,14 @@ def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, S
     if len(network.layers) == 1:
         after = _step(x, tuple(state[:, 0] for state in states), network.layers[0])
         return after[0], tuple(state.unsqueeze(1) for state in after)
-    found = []
+    states_of_layers = []
     for number, layer in enumerate(network.layers):
         if number and network.dropout:
             x = dropout(x, network.dropout)
         after = _step(x, tuple(state[:, number] for state in states), layer)
         x = after[0]
-        found.append(after)
-    return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+        states_of_layers.append(after)
+    return x, tuple(torch.stack(each, 1) for each in zip(*states_of_layers, strict=True))
 
 
 def _flattened(x: Tensor, states: States, network: Network) -> tuple[Tensor, States]:
@@ -78,5 +78,5 @@ def _step(x: Tensor, states: States, layer: LayerWeights) -> States:
     if w_hr is not None:
         h, c = states
         return lstm_step(x, h, c, layer)
-    made: States = torch.lstm_cell(x, states, w_ih, w_hh, b_ih, b_hh)
-    return made
+    after: States = torch.lstm_cell(x, states, w_ih, w_hh, b_ih, b_hh)
+    return after

@@ -70,13 +70,15 @@ def _check_cell(backend: Backend, cell: str, lengths: list[int], tolerance: floa
     ]
     shapes += [(gates * hidden,), (hidden,), (len(lengths), hidden), (len(lengths), hidden)]
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
-    expected, made = (_run(which, cell, inputs, segments) for which in (reference, _Bound(backend)))
-    for name, ours, theirs in zip("hc", made, expected, strict=False):
+    expected, actual = (
+        _run(which, cell, inputs, segments) for which in (reference, _Bound(backend))
+    )
+    for name, ours, theirs in zip("hc", actual, expected, strict=False):
         _compare(f"{cell}: {name} of segments {lengths}", ours, theirs, tolerance)
-    used = [each for place, each in enumerate(inputs) if place not in _unused(cell)]
+    used = [each for position, each in enumerate(inputs) if position not in _unused(cell)]
     pairs = [
         torch.autograd.grad(torch.stack([o.square().sum() for o in out]).sum(), used)
-        for out in (made, expected)
+        for out in (actual, expected)
     ]
     for number, (ours, theirs) in enumerate(zip(*pairs, strict=True)):
         _compare(f"{cell}: gradient {number} of segments {lengths}", ours, theirs, 10 * tolerance)

@@ -107,12 +107,12 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
         >>> print(explain_backend(Work("gru", 128), segments))
         pack: GRU on a CPU, segments of several lengths
     """
-    given: tuple[tuple[str, Any, Any], ...] = (
+    arguments: tuple[tuple[str, Any, Any], ...] = (
         ("work", work, Work),
         ("segments", segments, Segments),
         ("settings", settings, Settings | None),
     )
-    for name, value, kind in given:
+    for name, value, kind in arguments:
         if not isinstance(value, kind):
             msg = f"{name}: expected {name.capitalize()}, got {shown(value)}."
             raise TypeError(msg)

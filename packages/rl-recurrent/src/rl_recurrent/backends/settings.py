@@ -10,7 +10,7 @@ PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a recurrence is computed.
+    """Options of a recurrence: backend, precision, memory.
 
     Attributes:
         backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.

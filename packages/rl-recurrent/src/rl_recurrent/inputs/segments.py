@@ -22,7 +22,7 @@ def refuse_lost_starts(batch: TensorDictBase) -> None:
     require_is_init(batch)
     row = _memo.get(batch, _lost_start)
     if row is not None:
-        _refuse(batch, row)
+        _raise_lost_start(batch, row)
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:
@@ -43,32 +43,32 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
     ends = markers.boundary()
     if markers.is_init is None or (ends is None and markers.traj_step is None):
         return None
-    found = torch.zeros_like(markers.is_init)
+    flags = torch.zeros_like(markers.is_init)
     if ends is not None:
-        found[1:] = ends[:-1]
+        flags[1:] = ends[:-1]
         # first rows of sequences [*B, T] follow nothing
-        found.view(-1, markers.batch_shape[-1])[:, 0] = False
+        flags.view(-1, markers.batch_shape[-1])[:, 0] = False
         if markers.traj_ids is not None and markers.traj_step is not None:
             # another id after an end is a cut of the data, as between rows of a flattened [B, T]
-            found[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]
+            flags[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]
         elif markers.traj_step is not None:
-            found[1:] &= markers.traj_step[1:] == markers.traj_step[:-1] + 1
+            flags[1:] &= markers.traj_step[1:] == markers.traj_step[:-1] + 1
         if markers.mask is not None:
-            found[1:] &= markers.mask[:-1]
+            flags[1:] &= markers.mask[:-1]
     if markers.traj_step is not None:
-        found |= markers.traj_step == 0
-    found &= ~markers.is_init
-    return found if markers.mask is None else found.logical_and_(markers.mask)
+        flags |= markers.traj_step == 0
+    flags &= ~markers.is_init
+    return flags if markers.mask is None else flags.logical_and_(markers.mask)
 
 
 def _lost_start(markers: Markers) -> int | None:
-    found = suspicious_rows(markers)
-    if found is None or not bool(found.any()):
+    flags = suspicious_rows(markers)
+    if flags is None or not bool(flags.any()):
         return None
-    return int(found.nonzero()[0])
+    return int(flags.nonzero()[0])
 
 
-def _refuse(batch: TensorDictBase, row: int) -> None:
+def _raise_lost_start(batch: TensorDictBase, row: int) -> None:
     shape = batch.batch_size
     places = torch.unravel_index(torch.tensor(row), shape)
     place = row if len(shape) == 1 else tuple(map(int, places))

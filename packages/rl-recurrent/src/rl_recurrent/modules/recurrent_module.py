@@ -42,9 +42,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     """A recurrent network on tensordicts; see `LSTMModule` and `GRUModule`.
 
     Args:
-        given: a network to use, or None.
+        network: a network to use, or None.
         make: the class of a network to make.
-        sizes: input and hidden size; None where a network is given.
+        sizes: input and hidden size; None with a network.
         shape: the other arguments of `make`.
         in_key: the input.
         in_keys: input, states, and ``"is_init"``.
@@ -67,7 +67,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
-        given: Any,
+        network: Any,
         make: Any,
         sizes: tuple[int | None, int | None],
         shape: dict[str, Any],
@@ -93,24 +93,24 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         self.settings = Settings(
             recurrent_backend, recurrent_matmul_precision, recurrent_save, max_length
         )
-        if given is None:
-            given = _made(make, sizes, {**shape, "device": device, "dtype": dtype})
+        if network is None:
+            network = _new_network(make, sizes, {**shape, "device": device, "dtype": dtype})
         else:
-            _check_given(given, sizes, self.cell)
+            _check_network(network, sizes, self.cell)
         if not isinstance(burn_in, int | Integral) or burn_in < 0:
             msg = f"burn_in must be 0 or more rows: got {shown(burn_in)}."
             raise ValueError(msg)
-        if burn_in and given.bidirectional:
+        if burn_in and network.bidirectional:
             msg = "burn_in warms up a state that goes forward in time: leave bidirectional False."
             raise ValueError(msg)
-        self.network = given
+        self.network = network
         self.default_recurrent_mode = default_recurrent_mode
         self.every_state, self.burn_in = every_state, burn_in
-        shapes = Network.of(given).state_shapes
+        shapes = Network.of(network).state_shapes
         self._shapes = tuple(map(torch.Size, shapes))
         self.initial_states: Any = None
         if learned_initial_state:
-            zeros = [given.weight_ih_l0.new_zeros(shape) for shape in shapes]
+            zeros = [network.weight_ih_l0.new_zeros(shape) for shape in shapes]
             self.initial_states = nn.ParameterList(map(nn.Parameter, map(torch.clone, zeros)))
 
     @property
@@ -167,8 +167,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         if len(tensors) != len(self.in_keys):
             msg = f"expected a tensor for each of {self.in_keys}: got {len(tensors)}."
             raise ValueError(msg)
-        x, *given, _ = tensors
-        states = tuple(given)
+        x, states = tensors[0], tensors[1:-1]
         for state, shape in zip(states, self._shapes, strict=True):
             if state.shape[-2:] != shape or state.ndim != x.ndim + 1:
                 check_states(states, tuple(x.shape[:-1]), Network.of(self.network))
@@ -186,9 +185,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         Raises:
             RuntimeError: a next state is not written under ``"next"`` and the name of its state.
         """
-        specs, wanted = Composite(), [keys.next_key(key) for key in self.state_keys]
-        if [as_tuple(key) for key in self.out_keys[1:]] != wanted:
-            msg = f"a primer needs out_keys[1:] = {wanted}: got {self.out_keys[1:]}."
+        specs, next_keys = Composite(), [keys.next_key(key) for key in self.state_keys]
+        if [as_tuple(key) for key in self.out_keys[1:]] != next_keys:
+            msg = f"a primer needs out_keys[1:] = {next_keys}: got {self.out_keys[1:]}."
             raise RuntimeError(msg)
         weight = self.network.weight_ih_l0
         for key, shape in zip(self.state_keys, self._shapes, strict=True):
@@ -251,7 +250,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         numbers = keys.require(batch, keys.ROW)
         x, states = self._inputs(batch, segments)
         network = Network.of(self.network)
-        _, after = unroll(x, segments, states, network, self._every(), every_state=True)
+        _, after = unroll(
+            x, segments, states, network, self._settings_of_every_state(), every_state=True
+        )
         is_first = torch.zeros(segments.num_real, dtype=torch.bool, device=segments.starts.device)
         rest = (~is_first.index_fill_(0, segments.offsets[:-1], True)).nonzero()[:, 0]
         fresh = TensorDict({keys.ROW: segments.gather(numbers)[rest]}, [len(rest)])
@@ -283,8 +284,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
             check_input(x, batch.batch_size, network)
             check_states(states, tuple(batch.batch_size), network)
-            given = batch, x, self._with_initial(states), network, self.settings
-            return unroll_static(*given, every_state=self.every_state, burn_in=burn_in)
+            inputs = batch, x, self._with_initial(states), network, self.settings
+            return unroll_static(*inputs, every_state=self.every_state, burn_in=burn_in)
         segments = recurrent_segments(batch)
         x, states = self._inputs(batch, segments)
         if burn_in:
@@ -296,9 +297,9 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             out, after = unroll(
                 x, segments, states, network, self.settings, every_state=self.every_state
             )
-        return out, tuple(self._placed(state, segments) for state in after)
+        return out, tuple(self._at_segment_ends(state, segments) for state in after)
 
-    def _placed(self, states: Tensor, segments: Segments) -> Tensor:
+    def _at_segment_ends(self, states: Tensor, segments: Segments) -> Tensor:
         """Scatter states to rows of the batch, zeros elsewhere: ``[*B, T, L, H]``."""
         if self.every_state:
             return segments.scatter(states)
@@ -314,8 +315,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         return keys.require(batch, self.in_keys[0]), self._with_initial(firsts)
 
     def _states(self, tensordict: TensorDictBase) -> States:
-        found = tuple(tensordict.get(key, None) for key in self.state_keys)
-        for key, state in zip(self.state_keys, found, strict=True):
+        states = tuple(tensordict.get(key, None) for key in self.state_keys)
+        for key, state in zip(self.state_keys, states, strict=True):
             if state is None:
                 msg = (
                     f"the state {key!r} is missing: make_tensordict_primer() makes the transform "
@@ -323,7 +324,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
                     "buffer must keep it. For a start from zeros, set zeros."
                 )
                 raise KeyError(msg)
-        return found
+        return states
 
     def _with_initial(self, states: States) -> States:
         """Replace states by the learned ones in rows where all of them are zero."""
@@ -334,13 +335,15 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         pairs = zip(self.initial_states, states, strict=True)
         return tuple(torch.where(fresh, learned, state) for learned, state in pairs)
 
-    def _every(self) -> Settings:
+    def _settings_of_every_state(self) -> Settings:
         """The settings for states after every row, which ``pad`` does not have for an LSTM."""
         pad = self.settings.backend == "pad" and self.cell == "lstm"
         return Settings(precision=self.settings.precision) if pad else self.settings
 
 
-def _made(make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, Any]) -> nn.RNNBase:
+def _new_network(
+    make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, Any]
+) -> nn.RNNBase:
     if None in sizes:
         msg = f"expected input_size and hidden_size, or a network: got {sizes}."
         raise ValueError(msg)
@@ -354,13 +357,13 @@ def _made(make: Any, sizes: tuple[int | None, int | None], arguments: dict[str, 
     return network
 
 
-def _check_given(given: Any, sizes: tuple[int | None, int | None], cell: Cell) -> None:
-    if not isinstance(given, nn.RNNBase) or given.mode != cell.upper():
-        msg = f"expected a torch.nn.{cell.upper()}: got {type(given).__name__}."
+def _check_network(network: Any, sizes: tuple[int | None, int | None], cell: Cell) -> None:
+    if not isinstance(network, nn.RNNBase) or network.mode != cell.upper():
+        msg = f"expected a torch.nn.{cell.upper()}: got {type(network).__name__}."
         raise ValueError(msg)
     if sizes != (None, None):
         msg = f"expected a network or sizes, one of the two: got both, sizes {sizes}."
         raise ValueError(msg)
-    if not given.batch_first:
+    if not network.batch_first:
         msg = "tensordicts have time last: make the network with batch_first=True."
         raise ValueError(msg)

@@ -33,7 +33,7 @@ class LayerRun:
 
     def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
         """Run every layer: outputs ``[M, O]``, states ``[S, L, H]`` at ends or ``[M, L, H]``."""
-        found: list[States] = []
+        final: list[States] = []
         directions = self.network.num_directions
         for number in range(0, len(self.network.layers), directions):
             if number and self.network.dropout:
@@ -43,9 +43,9 @@ class LayerRun:
                 before = tuple(state[:, which] for state in states)
                 out, after = self._direction(x, which, before, backwards=which > number)
                 outs.append(out)
-                found.append(after)
+                final.append(after)
             x = torch.cat(outs, 1) if directions > 1 else outs[0]
-        return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+        return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
 
     def _direction(
         self, x: Tensor, which: int, before: States, *, backwards: bool
@@ -65,31 +65,31 @@ class LayerRun:
 
     def _layer(self, x: Tensor, layer: LayerWeights, before: States) -> tuple[Tensor, States]:
         backend = backend_module(self.settings.backend)
-        given = self.segments, self.settings
+        layout = self.segments, self.settings
         if self.network.cell == "gru":
-            out = backend.gru_layer(x, gru_row_weights(layer), before[0], *given)
-            return out, (self._wanted(out),)
+            out = backend.gru_layer(x, gru_row_weights(layer), before[0], *layout)
+            return out, (self._requested(out),)
         h, c = before
         if layer.w_hr is None:
-            hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *given)
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *layout)
             out = hidden
         else:
             starts = self.segments.offsets[:-1]
             first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
             x, whole = unprojected(x, first, layer, layer.w_hr)
             states = torch.zeros_like(c), c
-            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *given)
+            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *layout)
             out = hidden @ layer.w_hr.t()
         # pad returns cell states at segment ends already
         at_ends = self.settings.backend == "pad"
-        return out, (self._wanted(out), cell if at_ends else self._wanted(cell))
+        return out, (self._requested(out), cell if at_ends else self._requested(cell))
 
-    def _wanted(self, states: Tensor) -> Tensor:
+    def _requested(self, states: Tensor) -> Tensor:
         if self.every_state:
             return states
         return states.index_select(0, self.segments.offsets[1:] - 1)
 
 
-def chosen(settings: Settings, backend: str) -> Settings:
-    """The settings with a chosen backend in place of ``"auto"``."""
+def with_backend(settings: Settings, backend: str) -> Settings:
+    """The settings with another backend in place of ``"auto"``."""
     return replace(settings, backend=backend)

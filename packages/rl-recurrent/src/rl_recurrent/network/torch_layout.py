@@ -35,8 +35,8 @@ def run_network(
         msg = f"expected inputs [T, I] or [B, T, I], or segments=: got {list(x.shape)}."
         raise ValueError(msg)
     if x.ndim == 2:
-        one = None if states is None else tuple(state.unsqueeze(1) for state in states)
-        out, after = _over_sequences(module, x.unsqueeze(0), one, settings)
+        batched = None if states is None else tuple(state.unsqueeze(1) for state in states)
+        out, after = _over_sequences(module, x.unsqueeze(0), batched, settings)
         return out[0], tuple(state.squeeze(1) for state in after)
     inputs = x if module.batch_first else x.transpose(0, 1)
     out, after = _over_sequences(module, inputs, states, settings)
@@ -50,8 +50,8 @@ def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> 
         msg = f"expected at least one row: got [{num_sequences}, {num_steps}]."
         raise ValueError(msg)
     lengths = torch.full((num_sequences,), num_steps, dtype=torch.int64, device=device)
-    made = Segments.from_lengths(lengths)
-    return Segments(made.starts, lengths, made.kinds, torch.Size([num_sequences, num_steps]))
+    flat = Segments.from_lengths(lengths)
+    return Segments(flat.starts, lengths, flat.kinds, torch.Size([num_sequences, num_steps]))
 
 
 def _over_sequences(
@@ -79,11 +79,11 @@ def _over_segments(
         return out, tuple(state.transpose(0, 1) for state in after)
     rows = segments.gather(x).view(count, segments.max_length, -1)
     with torch.autocast(x.device.type, enabled=False):
-        out, after = _torchs_own(module, rows, states)
+        out, after = _run_torch(module, rows, states)
     return segments.scatter(out.flatten(0, 1)), after
 
 
-def _torchs_own(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
+def _run_torch(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
     """Run all layers in one call of torch: the same memory and time as torch's own network."""
     params: list[Tensor] = [weight for layer in module.all_weights for weight in layer]
     states = tuple(state.contiguous() for state in states)  # cuDNN takes no others

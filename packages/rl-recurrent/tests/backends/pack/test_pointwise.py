@@ -17,8 +17,8 @@ def test_lstm_factors_are_the_derivatives():
     gates = sums.detach().clone()
     pointwise.lstm_gates_(pointwise.LSTMGates.of(gates))
     made = pointwise.lstm_factors_(gates, before.detach().clone(), c.detach().clone())
-    factors, towards_cell, forget = made
-    whole = dc + dh * towards_cell
+    factors, hidden_to_cell, forget = made
+    whole = dc + dh * hidden_to_cell
     grads = torch.cat([factors[:, :3] * whole[:, None], factors[:, 3:] * dh[:, None]], 1)
     assert_close(grads.flatten(1), wanted[0])
     assert_close(whole * forget, wanted[1])
@@ -35,8 +35,8 @@ def test_gru_factors_are_the_derivatives():
     of_sums, of_inner, of_before = torch.autograd.grad(h, (sums, inner, before), dh)
     gates, q = sums.detach().clone(), inner.detach().clone()
     pointwise.gru_gates_(pointwise.GRUGates.of(gates), q)
-    factors, towards_new, update = pointwise.gru_factors_(gates, q, before.detach())
+    factors, hidden_to_new, update = pointwise.gru_factors_(gates, q, before.detach())
     assert_close((factors[:, :2] * dh[:, None]).flatten(1), of_sums[:, :6])
     assert_close(factors[:, 2] * dh, of_inner)
-    assert_close(towards_new * dh, of_sums[:, 6:])
+    assert_close(hidden_to_new * dh, of_sums[:, 6:])
     assert_close(update * dh, of_before)

@@ -40,8 +40,8 @@ def lstm_layer(
     )
     keep = trained and settings.save != "state"
     inputs = x, w_ih, w_hh, bias, *states, step_plan(segments), keep
-    made: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
-    return made
+    states_after: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
+    return states_after
 
 
 def gru_layer(
@@ -49,12 +49,12 @@ def gru_layer(
 ) -> Tensor:
     """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     inputs = x, *weights, state, step_plan(segments)
-    made: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
-    return made
+    hidden: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
+    return hidden
 
 
 # saved tensors of an LSTM: six inputs, hidden and cell states, then the gates if they are kept
-_INPUTS, _MADE, _GATES = slice(6), slice(6, 8), slice(8, None)
+_INPUTS, _OUTPUTS, _GATES = slice(6), slice(6, 8), slice(8, None)
 
 
 class _LSTM(torch.autograd.Function):
@@ -70,9 +70,9 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors, made, gates = (ctx.saved_tensors[part] for part in (_INPUTS, _MADE, _GATES))
-        done = _LSTMBackward(tensors, made, grads, ctx.plan, ctx.needs_input_grad)
-        return (*done.run(*gates), None, None)
+        tensors, outputs, gates = (ctx.saved_tensors[part] for part in (_INPUTS, _OUTPUTS, _GATES))
+        backward = _LSTMBackward(tensors, outputs, grads, ctx.plan, ctx.needs_input_grad)
+        return (*backward.run(*gates), None, None)
 
 
 def _lstm_forward(
@@ -92,9 +92,9 @@ def _lstm_forward(
     h, c = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
     running = plan.num_segments
     for number, piece in enumerate(pieces):
-        hidden, cell = (_top(part, piece) for part in memory[number % 2].unbind(0))
+        hidden, cell = (_first_rows(part, piece) for part in memory[number % 2].unbind(0))
         # inputs of all gates in one product over the rows of the piece, [R, 4H]
-        place = piece.of(gates) if keep else _top(gates, piece)
+        place = piece.of(gates) if keep else _first_rows(gates, piece)
         sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
         steps = piece.steps(sums, *LSTMGates.of(sums), hidden, cell)
         for count, step, *opened, h_after, c_after in steps:
@@ -120,13 +120,14 @@ class _Backward:
     def __init__(
         self,
         inputs: list[Tensor],
-        made: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
         grads: tuple[Tensor | None, ...],
         plan: StepPlan,
         needs: tuple[bool, ...],
     ) -> None:
         self.x, self.w_ih, self.w_hh, *_ = inputs
-        self.inputs, self.made, self.grads, self.plan, self.needs = inputs, made, grads, plan, needs
+        self.inputs, self.outputs, self.grads = inputs, outputs, grads
+        self.plan, self.needs = plan, needs
         self.size = self.w_hh.shape[1]
         self.pieces = plan.pieces(_piece_rows(self.gates * self.size))
         rows = max((len(piece.rows) for piece in self.pieces), default=0)
@@ -136,49 +137,50 @@ class _Backward:
         self.sums = [
             torch.zeros_like(t) if n else None for t, n in zip(inputs[1:], needs[1:], strict=False)
         ]
-        self.of_x = torch.empty_like(self.x) if needs[0] else None
+        self.d_x = torch.empty_like(self.x) if needs[0] else None
 
     def before(self, which: int, piece: StepBlock) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
-        made, first = self.made[which], self.inputs[len(self.inputs) - len(self.made) + which]
+        first = self.inputs[len(self.inputs) - len(self.outputs) + which]
+        outputs = self.outputs[which]
         if piece.begin:  # every first row is in the first piece
-            return made.index_select(0, piece.rows - 1)
-        inside = made.index_select(0, piece.rows[piece.counts[0] :] - 1)
+            return outputs.index_select(0, piece.rows - 1)
+        inside = outputs.index_select(0, piece.rows[piece.counts[0] :] - 1)
         return torch.cat([first.index_select(0, self.plan.order), inside])
 
-    def arriving(self, which: int, piece: StepBlock) -> Tensor | None:
+    def output_gradient(self, which: int, piece: StepBlock) -> Tensor | None:
         """The gradient of an output at each row of a piece, ``[R, H]``, in memory of its own."""
         grad = self.grads[which]
         return None if grad is None else grad.index_select(0, piece.rows)
 
-    def arriving_hidden(self, piece: StepBlock) -> Tensor:
+    def hidden_gradient(self, piece: StepBlock) -> Tensor:
         """The gradient of h at each row of a piece, ``[R, H]``; zeros if h was not used."""
-        grad = self.arriving(0, piece)
+        grad = self.output_gradient(0, piece)
         return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
 
-    def add_inputs(self, piece: StepBlock, x: Tensor, towards: Tensor) -> None:
+    def add_inputs(self, piece: StepBlock, x: Tensor, d_gates: Tensor) -> None:
         """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
-        of_w_ih, _, of_bias, *_ = self.sums
-        if self.of_x is not None:
-            self.of_x.index_copy_(0, piece.rows, towards @ self.w_ih)
-        if of_w_ih is not None:
-            of_w_ih.addmm_(towards.t(), x)
-        if of_bias is not None:
-            of_bias.addmv_(towards.t(), self.ones[: len(towards)])
+        d_w_ih, _, d_bias, *_ = self.sums
+        if self.d_x is not None:
+            self.d_x.index_copy_(0, piece.rows, d_gates @ self.w_ih)
+        if d_w_ih is not None:
+            d_w_ih.addmm_(d_gates.t(), x)
+        if d_bias is not None:
+            d_bias.addmv_(d_gates.t(), self.ones[: len(d_gates)])
 
 
 class _LSTMBackward(_Backward):
     gates = 4
 
-    def run(self, kept: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def run(self, saved_gates: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """The gradients of x, w_ih, w_hh, the bias, h0 and c0."""
         dc = self.x.new_zeros(self.plan.num_segments, self.size)
         later = self.memory[:0]  # gradients of the gates, one step later
         for piece in reversed(self.pieces):
             x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
-            gates = _top(self.memory, piece)
-            if kept is not None:
-                gates.copy_(piece.of(kept))
+            gates = _first_rows(self.memory, piece)
+            if saved_gates is not None:
+                gates.copy_(piece.of(saved_gates))
             else:  # one product over all rows, since every state before a row is known
                 torch.addmm(self.inputs[3], x, self.w_ih.t(), out=gates)
                 pointwise.lstm_gates_(LSTMGates.of(gates.addmm_(hidden, self.w_hh.t())))
@@ -187,30 +189,32 @@ class _LSTMBackward(_Backward):
             self.add_inputs(piece, x, gates)
             if self.sums[1] is not None:
                 self.sums[1].addmm_(gates.t(), hidden)
-        back = self.plan.inverse
-        of_states = (later @ self.w_hh).index_select(0, back), dc.index_select(0, back)
-        return (self.of_x, *self.sums[:3], *of_states)
+        inverse = self.plan.inverse
+        d_states = (later @ self.w_hh).index_select(0, inverse), dc.index_select(0, inverse)
+        return (self.d_x, *self.sums[:3], *d_states)
 
     def _steps(self, piece: StepBlock, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
         """Turn the gates of a piece into their gradients, in place; return the first step's."""
-        cell = self.made[1].index_select(0, piece.rows)
-        factors, towards_cell, forget = pointwise.lstm_factors_(gates, self.before(1, piece), cell)
-        dh, of_cell = self.arriving_hidden(piece), self.arriving(1, piece)
-        more = () if of_cell is None else (of_cell,)
-        steps = piece.steps(dh, towards_cell, factors[:, :3], factors[:, 3], forget, gates, *more)
+        cell = self.outputs[1].index_select(0, piece.rows)
+        factors, hidden_to_cell, forget = pointwise.lstm_factors_(
+            gates, self.before(1, piece), cell
+        )
+        dh, d_cell = self.hidden_gradient(piece), self.output_gradient(1, piece)
+        more = () if d_cell is None else (d_cell,)
+        steps = piece.steps(dh, hidden_to_cell, factors[:, :3], factors[:, 3], forget, gates, *more)
         running = len(later)
         dc_now = dc[:running]
-        for count, here, towards, of_cells, of_o, kept, da, *more in reversed(list(steps)):
+        for count, here, to_cell, d_i_f_g, d_o, forget_now, da, *more in reversed(list(steps)):
             if running:  # columns that have a later step
                 here[:running].addmm_(later, self.w_hh)
             if count != running:  # shorter segments join in, going back
                 dc_now, running = dc[:count], count
             if more:
                 dc_now.add_(*more)
-            dc_now.addcmul_(here, towards)
-            of_cells.mul_(dc_now.unsqueeze(1))
-            of_o.mul_(here)
-            dc_now.mul_(kept)
+            dc_now.addcmul_(here, to_cell)
+            d_i_f_g.mul_(dc_now.unsqueeze(1))
+            d_o.mul_(here)
+            dc_now.mul_(forget_now)
             later = da
         return later
 
@@ -228,8 +232,8 @@ class _GRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, hidden = ctx.saved_tensors
-        done = _GRUBackward(tensors, (hidden,), grads, ctx.plan, ctx.needs_input_grad)
-        return (*done.run(), None)
+        backward = _GRUBackward(tensors, (hidden,), grads, ctx.plan, ctx.needs_input_grad)
+        return (*backward.run(), None)
 
 
 def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
@@ -244,8 +248,10 @@ def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
     w_rz, w_n = (part.t().contiguous() for part in w_hh.split([2 * size, size]))
     h, running = h0.index_select(0, plan.order), plan.num_segments
     for number, piece in enumerate(pieces):
-        hidden = _top(memory[number % 2], piece)
-        sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=_top(gates, piece))
+        hidden = _first_rows(memory[number % 2], piece)
+        sums = torch.addmm(
+            bias, x.index_select(0, piece.rows), w_ih.t(), out=_first_rows(gates, piece)
+        )
         for count, *opened, after in piece.steps(*GRUGates.of(sums), hidden):
             if count != running:
                 h, scratch, running = h[:count], scratch[:count], count
@@ -266,22 +272,24 @@ class _GRUBackward(_Backward):
         later, direct = self.memory[:0], self.memory[:0, : self.size]
         for piece in reversed(self.pieces):
             x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
-            gates, inner = self._open(piece, x, hidden)
-            factors, towards_new, update = pointwise.gru_factors_(gates, inner, hidden)
-            dh = self.arriving_hidden(piece)
+            gates, inner = self._recompute_gates(piece, x, hidden)
+            factors, hidden_to_new, update = pointwise.gru_factors_(gates, inner, hidden)
+            dh = self.hidden_gradient(piece)
             count = piece.counts[0]
             self._steps(piece, (factors, update, dh), (later, direct))
             later, direct = gates[:count].clone(), update[:count]
             # w_hh saw n through r, w_ih sees n itself: the last third of the gates is replaced
             self._add_states(gates, hidden)
-            torch.mul(towards_new, dh, out=gates[:, 2 * self.size :])
+            torch.mul(hidden_to_new, dh, out=gates[:, 2 * self.size :])
             self.add_inputs(piece, x, gates)
-        of_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
-        return (self.of_x, *self.sums[:4], of_state)
+        d_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
+        return (self.d_x, *self.sums[:4], d_state)
 
-    def _open(self, piece: StepBlock, x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _recompute_gates(
+        self, piece: StepBlock, x: Tensor, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
         w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
-        gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_top(self.memory, piece))
+        gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_first_rows(self.memory, piece))
         gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
         inner = torch.addmm(self.inputs[4], hidden, w_n.t())
         pointwise.gru_gates_(GRUGates.of(gates), inner)
@@ -290,34 +298,34 @@ class _GRUBackward(_Backward):
     def _steps(
         self,
         piece: StepBlock,
-        of_piece: tuple[Tensor, Tensor, Tensor],
+        piece_factors: tuple[Tensor, Tensor, Tensor],
         carried: tuple[Tensor, Tensor],
     ) -> None:
         """Turn the factors of a piece into gradients of its gates, in place."""
         # dh [R, H] becomes the whole gradient of h; update [R, H] becomes dh * z, the share that
         # reaches the state before without the gates
-        factors, update, dh = of_piece
+        factors, update, dh = piece_factors
         later, direct = carried
         running = len(later)
         steps = piece.steps(dh, factors, update, factors.flatten(1))
-        for count, here, da, kept, towards in reversed(list(steps)):
+        for count, here, da, to_before, d_gates in reversed(list(steps)):
             if running:
                 here[:running].add_(direct).addmm_(later, self.w_hh)
             da.mul_(here.unsqueeze(1))
-            later, direct, running = towards, kept.mul_(here), count
+            later, direct, running = d_gates, to_before.mul_(here), count
 
-    def _add_states(self, towards: Tensor, hidden: Tensor) -> None:
+    def _add_states(self, d_gates: Tensor, hidden: Tensor) -> None:
         """Add a piece's share to the gradients of w_hh and b_hn."""
-        _, of_w_hh, _, of_b_hn = self.sums[:4]
-        if of_w_hh is not None:
-            of_w_hh.addmm_(towards.t(), hidden)
-        if of_b_hn is not None:
-            of_b_hn.addmv_(towards[:, 2 * self.size :].t(), self.ones[: len(towards)])
+        _, d_w_hh, _, d_b_hn = self.sums[:4]
+        if d_w_hh is not None:
+            d_w_hh.addmm_(d_gates.t(), hidden)
+        if d_b_hn is not None:
+            d_b_hn.addmv_(d_gates[:, 2 * self.size :].t(), self.ones[: len(d_gates)])
 
 
 def _piece_rows(width: int) -> int:
     return max(MIN_ROWS, CELLS // width)
 
 
-def _top(memory: Tensor, piece: StepBlock) -> Tensor:
+def _first_rows(memory: Tensor, piece: StepBlock) -> Tensor:
     return memory[: len(piece.rows)]

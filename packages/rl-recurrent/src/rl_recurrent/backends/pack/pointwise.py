@@ -55,15 +55,15 @@ def lstm_factors_(gates: Tensor, before: Tensor, cell: Tensor) -> tuple[Tensor, 
     factors = gates.unflatten(1, (4, -1))
     i, f, g, o = factors.unbind(1)
     forget, tau = f.clone(), cell.tanh_()
-    shown = o * tau
-    towards_cell = torch.addcmul(o, shown, tau, value=-1)
-    torch.addcmul(shown, shown, o, value=-1, out=o)
-    added, kept = i * g, before.mul_(f)
-    slope = torch.addcmul(i, added, g, value=-1)
-    torch.addcmul(added, added, i, value=-1, out=i)
-    torch.addcmul(kept, kept, f, value=-1, out=f)
+    hidden = o * tau
+    hidden_to_cell = torch.addcmul(o, hidden, tau, value=-1)
+    torch.addcmul(hidden, hidden, o, value=-1, out=o)
+    input_part, forget_part = i * g, before.mul_(f)
+    slope = torch.addcmul(i, input_part, g, value=-1)
+    torch.addcmul(input_part, input_part, i, value=-1, out=i)
+    torch.addcmul(forget_part, forget_part, f, value=-1, out=f)
     g.copy_(slope)
-    return factors, towards_cell, forget
+    return factors, hidden_to_cell, forget
 
 
 class GRUGates(NamedTuple):
@@ -105,8 +105,8 @@ def gru_factors_(gates: Tensor, inner: Tensor, before: Tensor) -> tuple[Tensor, 
     update = z.clone()
     opposite = 1 - update
     torch.mul(before - n, opposite, out=z).mul_(update)
-    towards_new = opposite.addcmul_(opposite, n.mul_(n), value=-1)
-    torch.mul(towards_new, r, out=n)
+    hidden_to_new = opposite.addcmul_(opposite, n.mul_(n), value=-1)
+    torch.mul(hidden_to_new, r, out=n)
     inner.mul_(n)  # C q r
     torch.addcmul(inner, inner, r, value=-1, out=r)
-    return factors, towards_new, update
+    return factors, hidden_to_new, update

@@ -72,16 +72,16 @@ class StepPlan:
         return self._pieces[min_rows]
 
     def _cut(self, min_rows: int) -> list[StepBlock]:
-        found: list[StepBlock] = []
+        pieces: list[StepBlock] = []
         counts: list[int] = []
         begin = end = 0
         for step, count in enumerate(self.counts):
             counts.append(count)
             end += count
             if end - begin >= min_rows or step + 1 == len(self.counts):
-                found.append(StepBlock(self.rows[begin:end], counts, begin))
+                pieces.append(StepBlock(self.rows[begin:end], counts, begin))
                 counts, begin = [], end
-        return found
+        return pieces
 
 
 def step_plan(segments: Segments) -> StepPlan:

@@ -40,12 +40,12 @@ class BlockPlan:
         """Cut segments into blocks; copies their lengths to the host once."""
         if segments.has_gaps:  # x holds real rows alone: count rows without padding
             segments = Segments.from_lengths(segments.lengths)
-        found = segments.time_blocks(max_waste)
-        rows = torch.cat([block.rows.flatten() for block in found])
-        real = torch.cat([block.real.flatten() for block in found]).nonzero()[:, 0]
+        time_blocks = segments.time_blocks(max_waste)
+        rows = torch.cat([block.rows.flatten() for block in time_blocks])
+        real = torch.cat([block.real.flatten() for block in time_blocks]).nonzero()[:, 0]
         # inverse of rows over real cells; each row has exactly one
         cells = torch.empty_like(real).index_copy_(0, rows[real], real)
-        blocks = [_block(block.real) for block in found]
+        blocks = [_block(block.real) for block in time_blocks]
         order = segments.order
         columns = torch.arange(len(order), device=order.device)
         inverse = torch.empty_like(order).index_copy_(0, order, columns)
@@ -59,9 +59,9 @@ class BlockPlan:
         parts = zip(flat.split(sizes), self.blocks, strict=True)
         return [part.view(*block.shape, x.shape[1]) for part, block in parts]
 
-    def scatter(self, made: list[Tensor]) -> Tensor:
+    def scatter(self, blocks: list[Tensor]) -> Tensor:
         """Scatter blocks ``[K, n, H]`` back to rows ``[M, H]``, the inverse of `gather`."""
-        flat = torch.cat([block.flatten(0, 1) for block in made])
+        flat = torch.cat([block.flatten(0, 1) for block in blocks])
         out: Tensor = _Scatter.apply(flat, self.cells)  # type: ignore[no-untyped-call]
         return out
 

@@ -39,24 +39,24 @@ def lstm_layer(
         h, c = (state.unsqueeze(0) for state in states)
         params, _ = _lstm_params(weights, [])
         x = x.view(len(segments), segments.max_length, -1)
-        made, _, c = _dense(torch.lstm, x, (h, c), params, batch_first=True)
-        return made.flatten(0, 1), c[0]
+        out, _, c = _dense(torch.lstm, x, (h, c), params, batch_first=True)
+        return out.flatten(0, 1), c[0]
     plan = block_plan(segments)
     h, c = (state.index_select(0, plan.order).unsqueeze(0) for state in states)
-    plain, held = _lstm_params(weights, plan.blocks)
+    params, extended_params = _lstm_params(weights, plan.blocks)
     hidden, ended = [], []
     for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
         columns = block.shape[1]
         ended.append(c[0, columns:])  # columns are sorted by length: these have no later step
         state = h[:, :columns].contiguous(), c[:, :columns].contiguous()
         if block.padding is None:
-            made, h, c = _dense(torch.lstm, inputs, state, plain)
+            out, h, c = _dense(torch.lstm, inputs, state, params)
         else:
             # a huge repeated row would outweigh SHUT and move the gates
             inputs = inputs.masked_fill(block.padding, 0)
-            more = torch.cat([inputs, block.padding.to(x.dtype)], -1)
-            made, h, c = _dense(torch.lstm, more, state, held)
-        hidden.append(made)
+            extended = torch.cat([inputs, block.padding.to(x.dtype)], -1)
+            out, h, c = _dense(torch.lstm, extended, state, extended_params)
+        hidden.append(out)
     cells = torch.cat([c[0], *reversed(ended)])
     return plan.scatter(hidden), cells.index_select(0, plan.inverse)
 
@@ -71,14 +71,14 @@ def gru_layer(
     params = [weights.w_ih, weights.w_hh, weights.bias, inner]
     if is_dense(segments):
         x = x.view(len(segments), segments.max_length, -1)
-        made, _ = _dense(torch.gru, x, state.unsqueeze(0), params, batch_first=True)
-        return made.flatten(0, 1)
+        out, _ = _dense(torch.gru, x, state.unsqueeze(0), params, batch_first=True)
+        return out.flatten(0, 1)
     plan, hidden = block_plan(segments), []
     h = state.index_select(0, plan.order).unsqueeze(0)
     for block, inputs in zip(plan.blocks, plan.gather(x), strict=True):
         before = h[:, : block.shape[1]].contiguous()
-        made, h = _dense(torch.gru, inputs, before, params)
-        hidden.append(made)
+        out, h = _dense(torch.gru, inputs, before, params)
+        hidden.append(out)
     return plan.scatter(hidden)
 
 

@@ -30,10 +30,10 @@ def lstm_layer(
     """Run one layer of an LSTM in one direction: h and c after every row, ``[M, H]`` each."""
     start, source, length, steps = _layout(segments, settings)
     w_ih, w_hh, bias, _ = weights
-    made: tuple[Tensor, Tensor] = lstm_scan_rows(
+    states_after: tuple[Tensor, Tensor] = lstm_scan_rows(
         x, w_ih, w_hh, bias, *states, start, source, length, steps
     )
-    return made
+    return states_after
 
 
 def gru_layer(
@@ -41,8 +41,8 @@ def gru_layer(
 ) -> Tensor:
     """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
     start, source, length, steps = _layout(segments, settings)
-    made: Tensor = gru_scan_rows(x, *weights, state, start, source, length, steps)
-    return made
+    hidden: Tensor = gru_scan_rows(x, *weights, state, start, source, length, steps)
+    return hidden
 
 
 def window_steps(length: int, num_rows: int, sequence: int) -> int:
@@ -106,8 +106,8 @@ def _lstm_backward(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     tensors: list[Tensor],
     hidden: Tensor,
     cell: Tensor,
-    of_hidden: Tensor | None,
-    of_cell: Tensor | None,
+    d_hidden: Tensor | None,
+    d_cell: Tensor | None,
     length: int,
     steps: int,
 ) -> list[Tensor]:
@@ -116,26 +116,28 @@ def _lstm_backward(  # noqa: PLR0913 - an operator takes tensors and numbers onl
     h_before, c_before = _before(hidden, h0, start, source), _before(cell, c0, start, source)
     gates = torch.addmm(bias, x, w_ih.t()).addmm_(h_before, w_hh.t())
     pointwise.lstm_gates_(LSTMGates.of(gates))
-    factors, towards_cell, forget = pointwise.lstm_factors_(gates, c_before, cell.clone())
+    factors, hidden_to_cell, forget = pointwise.lstm_factors_(gates, c_before, cell.clone())
     # gradients of the gates; cells that their column does not own write into the last row
-    towards = x.new_empty(len(x) + 1, 4 * w_hh.shape[1])
+    d_gates = x.new_empty(len(x) + 1, 4 * w_hh.shape[1])
     dh0, dc0 = _with_spare(h0), _with_spare(c0)
     dh = dc = x.new_zeros(windows.rows.shape[1], w_hh.shape[1])
     for t in reversed(range(steps)):
         rows, foreign, first = windows.rows[t], ~windows.is_real[t], windows.is_first[t]
-        dh = _arriving(dh, of_hidden, rows).masked_fill_(foreign, 0)
-        dc = _arriving(dc, of_cell, rows).addcmul_(dh, towards_cell.index_select(0, rows))
+        dh = _add_output_gradient(dh, d_hidden, rows).masked_fill_(foreign, 0)
+        dc = _add_output_gradient(dc, d_cell, rows).addcmul_(
+            dh, hidden_to_cell.index_select(0, rows)
+        )
         dc.masked_fill_(foreign, 0)
         step = factors.index_select(0, rows)  # [K, 4, H]: i, f, g take dc, o takes dh
         step[:, :3].mul_(dc.unsqueeze(1))
         step[:, 3].mul_(dh)
         da = step.flatten(1).masked_fill_(foreign, 0)
-        towards.index_copy_(0, windows.targets[t], da)
+        d_gates.index_copy_(0, windows.targets[t], da)
         dh, dc = da @ w_hh, (dc * forget.index_select(0, rows)).masked_fill_(foreign, 0)
-        _leave(first, source.index_select(0, rows), (dh0, dh), (dc0, dc))
-    towards = towards[:-1]
-    of_weights = [towards @ w_ih, towards.t() @ x, towards.t() @ h_before, towards.sum(0)]
-    return [*of_weights, dh0[:-1].clone(), dc0[:-1].clone()]
+        _move_to_initial_states(first, source.index_select(0, rows), (dh0, dh), (dc0, dc))
+    d_gates = d_gates[:-1]
+    d_inputs = [d_gates @ w_ih, d_gates.t() @ x, d_gates.t() @ h_before, d_gates.sum(0)]
+    return [*d_inputs, dh0[:-1].clone(), dc0[:-1].clone()]
 
 
 @torch.library.custom_op("rl_recurrent::gru_scan_rows", mutates_args=())
@@ -172,7 +174,7 @@ def gru_scan_rows(  # noqa: PLR0913 - an operator takes tensors and numbers only
 
 @torch.library.custom_op("rl_recurrent::gru_scan_rows_backward", mutates_args=())
 def _gru_backward(
-    tensors: list[Tensor], hidden: Tensor, of_hidden: Tensor, length: int, steps: int
+    tensors: list[Tensor], hidden: Tensor, d_hidden: Tensor, length: int, steps: int
 ) -> list[Tensor]:
     x, w_ih, w_hh, bias, b_hn, h0, start, source = tensors
     windows, size = Windows.of(start, length, steps), w_hh.shape[1]
@@ -181,26 +183,26 @@ def _gru_backward(
     gates, inner = torch.addmm(bias, x, w_ih.t()), torch.addmm(b_hn, before, w_n.t())
     gates[:, : 2 * size].addmm_(before, w_rz.t())
     pointwise.gru_gates_(GRUGates.of(gates), inner)
-    factors, towards_new, update = pointwise.gru_factors_(gates, inner, before)
+    factors, hidden_to_new, update = pointwise.gru_factors_(gates, inner, before)
     # gradients of the gates; cells that their column does not own write into the last row
-    towards = x.new_empty(len(x) + 1, 3 * size)
+    d_gates = x.new_empty(len(x) + 1, 3 * size)
     whole, dh0 = x.new_empty(len(x) + 1, size), _with_spare(h0)
     dh = x.new_zeros(windows.rows.shape[1], size)
     for t in reversed(range(steps)):
         rows, foreign, target = windows.rows[t], ~windows.is_real[t], windows.targets[t]
-        dh = _arriving(dh, of_hidden, rows).masked_fill_(foreign, 0)
+        dh = _add_output_gradient(dh, d_hidden, rows).masked_fill_(foreign, 0)
         da = (factors.index_select(0, rows) * dh.unsqueeze(1)).flatten(1).masked_fill_(foreign, 0)
-        towards.index_copy_(0, target, da)
+        d_gates.index_copy_(0, target, da)
         whole.index_copy_(0, target, dh)
         direct = (dh * update.index_select(0, rows)).masked_fill_(foreign, 0)
         dh = direct.addmm_(da, w_hh)
-        _leave(windows.is_first[t], source.index_select(0, rows), (dh0, dh))
-    towards, whole = towards[:-1], whole[:-1]
-    of_w_hh, of_b_hn = towards.t() @ before, towards[:, 2 * size :].sum(0)
+        _move_to_initial_states(windows.is_first[t], source.index_select(0, rows), (dh0, dh))
+    d_gates, whole = d_gates[:-1], whole[:-1]
+    d_w_hh, d_b_hn = d_gates.t() @ before, d_gates[:, 2 * size :].sum(0)
     # w_hh took da_n * r, the inputs take da_n = C * dh
-    torch.mul(towards_new, whole, out=towards[:, 2 * size :])
-    of_weights = [towards @ w_ih, towards.t() @ x, of_w_hh, towards.sum(0), of_b_hn]
-    return [*of_weights, dh0[:-1].clone()]
+    torch.mul(hidden_to_new, whole, out=d_gates[:, 2 * size :])
+    d_inputs = [d_gates @ w_ih, d_gates.t() @ x, d_w_hh, d_gates.sum(0), d_b_hn]
+    return [*d_inputs, dh0[:-1].clone()]
 
 
 def _rows_of(states: Tensor, windows: Windows) -> Tensor:
@@ -218,16 +220,16 @@ def _with_spare(states: Tensor) -> Tensor:
     return states.new_zeros(len(states) + 1, states.shape[1])
 
 
-def _arriving(carried: Tensor, grad: Tensor | None, rows: Tensor) -> Tensor:
+def _add_output_gradient(carried: Tensor, grad: Tensor | None, rows: Tensor) -> Tensor:
     return carried.clone() if grad is None else carried + grad.index_select(0, rows)
 
 
-def _leave(first: Tensor, which: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
+def _move_to_initial_states(first: Tensor, which: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
     """Move the gradient at the first row of a segment to the state that it started from."""
-    for of_states, carried in pairs:
+    for d_states, carried in pairs:
         # columns whose cell is no first row write into the spare row: no host sync, fixed shape
-        spare = torch.where(first[:, 0], which, len(of_states) - 1)
-        of_states.index_copy_(0, spare, carried)
+        spare = torch.where(first[:, 0], which, len(d_states) - 1)
+        d_states.index_copy_(0, spare, carried)
         carried.masked_fill_(first, 0)
 
 
@@ -249,14 +251,14 @@ def _(tensors: list[Tensor], *_: Any) -> list[Tensor]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.length, ctx.steps = inputs
-    ctx.num_made = len(output) if isinstance(output, tuple) else 1
-    ctx.save_for_backward(*tensors, *(output if ctx.num_made > 1 else (output,)))
+    ctx.num_outputs = len(output) if isinstance(output, tuple) else 1
+    ctx.save_for_backward(*tensors, *(output if ctx.num_outputs > 1 else (output,)))
 
 
 def _lstm_grads(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     *tensors, hidden, cell = ctx.saved_tensors
-    made = _lstm_backward(tensors, hidden, cell, *grads, ctx.length, ctx.steps)
-    return (*made, None, None, None, None)
+    gradients = _lstm_backward(tensors, hidden, cell, *grads, ctx.length, ctx.steps)
+    return (*gradients, None, None, None, None)
 
 
 def _gru_grads(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

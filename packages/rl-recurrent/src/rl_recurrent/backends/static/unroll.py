@@ -63,18 +63,18 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     padding = ~real[:, None]
     # padding may hold NaN or inf, which times 0 is NaN: mask it instead
     rows = x.reshape(starts.shape[0], -1).masked_fill(padding, 0)
-    given = tuple(state.flatten(0, len(shape) - 1) for state in states)
-    given = tuple(state.masked_fill(padding[..., None], 0) for state in given)
+    row_states = tuple(state.flatten(0, len(shape) - 1) for state in states)
+    row_states = tuple(state.masked_fill(padding[..., None], 0) for state in row_states)
     if narrow:
-        rows, given = rows.float(), tuple(state.float() for state in given)
+        rows, row_states = rows.float(), tuple(state.float() for state in row_states)
     with torch.autocast(x.device.type, enabled=False):
         if burn_in:
-            burnt = _burnt(batch, starts, burn_in)
-            out, after = run.behind_burn_in(rows, given, burnt)
+            is_burn_in = _burn_in_rows(batch, starts, burn_in)
+            out, after = run.after_burn_in(rows, row_states, is_burn_in)
         else:
-            out, after = run.rows(rows, given, every_state=every_state)
-    shown = real if every_state else real & run.lasts
-    after = tuple((state * shown[:, None, None]).to(x.dtype) for state in after)
+            out, after = run.rows(rows, row_states, every_state=every_state)
+    visible = real if every_state else real & run.lasts
+    after = tuple((state * visible[:, None, None]).to(x.dtype) for state in after)
     out = (out * real[:, None]).to(x.dtype)
     return out.view(*shape, -1), tuple(each.view(*shape, *each.shape[1:]) for each in after)
 
@@ -96,40 +96,40 @@ class StaticRun:
     def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
         """Run every layer: outputs ``[N, O]`` and states ``[N, L, H]``."""
         # of the states [N, L, H] that go in, those of first rows count
-        directions, found = self.network.num_directions, []
+        directions, final = self.network.num_directions, []
         for number in range(0, len(self.network.layers), directions):
             if number and self.network.dropout:
                 x = dropout(x, self.network.dropout)
-            ahead = self._layer(x, states, number)
-            found.append(ahead)
+            forwards = self._layer(x, states, number)
+            final.append(forwards)
             if directions == 1:
-                x = ahead[0]
+                x = forwards[0]
                 continue
             mirror = self._mirror()
-            back = self._layer(x.index_select(0, mirror), states, number + 1)
-            turned = tuple(state.index_select(0, mirror) for state in back)
+            backwards = self._layer(x.index_select(0, mirror), states, number + 1)
+            turned = tuple(state.index_select(0, mirror) for state in backwards)
             # final states are read at last rows, where the unturned run has ended
-            found.append(turned if every_state else back)
-            x = torch.cat([ahead[0], turned[0]], 1)
-        return x, tuple(torch.stack(each, 1) for each in zip(*found, strict=True))
+            final.append(turned if every_state else backwards)
+            x = torch.cat([forwards[0], turned[0]], 1)
+        return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
 
-    def behind_burn_in(self, x: Tensor, states: States, burnt: Tensor) -> tuple[Tensor, States]:
+    def after_burn_in(self, x: Tensor, states: States, is_burn_in: Tensor) -> tuple[Tensor, States]:
         """Run all rows without gradient, then again with it from the end of the burn-in rows."""
         with torch.no_grad():
-            warm, warmed = self.rows(x, states, every_state=True)
-        # first rows after a burn-in become starts, from the warmed state of the row before
-        goes_on = _behind(burnt) & ~self.starts
+            warm, warm_states = self.rows(x, states, every_state=True)
+        # first rows after a burn-in become starts, from the warm state of the row before
+        resumes = _previous(is_burn_in) & ~self.starts
         states = tuple(
-            torch.where(goes_on[:, None, None], after.roll(1, 0), before)
-            for after, before in zip(warmed, states, strict=True)
+            torch.where(resumes[:, None, None], after.roll(1, 0), before)
+            for after, before in zip(warm_states, states, strict=True)
         )
-        again = replace(self, starts=self.starts | goes_on)
-        out, after = again.rows(x, states, every_state=True)
+        rest = replace(self, starts=self.starts | resumes)
+        out, after = rest.rows(x, states, every_state=True)
         after = tuple(
-            torch.where(burnt[:, None, None], old, new)
-            for old, new in zip(warmed, after, strict=True)
+            torch.where(is_burn_in[:, None, None], old, new)
+            for old, new in zip(warm_states, after, strict=True)
         )
-        return torch.where(burnt[:, None], warm, out), after
+        return torch.where(is_burn_in[:, None], warm, out), after
 
     def _layer(self, x: Tensor, states: States, which: int) -> States:
         """One layer in one direction: h, which is the output, and c of an LSTM."""
@@ -140,8 +140,8 @@ class StaticRun:
         h, c = before
         if layer.w_hr is None:
             w_ih, w_hh, bias, _ = lstm_row_weights(layer)
-            made: States = lstm_scan_rows(x, w_ih, w_hh, bias, h, c, *layout)
-            return made
+            states_after: States = lstm_scan_rows(x, w_ih, w_hh, bias, h, c, *layout)
+            return states_after
         x, whole = unprojected(x, h * self.starts[:, None], layer, layer.w_hr)
         w_ih, w_hh, bias, _ = lstm_row_weights(whole)
         hidden, cell = lstm_scan_rows(x, w_ih, w_hh, bias, torch.zeros_like(c), c, *layout)
@@ -161,29 +161,29 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
     is_init = batch[keys.IS_INIT].flatten()
     numbers = torch.arange(is_init.shape[0], device=is_init.device)
     seam = numbers % batch.batch_size[-1] == 0  # first row of each sequence [*B, T]
-    ended = _behind(_ended(batch, is_init))
-    found = is_init | seam | ended
+    ended = _previous(_ended(batch, is_init))
+    starts = is_init | seam | ended
     mask = find(batch, keys.MASK)
     real = torch.ones_like(is_init) if mask is None else mask.flatten()
     # a trajectory ended in the row before, so this row must be is_init; another id or a jump of
     # the step says that the row belongs to a cut, not to a new trajectory
-    lost = ended & ~seam & _behind(real)
+    lost = ended & ~seam & _previous(real)
     ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
     if ids is not None:
         other = ids.flatten() != ids.flatten().roll(1)
-        found = found | other
+        starts = starts | other
         lost = lost & ~other if step is not None else lost
     if step is not None:
         jumps = step.flatten() != step.flatten().roll(1) + 1
-        found = found | jumps
+        starts = starts | jumps
         lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
     if not torch.compiler.is_compiling():  # compiled batches need none: see `runs_static`
         contradicted = contradictions(batch)
         if contradicted is not None:
-            found = found | _behind(contradicted.flatten())
+            starts = starts | _previous(contradicted.flatten())
     lost = lost & ~is_init & real
     torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
-    return found | ~real | ~_behind(real), real
+    return starts | ~real | ~_previous(real), real
 
 
 def _ended(batch: TensorDictBase, like: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def _ended(batch: TensorDictBase, like: Tensor) -> Tensor:
     return ended if steps is None else ended & (steps.flatten() == 1)
 
 
-def _behind(flag: Tensor) -> Tensor:
+def _previous(flag: Tensor) -> Tensor:
     """The flag of the row before, bool ``[N]``; False for the first."""
     return torch.cat([flag.new_zeros(1), flag[:-1]])
 
@@ -217,10 +217,10 @@ def _window(shape: torch.Size, max_length: int | None) -> tuple[int, int]:
     return min(length, rows), window_steps(length, rows, sequence)
 
 
-def _burnt(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:
+def _burn_in_rows(batch: TensorDictBase, starts: Tensor, burn_in: int) -> Tensor:
     """The first rows of segments whose stored state may be stale, bool ``[N]``."""
     numbers = torch.arange(len(starts), device=starts.device)
     firsts = torch.where(starts, numbers, 0).cummax(0).values
-    found = numbers - firsts < burn_in
+    within = numbers - firsts < burn_in
     steps = find(batch, keys.TRAJ_STEP)
-    return found if steps is None else found & (steps.flatten()[firsts] != 0)
+    return within if steps is None else within & (steps.flatten()[firsts] != 0)

@@ -80,12 +80,12 @@ class Frame:
 
     def weights(self, w_hh: Tensor) -> Tensor:
         """``w_hh`` in the dtype of the products, contiguous; for tf32 rounded to its 10 bits."""
-        made = w_hh.to(self.plan.operands).contiguous()
+        operand = w_hh.to(self.plan.operands).contiguous()
         if self.plan.input_precision != "tf32":
-            return made
+            return operand
         # add half of the last kept bit, then clear the 13 bits that tf32 drops
-        rounded = ((made.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
-        return torch.where(made.isnan(), made, rounded)
+        rounded = ((operand.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+        return torch.where(operand.isnan(), operand, rounded)
 
     def options(self) -> dict[str, object]:
         """Compile-time arguments that every kernel takes."""

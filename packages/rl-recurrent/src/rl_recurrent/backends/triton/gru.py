@@ -36,8 +36,8 @@ def gru_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backend
     tensors = {"gates": gates, "w_hh": w_hh, "b_hn": b_hn, "h0": h0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 3, segments, precision=precision, **options)
-    made: Tensor = apply_scan(GRUScan, plan, [*tensors.values()], segments, **options)
-    return made
+    hidden: Tensor = apply_scan(GRUScan, plan, [*tensors.values()], segments, **options)
+    return hidden
 
 
 class GRUScan(torch.autograd.Function):
@@ -83,14 +83,14 @@ class GRUScan(torch.autograd.Function):
             d_pre[:, : 2 * size],
             d_pre[:, 3 * size :],
         )  # d_pre of dr, dz and of r dn: the inputs of w_hh
-        wanted = ctx.needs_input_grad[3:]
+        needed = ctx.needs_input_grad[3:]
         gradients = (
             d_pre[:, : 3 * size],
-            torch.cat([reset.t() @ before, d_scaled.t() @ before]) if wanted[1] else None,
-            d_scaled.sum(0) if wanted[2] else None,
-            initial_gradient(frame, d_pre, w_hh.float(), carry) if wanted[3] else None,
+            torch.cat([reset.t() @ before, d_scaled.t() @ before]) if needed[1] else None,
+            d_scaled.sum(0) if needed[2] else None,
+            initial_gradient(frame, d_pre, w_hh.float(), carry) if needed[3] else None,
         )
-        return None, None, None, *in_dtypes(gradients, wanted, ctx.dtypes)
+        return None, None, None, *in_dtypes(gradients, needed, ctx.dtypes)
 
 
 def pre_activations(gates: Tensor, before: Tensor, w_hh: Tensor, b_hn: Tensor) -> Tensor:

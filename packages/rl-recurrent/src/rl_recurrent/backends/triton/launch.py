@@ -63,10 +63,10 @@ def apply_scan(
 
 
 def in_dtypes(
-    gradients: Sequence[Tensor | None], wanted: Sequence[bool], dtypes: Sequence[torch.dtype]
+    gradients: Sequence[Tensor | None], needed: Sequence[bool], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor | None, ...]:
     """Cast float32 gradients to the dtypes of their inputs; None for inputs without gradient."""
     return tuple(
-        made.to(dtype) if want and made is not None else None
-        for made, want, dtype in zip(gradients, wanted, dtypes, strict=True)
+        gradient.to(dtype) if need and gradient is not None else None
+        for gradient, need, dtype in zip(gradients, needed, dtypes, strict=True)
     )

@@ -22,7 +22,7 @@ def lstm_layer(
     from rl_recurrent.backends.triton.lstm import lstm_scan
 
     gates = linear(x, weights.w_ih, weights.bias)
-    made: tuple[Tensor, Tensor] = lstm_scan(
+    states_after: tuple[Tensor, Tensor] = lstm_scan(
         gates,
         weights.w_hh,
         *states,
@@ -31,7 +31,7 @@ def lstm_layer(
         precision=settings.precision,
         projection=(x, weights.w_ih, weights.bias),
     )
-    return made
+    return states_after
 
 
 def gru_layer(
@@ -41,7 +41,7 @@ def gru_layer(
     from rl_recurrent.backends.triton.gru import gru_scan
 
     gates = linear(x, weights.w_ih, weights.bias)
-    made: Tensor = gru_scan(
+    hidden: Tensor = gru_scan(
         gates,
         weights.w_hh,
         weights.inner_bias,
@@ -51,4 +51,4 @@ def gru_layer(
         precision=settings.precision,
         projection=(x, weights.w_ih, weights.bias),
     )
-    return made
+    return hidden

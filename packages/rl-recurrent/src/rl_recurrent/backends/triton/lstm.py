@@ -35,10 +35,10 @@ def lstm_scan(  # noqa: PLR0913 - the tensors of the recurrence, as every backen
     tensors = {"gates": gates, "w_hh": w_hh, "h0": h0, "c0": c0}
     options: Any = {"save": save, "projection": projection}
     plan = checked_plan(tensors, 4, segments, precision=precision, **options)
-    made: tuple[Tensor, Tensor] = apply_scan(
+    states: tuple[Tensor, Tensor] = apply_scan(
         LSTMScan, plan, [*tensors.values()], segments, **options
     )
-    return made
+    return states
 
 
 class LSTMScan(torch.autograd.Function):
@@ -85,14 +85,14 @@ class LSTMScan(torch.autograd.Function):
         if d_hidden is None:
             d_hidden = torch.zeros_like(hidden)
         d_c0 = run_backward(frame, operand, c0.float(), (cell, pre), (d_hidden, d_cell, d_pre))
-        wanted = ctx.needs_input_grad[3:]
+        needed = ctx.needs_input_grad[3:]
         gradients = (
             d_pre,
-            d_pre.t() @ before if wanted[1] else None,
-            d_pre[frame.first] @ weights if wanted[2] else None,
+            d_pre.t() @ before if needed[1] else None,
+            d_pre[frame.first] @ weights if needed[2] else None,
             d_c0,
         )
-        return None, None, None, *in_dtypes(gradients, wanted, ctx.dtypes)
+        return None, None, None, *in_dtypes(gradients, needed, ctx.dtypes)
 
 
 def run_forward(
