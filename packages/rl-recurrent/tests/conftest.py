@@ -1,4 +1,4 @@
-"""One layer on made-up rows, by any backend, in any dtype: what the tests compare."""
+"""One layer on random rows, by any backend and in any dtype, for the tests to compare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_layout import Segments, set_recurrent_mode
-from rl_recurrent import reference
+from rl_recurrent import Network, reference
 from rl_recurrent.backends.dispatch import backend_module
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.network.layer_weights import RowWeights
@@ -25,23 +25,24 @@ class Layer:
     cell: str
     segments: Segments
     tensors: list[Tensor]  # x, w_ih, w_hh, bias, (b_hn,) and states
-    seen: list[Tensor]  # what gradients arrive at outputs and final states
+    seen: list[Tensor]  # gradients of the outputs and of the final states
 
     def run(
         self, backend: str, dtype: torch.dtype = torch.float64, device: str = "cpu", **options: Any
     ) -> list[Tensor]:
         """Outputs, final states and every gradient, in float64 on the CPU."""
-        given = [t.to(device, dtype, copy=True).requires_grad_() for t in self.tensors]
+        inputs = [t.to(device, dtype, copy=True).requires_grad_() for t in self.tensors]
         segments = self.segments.to(device)
-        made = self._made(backend, given, segments, options)
+        outputs = self.outputs(backend, inputs, segments, options)
         seen = (t.to(device, dtype) for t in self.seen)
-        torch.autograd.backward(made, list(seen))
-        return [t.detach().double().cpu() for t in (*made, *(t.grad for t in given))]
+        torch.autograd.backward(outputs, list(seen))
+        return [t.detach().double().cpu() for t in (*outputs, *(t.grad for t in inputs))]
 
-    def _made(
-        self, backend: str, given: list[Tensor], segments: Segments, options: Any
+    def outputs(
+        self, backend: str, inputs: list[Tensor], segments: Segments, options: Any
     ) -> list[Tensor]:
-        x, w_ih, w_hh, bias, *rest = given
+        """Outputs after every row, and final states."""
+        x, w_ih, w_hh, bias, *rest = inputs
         ends = segments.offsets[1:] - 1
         module = reference if backend == "reference" else backend_module(backend)
         args: tuple[Any, ...] = (Settings(backend, **options),) if backend != "reference" else ()
@@ -87,7 +88,9 @@ def both_forms() -> Callable[..., list[tuple[Tensor, Tensor]]]:
         grid["is_init"][:, 0] = True  # as slices are marked
         grid.names = None
         device = grid["observation"].device
-        for key, shape in zip(module.state_keys, module._shapes, strict=True):
+        for key, shape in zip(
+            module.state_keys, Network.of(module.network).state_shapes, strict=True
+        ):
             drawn = torch.randn(*grid.batch_size, *shape, generator=generator)
             grid[key] = torch.where(torch.rand(drawn.shape[:2])[..., None, None] < 0.3, 0, drawn)
             grid[key] = grid[key].to(device)
@@ -102,8 +105,8 @@ def results(module: Any, batch: TensorDict) -> list[Tensor]:
     leaves = [batch[key].requires_grad_() for key in ("observation", *module.state_keys)]
     with set_recurrent_mode(True):
         out = module(batch)
-    made = [out[key] for key in module.out_keys]
-    seen = [torch.linspace(-1, 2, t.numel(), device=t.device).view_as(t) for t in made]
-    wanted = [*leaves, *module.parameters()]
-    grads = torch.autograd.grad(made, wanted, seen, allow_unused=True)
-    return [t.flatten() for t in (*made, *grads) if t is not None]
+    outputs = [out[key] for key in module.out_keys]
+    seen = [torch.linspace(-1, 2, t.numel(), device=t.device).view_as(t) for t in outputs]
+    leaves += module.parameters()
+    grads = torch.autograd.grad(outputs, leaves, seen, allow_unused=True)
+    return [t.flatten() for t in (*outputs, *grads) if t is not None]

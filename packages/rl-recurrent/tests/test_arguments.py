@@ -40,6 +40,6 @@ def module():
         (lambda: explain_backend("gru", None), TypeError, "work: expected Work, got 'gru'"),
     ],
 )
-def test_arguments_of_a_wrong_kind_are_named_with_what_came(call, error, message):
+def test_argument_errors_name_the_argument_and_its_value(call, error, message):
     with pytest.raises(error, match=message):
         call()

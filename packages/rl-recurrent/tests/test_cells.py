@@ -13,7 +13,7 @@ PAIRS = [(LSTMCell, nn.LSTMCell), (GRUCell, nn.GRUCell)]
 @pytest.mark.parametrize(("ours", "torchs"), PAIRS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("batch", [(), (4,)])
-def test_cells_are_drop_ins(ours, torchs, bias, batch):
+def test_cells_equal_those_of_torch(ours, torchs, bias, batch):
     one, other = ours(3, 5, bias=bias), torchs(3, 5, bias=bias)
     other.load_state_dict(one.state_dict())
     x, state = torch.randn(*batch, 3), torch.randn(*batch, 5)
@@ -23,7 +23,7 @@ def test_cells_are_drop_ins(ours, torchs, bias, batch):
 
 
 @pytest.mark.parametrize("kind", [LSTMCell, GRUCell])
-def test_cells_can_be_mapped(kind):
+def test_cells_run_under_vmap(kind):
     cell, x = kind(3, 5), torch.randn(2, 4, 3)
     mapped, plain = torch.vmap(cell)(x), [cell(each) for each in x]
     if kind is LSTMCell:
@@ -32,7 +32,7 @@ def test_cells_can_be_mapped(kind):
 
 
 @pytest.mark.parametrize("kind", [LSTMCell, GRUCell])
-def test_what_does_not_fit_is_refused(kind):
+def test_cell_inputs_of_another_shape_raise(kind):
     cell = kind(3, 5)
     for x in (torch.zeros(2, 4, 3), torch.zeros(4)):
         with pytest.raises(ValueError, match=r"inputs \[3\] or \[B, 3\]"):

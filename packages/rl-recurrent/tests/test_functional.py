@@ -36,7 +36,7 @@ def torchs(network, x, states, lengths):
 @each_backend
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_every_network_of_torch_is_computed_alike(backend, kind, variant):
+def test_networks_equal_those_of_torch(backend, kind, variant):
     if "proj_size" in variant and kind is nn.GRU:
         return
     module = kind(3, 5, dtype=torch.float64, **variant)
@@ -60,7 +60,7 @@ def test_every_network_of_torch_is_computed_alike(backend, kind, variant):
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan"])
-def test_bfloat16_stays_within_its_bounds(kind, backend):
+def test_bfloat16_networks_stay_within_error_bounds(kind, backend):
     lengths = [70, 33, 1, 128]
     module = kind(16, 32)
     segments = Segments.from_lengths(torch.tensor(lengths))
@@ -81,7 +81,7 @@ def test_bfloat16_stays_within_its_bounds(kind, backend):
         assert (wanted - got.double()).norm() < 5e-3 * wanted.norm()
 
 
-def test_a_batch_with_padding_gives_zeros_there():
+def test_outputs_are_zero_on_padding():
     ids = torch.tensor([[4, 4, -1, 5], [-1, 6, 6, 6]])
     segments, network = Segments.from_ids(ids), Network.of(nn.GRU(3, 5))
     x = torch.randn(2, 4, 3)
@@ -94,7 +94,7 @@ def test_a_batch_with_padding_gives_zeros_there():
 
 @each_backend
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_a_batch_that_is_padding_throughout_gives_zeros(backend, kind):
+def test_batch_of_padding_alone_gives_zeros(backend, kind):
     segments, module = Segments.from_ids(torch.tensor([[-1, -1]] * 3)), kind(4, 5, num_layers=2)
     out, states = unroll(
         torch.randn(3, 2, 4), segments, None, Network.of(module), Settings(backend)
@@ -119,7 +119,7 @@ def test_states_after_every_row_include_those_at_the_ends(backend):
     assert_close(c[segments.starts][:, [1, 3]], c_end[:, [1, 3]])  # backwards ends at the start
 
 
-def test_dropout_falls_between_layers_while_training_only():
+def test_dropout_applies_between_layers_in_training_only():
     module = nn.GRU(3, 200, num_layers=2, dropout=0.5)
     segments, x = Segments.from_lengths(torch.tensor([40])), torch.randn(40, 3)
     one, other = (gru(x, segments, None, Network.of(module))[0] for _ in range(2))
@@ -158,13 +158,13 @@ def test_autocast_changes_nothing():
         (torch.zeros(6, 3), torch.zeros(2, 1, 5).double(), "state h in torch.float32"),
     ],
 )
-def test_what_does_not_fit_is_refused(x, states, message):
+def test_inputs_of_another_shape_raise(x, states, message):
     segments = Segments.from_lengths(torch.tensor([2, 4]))
     with pytest.raises(ValueError, match=message):
         gru(x, segments, states, Network.of(nn.GRU(3, 5)))
 
 
-def test_the_number_of_states_is_checked():
+def test_number_of_states_is_checked():
     segments, state = Segments.from_lengths(torch.tensor([2, 4])), torch.zeros(2, 1, 5)
     with pytest.raises(ValueError, match="expected 2 states: got 1"):
         unroll(torch.zeros(6, 3), segments, (state,), Network.of(nn.LSTM(3, 5)))
@@ -174,7 +174,7 @@ def test_the_number_of_states_is_checked():
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "triton", "auto"])
-def test_cuda_equals_the_cpu(kind, variant, backend):
+def test_networks_agree_between_cuda_and_cpu(kind, variant, backend):
     if "proj_size" in variant and kind is nn.GRU:
         return
     lengths = torch.randint(1, 129, (80,)).tolist()

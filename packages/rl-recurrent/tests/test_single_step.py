@@ -19,7 +19,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("kind", "variant"), VARIANTS, ids=str)
-def test_steps_make_a_sequence(kind, variant):
+def test_steps_equal_a_sequence(kind, variant):
     network = Network.of(kind(3, 5, dtype=torch.float64, **variant))
     x = torch.randn(4, 7, 3, dtype=torch.float64)
     states = tuple(torch.randn(4, *s, dtype=torch.float64) for s in network.state_shapes)
@@ -32,7 +32,7 @@ def test_steps_make_a_sequence(kind, variant):
     assert_close(after, ends)
 
 
-def test_dropout_falls_between_layers_of_a_step_too():
+def test_dropout_applies_between_layers_of_a_step():
     module = nn.GRU(3, 200, num_layers=2, dropout=0.5)
     x, states = torch.randn(2, 3), (torch.randn(2, 2, 200),)
     one, other = (step_network(x, states, Network.of(module))[0] for _ in range(2))
@@ -44,7 +44,7 @@ def test_dropout_falls_between_layers_of_a_step_too():
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_short_way_of_one_layer_is_the_long_way(kind, bias):
+def test_short_path_of_one_layer_equals_the_general_one(kind, bias):
     module, x = kind(3, 5, bias=bias), torch.randn(4, 3)
     network = Network.of(module)
     states = tuple(torch.randn(4, *shape) for shape in network.state_shapes)

@@ -24,7 +24,7 @@ each_backend = pytest.mark.parametrize("backend", BACKENDS)
 @both_cells
 @each_backend
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_every_backend_equals_the_plain_loop(layer, backend, cell, lengths):
+def test_backends_equal_the_reference(layer, backend, cell, lengths):
     case = layer(cell, lengths)
     assert_close(case.run(backend), case.run("reference"), rtol=1e-9, atol=1e-11)
 
@@ -33,14 +33,16 @@ def test_every_backend_equals_the_plain_loop(layer, backend, cell, lengths):
 @each_backend
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8), size=st.integers(1, 7))
-def test_any_lengths_and_odd_sizes(layer, backend, cell, lengths, size):
+def test_backends_equal_the_reference_for_any_lengths_and_sizes(
+    layer, backend, cell, lengths, size
+):
     case = layer(cell, lengths, inputs=2, size=size)
     assert_close(case.run(backend), case.run("reference"), rtol=1e-9, atol=1e-11)
 
 
 @both_cells
 @each_backend
-def test_depth_is_the_longest_segment_not_the_number_of_rows(layer, backend, cell):
+def test_depth_is_the_longest_segment(layer, backend, cell):
     counts = []
     for lengths in ([9, 5], [9, 5] * 30):
         case = layer(cell, lengths)
@@ -52,7 +54,7 @@ def test_depth_is_the_longest_segment_not_the_number_of_rows(layer, backend, cel
 
 @both_cells
 @each_backend
-def test_float32_stays_within_its_bounds(layer, backend, cell):
+def test_float32_layers_stay_within_error_bounds(layer, backend, cell):
     case = layer(cell, [70, 33, 1, 128, 12], inputs=17, size=31)
     exact, found = case.run("reference"), case.run(backend, torch.float32)
     for wanted, got in zip(exact[:1], found[:1], strict=True):
@@ -62,7 +64,7 @@ def test_float32_stays_within_its_bounds(layer, backend, cell):
 
 
 @both_cells
-def test_pieces_of_any_size_give_the_same(layer, cell, monkeypatch):
+def test_pieces_of_any_size_give_the_same_result(layer, cell, monkeypatch):
     case = layer(cell, [5, 1, 9, 3, 9])
     wanted = case.run("reference")
     monkeypatch.setattr(pack, "CELLS", 1)
@@ -82,13 +84,13 @@ def test_empty_cells_of_a_block_hold_the_state(layer, cell, monkeypatch):
 
 @both_cells
 @pytest.mark.parametrize("max_length", [9, 10, 40])
-def test_a_scan_that_is_ready_for_more_gives_the_same(layer, cell, max_length):
+def test_scan_gives_the_same_for_any_max_length(layer, cell, max_length):
     case = layer(cell, [5, 1, 9, 3, 9])
     found = case.run("scan", max_length=max_length)
     assert_close(found, case.run("reference"), rtol=1e-9, atol=1e-11)
 
 
-def test_a_segment_beyond_max_length_is_refused(layer):
+def test_segment_beyond_max_length_raises(layer):
     with pytest.raises(RuntimeError, match="longer than max_length"):
         layer("gru", [1, 30]).run("scan", max_length=10)
 
@@ -98,12 +100,12 @@ def test_a_segment_beyond_max_length_is_refused(layer):
 def test_gradients_agree_with_finite_differences(layer, backend, cell):
     case = layer(cell, [3, 1, 2], inputs=2, size=3)
     tensors = [t.clone().requires_grad_() for t in case.tensors]
-    made = lambda *given: tuple(case._made(backend, list(given), case.segments, {}))  # noqa: E731
+    made = lambda *given: tuple(case.outputs(backend, list(given), case.segments, {}))  # noqa: E731
     assert torch.autograd.gradcheck(made, tensors)
 
 
 @each_backend
-def test_nan_in_one_segment_stays_there(layer, backend):
+def test_nan_stays_in_its_segment(layer, backend):
     case = layer("gru", [4, 3, 6])
     clean = case.run(backend)
     case.tensors[0][5] = torch.nan  # in the second segment
@@ -122,7 +124,7 @@ def test_nan_in_one_segment_stays_there(layer, backend):
         ("scan", "auto", 3 + 2 * 4),
     ],
 )
-def test_what_is_kept_for_backward(layer, backend, save, width):
+def test_saved_memory_follows_the_setting(layer, backend, save, width):
     case = layer("lstm", [30, 50], inputs=3, size=4)
     given = [t.clone().requires_grad_() for t in case.tensors]
     kept: dict[int, int] = {}
@@ -133,7 +135,7 @@ def test_what_is_kept_for_backward(layer, backend, save, width):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda t: t):
-        made = case._made(backend, given, case.segments, {"save": save})
+        made = case.outputs(backend, given, case.segments, {"save": save})
     rows = 8 * sum(case.segments.lengths.tolist())
     weights = sum(t.numel() * 8 for t in given[1:])
     assert rows * width < sum(kept.values()) <= rows * width + weights
@@ -141,17 +143,17 @@ def test_what_is_kept_for_backward(layer, backend, save, width):
 
 
 @pytest.mark.parametrize("save", ["state", "gates"])
-def test_gates_kept_or_found_again_give_the_same(layer, save, monkeypatch):
+def test_saved_and_recomputed_gates_give_the_same_gradients(layer, save, monkeypatch):
     case = layer("lstm", [5, 1, 9, 3, 9])
     monkeypatch.setattr(pack, "CELLS", 1)
     monkeypatch.setattr(pack, "MIN_ROWS", 7)  # several pieces
     assert_close(case.run("pack", save=save), case.run("reference"), rtol=1e-9, atol=1e-11)
 
 
-def test_a_graph_that_is_kept_gives_its_gradient_twice(layer):
+def test_retained_graph_gives_its_gradient_twice(layer):
     case = layer("lstm", [3, 5])
     given = [t.clone().requires_grad_() for t in case.tensors]
-    hidden, *_ = case._made("pack", given, case.segments, {"save": "gates"})
+    hidden, *_ = case.outputs("pack", given, case.segments, {"save": "gates"})
     first = torch.autograd.grad(hidden.sum(), given, retain_graph=True)
     assert_close(torch.autograd.grad(hidden.sum(), given), first, rtol=0, atol=0)
 
@@ -160,15 +162,15 @@ def test_a_graph_that_is_kept_gives_its_gradient_twice(layer):
 def test_frozen_weights_get_no_gradient_and_inputs_do(layer, cell):
     case = layer(cell, [4, 2])
     frozen = [case.tensors[0].clone().requires_grad_(), *case.tensors[1:]]
-    made = case._made("pack", frozen, case.segments, {})
+    made = case.outputs("pack", frozen, case.segments, {})
     torch.autograd.backward(made, case.seen)
     assert_close(frozen[0].grad, case.run("pack")[len(made)])
 
 
-def test_a_second_derivative_is_refused_not_wrong(layer):
+def test_second_derivative_raises(layer):
     case = layer("gru", [3, 2])
     given = [t.clone().requires_grad_() for t in case.tensors]
-    (hidden, _) = case._made("pack", given, case.segments, {})
+    (hidden, _) = case.outputs("pack", given, case.segments, {})
     (grad,) = torch.autograd.grad(hidden.square().sum(), given[0], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
@@ -185,7 +187,7 @@ def test_rows_are_counted_without_padding(layer, backend):
     assert_close(case.run(backend), plain, rtol=0, atol=0)
 
 
-def test_one_row_without_features_of_time():
+def test_batch_of_one_row_equals_the_reference():
     weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
     segments, x = Segments.from_lengths(torch.tensor([1])), torch.zeros(1, 3)
     for backend in (pad, pack, scan):
@@ -197,7 +199,7 @@ def test_one_row_without_features_of_time():
 @both_cells
 @pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_cuda_equals_the_plain_loop(layer, backend, cell, lengths):
+def test_backends_on_cuda_equal_the_reference(layer, backend, cell, lengths):
     case = layer(cell, lengths, inputs=33, size=65)
     exact = case.run("reference")
     options = {"precision": "ieee"} if backend == "triton" else {}
@@ -210,7 +212,7 @@ def test_cuda_equals_the_plain_loop(layer, backend, cell, lengths):
 @pytest.mark.gpu
 @both_cells
 @pytest.mark.parametrize("size", [64, 128, 256, 320, 512])
-def test_cuda_at_full_size(layer, cell, size):
+def test_backends_on_cuda_agree_at_full_size(layer, cell, size):
     lengths = torch.randint(1, 257, (96,), generator=torch.Generator().manual_seed(size)).tolist()
     case = layer(cell, lengths, inputs=96, size=size)
     exact = case.run("pack")
@@ -222,7 +224,7 @@ def test_cuda_at_full_size(layer, cell, size):
             assert (wanted - got).norm() < 5e-5 * wanted.norm() + 1e-6, backend
 
 
-def test_states_are_those_of_the_ends_however_large_the_inputs_are():
+def test_final_states_are_exact_for_huge_inputs():
     torch.manual_seed(0)
     network = Network.of(torch.nn.LSTM(2, 3))
     segments = Segments.from_lengths(torch.tensor([20, 20, 19]))

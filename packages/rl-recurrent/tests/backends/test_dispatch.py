@@ -32,7 +32,7 @@ CUDA = torch.device("cuda")
     ],
     ids=str,
 )
-def test_the_table_behind_auto(work, segments, wanted, monkeypatch):
+def test_auto_follows_the_table(work, segments, wanted, monkeypatch):
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     choice = explain_backend(work, segments)
     assert choice.backend == wanted
@@ -48,12 +48,12 @@ def test_the_table_behind_auto(work, segments, wanted, monkeypatch):
     ],
     ids=str,
 )
-def test_the_table_without_triton(work, wanted, monkeypatch):
+def test_auto_without_triton_follows_the_table(work, wanted, monkeypatch):
     monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     assert explain_backend(work, DENSE).backend == wanted
 
 
-def test_what_was_asked_for_is_taken_or_refused(monkeypatch):
+def test_requested_backend_runs_or_raises(monkeypatch):
     work = Work("lstm", 128)
     for backend in ("pad", "pack", "scan"):
         assert explain_backend(work, RAGGED, Settings(backend)).backend == backend
@@ -69,6 +69,6 @@ def test_what_was_asked_for_is_taken_or_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["backend", "precision", "save"])
-def test_unknown_settings_are_refused(name):
+def test_unknown_settings_raise(name):
     with pytest.raises(ValueError, match=f"{name} must be one of .*: got 'best'"):
         Settings(**{name: "best"})

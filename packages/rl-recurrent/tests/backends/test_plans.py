@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -20,7 +21,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
 
 @given(LENGTHS, st.integers(1, 20))
-def test_pieces_hold_every_row_once_and_each_behind_its_own(lengths, min_rows):
+def test_pieces_hold_every_row_once_after_its_predecessor(lengths, min_rows):
     plan = StepPlan(Segments.from_lengths(torch.tensor(lengths)))
     pieces = plan.pieces(min_rows)
     assert [piece.begin for piece in pieces] == [
@@ -40,7 +41,7 @@ def test_pieces_hold_every_row_once_and_each_behind_its_own(lengths, min_rows):
 
 
 @given(LENGTHS, st.sampled_from([0.0, 0.1, 0.6]))
-def test_blocks_give_back_what_they_take_with_its_gradient(lengths, max_waste):
+def test_scatter_inverts_gather_and_its_gradient(lengths, max_waste):
     plan = BlockPlan.of(Segments.from_lengths(torch.tensor(lengths)), max_waste)
     for block in plan.blocks:
         assert block.padding is None or block.padding.double().mean() <= max_waste
@@ -73,7 +74,7 @@ def test_windows_own_every_row_once(lengths, more):
 
 
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 40), st.data())
-def test_columns_reach_as_far_as_any_segment_of_sequences(count, steps, length, data):
+def test_window_steps_cover_any_segments_of_sequences(count, steps, length, data):
     rows, longest = count * steps, min(length, steps)
     start = torch.zeros(rows, dtype=torch.bool)
     start[::steps] = True
@@ -89,13 +90,13 @@ def test_columns_reach_as_far_as_any_segment_of_sequences(count, steps, length, 
     assert not flat.is_real[reach:].any()
 
 
-def test_columns_of_one_sequence_each_are_no_longer_than_it():
+def test_window_steps_of_whole_sequences_are_their_length():
     assert window_steps(7, 21, 7) == 7
     assert window_steps(14, 42, 7) == 14
     assert window_steps(9, 21, 7) == 15
 
 
-def test_windows_that_are_too_short_are_refused():
+def test_windows_shorter_than_a_segment_raise():
     with pytest.raises(RuntimeError, match="longer than max_length"):
         Windows.of(torch.tensor([True, False, False]), 1, 1)
 
@@ -104,8 +105,8 @@ def test_windows_that_are_too_short_are_refused():
 def test_plans_live_as_long_as_their_segments(module):
     make = getattr(module, module.__name__.rsplit(".", 1)[1])
     segments = Segments.from_lengths(torch.tensor([2, 3]))
-    assert make(segments) is make(segments)
-    before = len(module._plans)
+    plan = weakref.ref(make(segments))
+    assert make(segments) is plan()
     del segments
     gc.collect()
-    assert len(module._plans) == before - 1
+    assert plan() is None

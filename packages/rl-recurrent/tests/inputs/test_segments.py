@@ -24,7 +24,7 @@ def unmarked(batch):
 
 @pytest.mark.parametrize("gone", [[], [keys.TRAJ_IDS], [keys.TRAJ_STEP], ["collector"]], ids=str)
 @pytest.mark.parametrize("end", ENDS)
-def test_an_all_false_flag_on_a_batch_with_an_end_is_refused_with_its_row(gone, end):
+def test_all_false_is_init_raises_with_the_row_after_an_end(gone, end):
     batch = trajectories([3, 2], [end, end], first_step=4).exclude(*gone)
     assert recurrent_segments(batch).starts.tolist() == [0, 3]
     with pytest.raises(ValueError, match="is_init is False at row 3, where another"):
@@ -33,7 +33,7 @@ def test_an_all_false_flag_on_a_batch_with_an_end_is_refused_with_its_row(gone, 
         start_flags(unmarked(batch))
 
 
-def test_the_row_of_a_grid_is_named_by_its_place():
+def test_error_on_a_grid_names_the_indices_of_the_row():
     batch = environments(2, 5, [3, 4], ENDS)
     with pytest.raises(ValueError, match=r"is_init is False at row \(0, 0\)"):
         recurrent_segments(unmarked(batch))
@@ -42,7 +42,7 @@ def test_the_row_of_a_grid_is_named_by_its_place():
         recurrent_segments(unmarked(batch))
 
 
-def test_a_first_step_that_is_not_marked_is_refused_without_any_end():
+def test_unmarked_first_step_raises_without_any_end():
     batch = trajectories([3, 2], EndKind.CUT)
     batch["is_init"][3] = False
     with pytest.raises(ValueError, match="at row 3"):
@@ -101,7 +101,7 @@ def test_legal_batches_raise_no_false_alarm(name):
 
 
 @given(batches())
-def test_what_is_refused_is_what_the_checker_reports(batch):
+def test_refused_batches_are_those_that_check_layout_reports(batch):
     if batch.get("is_init", None) is None:
         with pytest.raises(KeyError, match="InitTracker"):
             recurrent_segments(batch)
@@ -119,7 +119,7 @@ def test_what_is_refused_is_what_the_checker_reports(batch):
 
 
 @given(batches())
-def test_static_flags_say_what_segments_say(batch):
+def test_static_flags_equal_segments(batch):
     if batch.get("is_init", None) is None:
         return
     segments = recurrent_segments(batch)
@@ -134,7 +134,7 @@ def test_segments_are_those_of_the_batch(num_steps):
     assert recurrent_segments(batch) is Segments.of(batch)
 
 
-def test_a_batch_without_rows_or_with_a_wrong_flag_is_refused():
+def test_batch_without_rows_or_with_a_wrong_flag_raises():
     flag = torch.zeros(3, 1)
     with pytest.raises(TypeError, match=r"expected torch.bool"):
         recurrent_segments(TensorDict({"is_init": flag}, [3]))

@@ -39,24 +39,24 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_sequences_are_refused_however_they_show(name):
+def test_sequences_raise_by_name_ids_or_shape(name):
     with pytest.raises(ValueError, match="sequential mode expects one step"):
         refuse_sequence(SEQUENCES[name])
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_single_steps_pass(name):
+def test_single_steps_are_accepted(name):
     refuse_sequence(STEPS[name])
 
 
-def test_a_row_without_time_is_refused_in_recurrent_mode():
+def test_row_without_time_raises_in_recurrent_mode():
     with pytest.raises(ValueError, match=r"got batch size \[\]"):
         require_sequence(GRID[0, 0])
     require_sequence(GRID)
     assert GRID.names[-1] == keys.TIME
 
 
-def test_padded_environments_side_by_side_are_no_sequence():
+def test_padded_environments_are_no_sequence():
     row = trajectories([1, 1, 1, 1]).exclude("next")
     row.names = None
     row[keys.TRAJ_IDS] = torch.tensor([7, -1, -1, 8])

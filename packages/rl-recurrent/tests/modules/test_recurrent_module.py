@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from rl_layout import Segments, keys, set_recurrent_mode, step_mdp
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, trajectories
-from rl_recurrent import GRUModule, LSTMModule
+from rl_recurrent import GRUModule, LSTMModule, Network
 from rl_transforms import MultiStep
 
 BACKENDS = ["pad", "pack", "scan", "auto"]
@@ -36,7 +36,7 @@ def with_states(batch, module, seed=0):
     batch["observation"] = torch.randn(
         batch["observation"].shape, generator=generator, dtype=torch.float64
     )
-    for key, shape in zip(module.state_keys, module._shapes, strict=True):
+    for key, shape in zip(module.state_keys, Network.of(module.network).state_shapes, strict=True):
         drawn = torch.randn(*batch.batch_size, *shape, generator=generator, dtype=torch.float64)
         batch[key] = drawn
     return batch
@@ -111,7 +111,7 @@ def test_states_are_usable_at_segment_ends_and_zero_elsewhere(make, backend):
 
 @each_module
 @pytest.mark.parametrize("backend", ["pack", "scan", "auto"])
-def test_states_after_every_row_on_request(make, backend):
+def test_every_state_gives_states_after_every_row(make, backend):
     module = module_of(make, num_layers=2, recurrent_backend=backend, every_state=True)
     batch = with_states(environments(3, 7, [2, 5], [EndKind.TRUNCATED]), module)
     _, states = step_by_step(module, batch)
@@ -122,7 +122,7 @@ def test_states_after_every_row_on_request(make, backend):
 
 
 @each_module
-def test_the_first_row_starts_from_its_stored_state_marked_or_not(make):
+def test_first_rows_start_from_their_stored_state_with_and_without_is_init(make):
     module = module_of(make)
     batch = with_states(trajectories([4], first_step=7), module)
     assert not batch["is_init"][0]
@@ -140,7 +140,7 @@ def test_the_first_row_starts_from_its_stored_state_marked_or_not(make):
 @each_module
 @each_backend
 @pytest.mark.parametrize("static", [{}, {"max_length": 6}], ids=str)
-def test_n_step_rows_are_not_cut_where_done_is_far_away(make, backend, static):
+def test_n_step_rows_continue_until_done_is_one_step_away(make, backend, static):
     batch = MultiStep(gamma=0.9, n_steps=3)(trajectories([6, 4]).unsqueeze(0)).squeeze(0)
     assert batch["next", "done"].sum() > 2
     module = module_of(make, recurrent_backend=backend, **static)
@@ -151,7 +151,7 @@ def test_n_step_rows_are_not_cut_where_done_is_far_away(make, backend, static):
 
 
 @each_module
-def test_padding_takes_no_part(make):
+def test_padding_changes_no_output(make):
     module = module_of(make)
     whole = with_states(trajectories([3, 2, 4]), module)
     padded = whole.clone()
@@ -165,7 +165,7 @@ def test_padding_takes_no_part(make):
 
 
 @each_module
-def test_a_step_takes_and_gives_plain_tensors(make):
+def test_step_takes_and_returns_plain_tensors(make):
     module = module_of(make, num_layers=2)
     root = with_states(trajectories([1] * 6), module).exclude("next")
     root.names = [None]  # six environments, not six steps
@@ -178,7 +178,7 @@ def test_a_step_takes_and_gives_plain_tensors(make):
 
 @each_module
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
-def test_a_step_takes_any_batch_of_environments(make, batch):
+def test_step_takes_any_batch_of_environments(make, batch):
     module = module_of(make)
     x = torch.randn(*batch, 2, dtype=torch.float64)
     states = [torch.randn(*batch, 1, 5, dtype=torch.float64) for _ in module.state_keys]
@@ -191,7 +191,7 @@ def test_a_step_takes_any_batch_of_environments(make, batch):
 
 
 @each_module
-def test_a_reset_needs_no_mark_since_the_primer_has_written_its_default(make):
+def test_step_at_a_reset_starts_from_the_default_of_the_primer(make):
     module = module_of(make)
     primer = module.make_tensordict_primer()
     root = primer.reset(TensorDict({}, [3]))
@@ -206,7 +206,7 @@ def test_a_reset_needs_no_mark_since_the_primer_has_written_its_default(make):
 
 
 @each_module
-def test_torchs_networks_can_be_used_and_loaded(make):
+def test_modules_wrap_and_load_networks_of_torch(make):
     inner = (nn.LSTM if make is LSTMModule else nn.GRU)(2, 5, batch_first=True).double()
     name = "lstm" if make is LSTMModule else "gru"
     taken = make(in_key="observation", out_key="features", **{name: inner})
@@ -236,7 +236,7 @@ def test_modules_nest_in_sequences_and_copy():
         assert torch.equal(copy.deepcopy(policy)(batch)["f"], one)
 
 
-def test_the_default_mode_counts_where_none_is_set():
+def test_default_recurrent_mode_applies_when_no_mode_is_set():
     module = module_of(GRUModule, default_recurrent_mode=True)
     batch = with_states(trajectories([3, 4]), module)
     found = module(batch.clone())["features"]
@@ -247,7 +247,7 @@ def test_the_default_mode_counts_where_none_is_set():
 
 
 @each_module
-def test_inputs_stay_as_they_were(make):
+def test_module_leaves_its_inputs_unchanged(make):
     module = module_of(make)
     batch = with_states(environments(2, 6, [4], [EndKind.TERMINATED]), module)
     before = batch.clone()
@@ -276,7 +276,7 @@ def test_burn_in_warms_states_up_without_gradient(make):
     assert x.grad.any(1).tolist() == [False, False, *[True] * 7]
 
 
-def test_burn_in_covers_every_segment_where_steps_are_unknown():
+def test_burn_in_covers_every_segment_without_steps():
     module = module_of(GRUModule, burn_in=2)
     batch = with_states(trajectories([5, 1, 3]), module).exclude(keys.TRAJ_STEP)
     wanted = [True, True, False, False, False, True, True, True, False]
@@ -288,7 +288,7 @@ def test_burn_in_covers_every_segment_where_steps_are_unknown():
 
 
 @each_module
-def test_a_learned_initial_state_stands_where_the_primer_left_zeros(make):
+def test_learned_initial_state_replaces_the_zeros_of_the_primer(make):
     module = module_of(make, learned_initial_state=True)
     for learned in module.initial_states:
         nn.init.normal_(learned)
@@ -317,7 +317,7 @@ def test_a_learned_initial_state_stands_where_the_primer_left_zeros(make):
 
 @each_module
 @each_backend
-def test_refreshed_states_come_with_the_rows_they_belong_to(make, backend):
+def test_refreshed_states_carry_the_numbers_of_their_rows(make, backend):
     module = module_of(make, num_layers=2, recurrent_backend=backend)
     batch = with_states(environments(2, 5, [3, 4], [EndKind.TERMINATED]), module)
     batch[keys.ROW] = torch.arange(100, 110).view(2, 5)
@@ -333,7 +333,7 @@ def test_refreshed_states_come_with_the_rows_they_belong_to(make, backend):
 
 
 @each_module
-def test_a_missing_marker_is_named_with_its_transform(make):
+def test_missing_is_init_error_names_the_transform(make):
     module = module_of(make)
     batch = with_states(trajectories([3]), module).exclude("is_init")
     for mode, rows in (("recurrent", batch), ("sequential", batch[0])):
@@ -343,7 +343,7 @@ def test_a_missing_marker_is_named_with_its_transform(make):
 
 @each_module
 @pytest.mark.parametrize("static", [{}, {"recurrent_backend": "scan", "max_length": 4}], ids=str)
-def test_a_flag_that_was_lost_is_refused_with_its_row(make, static):
+def test_lost_is_init_raises_with_its_row(make, static):
     module = module_of(make, **static)
     batch = with_states(trajectories([3, 4]), module)
     batch["is_init"] = torch.zeros_like(batch["is_init"])
@@ -353,7 +353,7 @@ def test_a_flag_that_was_lost_is_refused_with_its_row(make, static):
 
 
 @each_module
-def test_triton_on_a_cpu_is_refused_and_what_runs_there_is_named(make, monkeypatch):
+def test_triton_on_a_cpu_raises_and_names_the_other_backends(make, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr("rl_recurrent.backends.dispatch.has_triton", lambda: True)
     module = module_of(make, recurrent_backend="triton")
@@ -363,7 +363,7 @@ def test_triton_on_a_cpu_is_refused_and_what_runs_there_is_named(make, monkeypat
 
 
 @each_module
-def test_a_missing_state_is_named_with_its_primer(make):
+def test_missing_state_error_names_the_primer(make):
     module = module_of(make)
     batch = with_states(trajectories([3]), module).exclude(module.state_keys[-1])
     for mode, rows in (("recurrent", batch), ("sequential", batch[0])):
@@ -373,7 +373,7 @@ def test_a_missing_state_is_named_with_its_primer(make):
 
 
 @pytest.mark.parametrize("shape", [[5], [7, 5], [7, 2, 5], [7, 1, 4]])
-def test_a_state_of_another_shape_is_refused(shape):
+def test_state_of_another_shape_raises(shape):
     module = module_of(GRUModule)
     batch = with_states(trajectories([3, 4]), module)
     state = torch.zeros(7, *shape[1:]) if shape[0] == 7 else torch.zeros(7, 5)
@@ -385,7 +385,7 @@ def test_a_state_of_another_shape_is_refused(shape):
         module.step(batch["observation"], state.double(), batch["is_init"])
 
 
-def test_the_wrong_mode_is_refused():
+def test_module_in_the_wrong_mode_raises():
     module = module_of(GRUModule)
     batch = with_states(environments(2, 3, [3], [EndKind.TERMINATED]), module)
     for rows in (batch, batch[0], TensorDict(batch.to_dict(), [2, 3])):
@@ -414,12 +414,12 @@ def test_the_wrong_mode_is_refused():
         ({"gru": nn.GRU(2, 5, batch_first=True)}, "got both"),
     ],
 )
-def test_wrong_arguments_say_what_was_expected(arguments, message):
+def test_constructor_errors_say_what_was_expected(arguments, message):
     with pytest.raises(ValueError, match=message):
         module_of(GRUModule, **arguments)
 
 
-def test_wrong_networks_are_refused():
+def test_network_of_another_cell_raises():
     names = {"in_key": "observation", "out_key": "features"}
     with pytest.raises(ValueError, match=r"torch.nn.GRU: got LSTM"):
         GRUModule(gru=nn.LSTM(2, 5, batch_first=True), **names)
@@ -429,7 +429,7 @@ def test_wrong_networks_are_refused():
         GRUModule(input_size=2, **names)
 
 
-def test_a_bidirectional_network_runs_in_recurrent_mode_only():
+def test_bidirectional_module_runs_in_recurrent_mode_only():
     module = module_of(GRUModule, bidirectional=True)
     batch = with_states(trajectories([3, 4]), module)
     with sequences:
@@ -438,13 +438,13 @@ def test_a_bidirectional_network_runs_in_recurrent_mode_only():
         module(batch[0])
 
 
-def test_a_primer_needs_next_keys_of_the_same_name():
+def test_primer_needs_next_keys_of_the_same_name():
     module = module_of(GRUModule, out_key=None, out_keys=["features", ("next", "other")])
     with pytest.raises(RuntimeError, match=r"needs out_keys\[1:\]"):
         module.make_tensordict_primer()
 
 
-def test_triton_on_a_cpu_is_refused(monkeypatch):
+def test_explicit_triton_on_a_cpu_raises(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     module = module_of(GRUModule, recurrent_backend="triton")
     batch = with_states(trajectories([3, 4]), module)
@@ -452,14 +452,14 @@ def test_triton_on_a_cpu_is_refused(monkeypatch):
         module(batch)
 
 
-def test_pad_does_not_pretend_to_have_every_cell_state():
+def test_pad_with_every_state_of_an_lstm_raises():
     module = module_of(LSTMModule, recurrent_backend="pad", every_state=True)
     batch = with_states(trajectories([3, 4]), module)
     with sequences, pytest.raises(ValueError, match="pad gives cell states at segment ends only"):
         module(batch)
 
 
-def test_a_module_explains_its_backend():
+def test_explain_backend_of_a_module_names_the_reason():
     module = module_of(LSTMModule, dtype=torch.float32)
     batch = trajectories([3, 4])
     assert str(module.explain_backend(batch)) == "pack: LSTM on a CPU, segments of several lengths"
@@ -470,7 +470,7 @@ def test_a_module_explains_its_backend():
 @pytest.mark.gpu
 @each_module
 @pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
-def test_cuda_gives_what_the_cpu_gives_in_both_modes(make, backend):
+def test_both_modes_agree_between_cuda_and_cpu(make, backend):
     module = module_of(make, 64, recurrent_backend=backend, dtype=torch.float32, device="cuda")
     module.settings = type(module.settings)(backend, precision="ieee")
     here = module_of(make, 64, recurrent_backend="pack", dtype=torch.float32)

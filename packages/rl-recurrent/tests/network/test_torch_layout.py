@@ -17,7 +17,7 @@ pairs = pytest.mark.parametrize(("ours", "torchs"), PAIRS)
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
 @pytest.mark.parametrize("given", [True, False])
-def test_networks_take_and_give_what_torchs_do(ours, torchs, batch_first, shape, given):
+def test_networks_take_and_return_the_shapes_of_torch(ours, torchs, batch_first, shape, given):
     one = ours(3, 5, num_layers=2, batch_first=batch_first)
     other = torchs(3, 5, num_layers=2, batch_first=batch_first)
     other.load_state_dict(one.state_dict())
@@ -36,7 +36,7 @@ def test_networks_take_and_give_what_torchs_do(ours, torchs, batch_first, shape,
     [{"bias": False}, {"bidirectional": True, "num_layers": 2}, {"proj_size": 2}],
     ids=str,
 )
-def test_every_kind_of_network_takes_dense_sequences(ours, torchs, backend, options):
+def test_networks_equal_torch_on_dense_sequences(ours, torchs, backend, options):
     if ours is GRU and "proj_size" in options:
         return
     one = ours(3, 5, recurrent_backend=backend, **options)
@@ -54,7 +54,7 @@ def test_every_kind_of_network_takes_dense_sequences(ours, torchs, backend, opti
 
 
 @pairs
-def test_dropout_falls_between_layers_of_dense_sequences_while_training(ours, torchs):
+def test_dropout_applies_between_layers_of_dense_sequences_in_training(ours, torchs):
     network, x = ours(3, 50, num_layers=2, dropout=0.5), torch.randn(6, 4, 3)
     assert not torch.equal(network(x)[0], network(x)[0])
     network.eval()
@@ -62,7 +62,7 @@ def test_dropout_falls_between_layers_of_dense_sequences_while_training(ours, to
 
 
 @pairs
-def test_dense_sequences_that_do_not_fit_are_refused(ours, torchs):
+def test_dense_sequences_of_another_shape_raise(ours, torchs):
     network = ours(3, 5, num_layers=2)
     state = torch.zeros(2, 7, 5)
     with pytest.raises(ValueError, match=r"inputs of shape \[6, 4, 3\]: got \[6, 4, 2\]"):
@@ -73,7 +73,7 @@ def test_dense_sequences_that_do_not_fit_are_refused(ours, torchs):
 
 @pairs
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
-def test_segments_of_one_length_may_lie_between_padding(ours, torchs, backend):
+def test_segments_of_one_length_between_padding_equal_torch(ours, torchs, backend):
     network, x = ours(3, 5, num_layers=2, recurrent_backend=backend), torch.randn(2, 4, 3)
     segments = Segments.from_ids(torch.tensor([[4, 4, 4, -1], [-1, 6, 6, 6]]))
     out, after = network(x, None, segments)
@@ -93,7 +93,7 @@ def test_state_dicts_load_either_way(ours, torchs):
 
 
 @pairs
-def test_initial_parameters_are_drawn_as_torch_draws_them(ours, torchs):
+def test_initial_parameters_equal_those_of_torch(ours, torchs):
     torch.manual_seed(1)
     one = ours(3, 5)
     torch.manual_seed(1)
@@ -103,7 +103,7 @@ def test_initial_parameters_are_drawn_as_torch_draws_them(ours, torchs):
 
 @pairs
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
-def test_a_segment_is_a_sequence_of_its_own(ours, torchs, backend):
+def test_segments_equal_separate_sequences(ours, torchs, backend):
     network = ours(3, 5, recurrent_backend=backend)
     segments, x = Segments.from_lengths(torch.tensor([2, 4])), torch.randn(6, 3)
     state = torch.randn(1, 2, 5)
@@ -119,7 +119,7 @@ def test_a_segment_is_a_sequence_of_its_own(ours, torchs, backend):
 
 
 @pairs
-def test_packed_sequences_and_wrong_ranks_are_refused(ours, torchs):
+def test_packed_sequences_and_wrong_ranks_raise(ours, torchs):
     network, x = ours(3, 5), torch.randn(2, 4, 3)
     packed = nn.utils.rnn.pack_padded_sequence(x, [4, 2], batch_first=True)
     with pytest.raises(TypeError, match="packed sequences are not taken"):
@@ -130,7 +130,7 @@ def test_packed_sequences_and_wrong_ranks_are_refused(ours, torchs):
         network(x[:, :0])
 
 
-def test_dense_segments_are_kept():
+def test_dense_segments_are_cached():
     cpu = torch.device("cpu")
     assert dense_segments(3, 4, cpu) is dense_segments(3, 4, cpu)
     assert dense_segments(3, 4, cpu).batch_shape == (3, 4)

@@ -51,7 +51,7 @@ def outcome(run, module, batch):
 @pytest.mark.parametrize("make", [GRUModule, LSTMModule])
 @pytest.mark.parametrize("batch", [flat, grid], ids=["flat", "grid"])
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
-def test_a_compiled_module_gives_the_same_with_any_backend(make, batch, backend):
+def test_compiled_modules_equal_eager_ones_with_any_backend(make, batch, backend):
     module = made(make, recurrent_backend=backend)
     rows = started(batch(), module)
     wanted = outcome(module, module, rows)
@@ -69,7 +69,7 @@ def test_a_compiled_module_gives_the_same_with_any_backend(make, batch, backend)
     ],
     ids=["pack", "pad", "flat", "observations"],
 )
-def test_what_cannot_be_one_graph_says_how_it_could(batch, options):
+def test_graph_break_names_the_options_of_one_graph(batch, options):
     module = made(GRUModule, **options)
     rows = started(batch().exclude("y"), module)
     whole = torch.compile(module, backend="aot_eager", fullgraph=True)
@@ -77,7 +77,7 @@ def test_what_cannot_be_one_graph_says_how_it_could(batch, options):
         whole(rows)
 
 
-def test_a_loss_around_a_flat_batch_compiles():
+def test_loss_over_a_flat_batch_compiles():
     module = made(LSTMModule)
     rows = started(flat(), module)
 
@@ -91,7 +91,7 @@ def test_a_loss_around_a_flat_batch_compiles():
 
 
 @pytest.mark.parametrize("max_length", [None, 12])
-def test_compiled_scans_cut_where_observations_contradict(max_length):
+def test_compiled_scans_cut_at_contradicting_observations(max_length):
     rows = unnumbered()
     module = made(GRUModule, recurrent_backend="scan", max_length=max_length)
     rows = started(rows, module)
@@ -109,7 +109,7 @@ def test_compiled_scans_cut_where_observations_contradict(max_length):
 
 
 @pytest.mark.parametrize("make", [GRUModule, LSTMModule])
-def test_a_single_step_is_one_graph_with_ids_too(make):
+def test_single_step_with_ids_is_one_graph(make):
     module = made(make)
     root = started(grid()[:, 1].select("observation", "is_init", "collector"), module)
     assert keys.TRAJ_IDS in root.keys(True)

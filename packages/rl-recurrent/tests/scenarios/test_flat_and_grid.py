@@ -42,7 +42,7 @@ def same_bits(pairs):
     kind=st.sampled_from(["plain", "bidirectional", "burn_in", "learned", "projected"]),
     every_state=st.booleans(),
 )
-def test_a_flat_sample_equals_its_rectangular_form_bitwise(
+def test_flat_sample_equals_its_rectangular_form_bitwise(
     both_forms, make, backend, grid, hidden, layers, kind, every_state
 ):
     assume(kind != "projected" or (make is LSTMModule and hidden > 1))
@@ -68,7 +68,7 @@ def test_a_flat_sample_equals_its_rectangular_form_bitwise(
     bidirectional=st.booleans(),
     burn_in=st.integers(0, 2),
 )
-def test_so_it_does_for_any_max_length(
+def test_flat_sample_equals_its_rectangular_form_for_any_max_length(
     both_forms, make, grid, hidden, more, bidirectional, burn_in
 ):
     longest = Segments.of(grid).max_length  # at most the length of a slice, and often less
@@ -83,7 +83,7 @@ def test_so_it_does_for_any_max_length(
     [(name, None) for name in ("reference", "pad", "pack", "scan")]
     + [("scan", length) for length in (5, 6, 13)],
 )
-def test_a_layer_does_not_see_the_shape_of_the_batch(layer, cell, backend, max_length):
+def test_layer_is_independent_of_the_shape_of_the_batch(layer, cell, backend, max_length):
     grid = environments(4, 5, [3, 4], ends)
     grid["is_init"][:, 0] = True  # as slices are marked
     options = {} if backend == "reference" else {"max_length": max_length}
@@ -126,7 +126,9 @@ def test_sequences_of_a_network_equal_their_rows_end_to_end(
 
 
 @pytest.mark.parametrize(("make", "max_length"), [(LSTMModule, 8), (GRUModule, 50)])
-def test_so_it_does_in_one_compiled_graph(both_forms, make, max_length):
+def test_flat_sample_equals_its_rectangular_form_in_one_compiled_graph(
+    both_forms, make, max_length
+):
     module = module_of(make, 5, recurrent_backend="scan", max_length=max_length)
     grid = environments(3, 6, [2, 4], ends).select("observation", "is_init", ("next", "done"))
     torch.compiler.reset()  # all modules share the code that is compiled, and a limit on its graphs
@@ -141,7 +143,7 @@ def test_so_it_does_in_one_compiled_graph(both_forms, make, max_length):
     [(name, None) for name in ("pad", "pack", "scan", "triton", "auto")]
     + [("scan", length) for length in (40, 50, 130)],
 )
-def test_so_it_does_on_cuda(both_forms, make, backend, max_length):
+def test_flat_sample_equals_its_rectangular_form_on_cuda(both_forms, make, backend, max_length):
     options = {"num_layers": 2, "recurrent_backend": backend, "max_length": max_length}
     module = module_of(make, 96, device="cuda", **options)
     assert same_bits(both_forms(module, environments(12, 50, [7, 40, 23], ends).to("cuda")))

@@ -32,7 +32,7 @@ NETWORKS = [
 @given(batch=batches(), more=st.integers(0, 5))
 @pytest.mark.parametrize(("kind", "options"), NETWORKS, ids=str)
 @pytest.mark.parametrize("every_state", [True, False])
-def test_static_shapes_give_what_segments_give(kind, options, every_state, batch, more):
+def test_static_shapes_equal_segments(kind, options, every_state, batch, more):
     if batch.get("is_init", None) is None:
         return
     network = Network.of(kind(2, 5, dtype=torch.float64, **options))
@@ -63,13 +63,15 @@ def module_and_batch(make, **options):
     # two of the rows begin in mid-trajectory
     batch = environments(3, 9, [2, 5], [EndKind.TERMINATED, EndKind.TRUNCATED])[:, 3:]
     for key in module.state_keys:
-        batch[key] = torch.randn(3, 6, *module._shapes[module.state_keys.index(key)])
+        batch[key] = torch.randn(
+            3, 6, *Network.of(module.network).state_shapes[module.state_keys.index(key)]
+        )
     batch.names = None
     return module, batch
 
 
 @pytest.mark.parametrize("make", [LSTMModule, GRUModule])
-def test_a_module_with_max_length_never_looks_at_segments(make, monkeypatch):
+def test_module_with_max_length_never_derives_segments(make, monkeypatch):
     module, batch = module_and_batch(make, max_length=6)
     eager, _ = module_and_batch(make)
     eager.load_state_dict(module.state_dict())
@@ -87,7 +89,7 @@ def test_a_module_with_max_length_never_looks_at_segments(make, monkeypatch):
 
 @pytest.mark.parametrize("make", [LSTMModule, GRUModule])
 @pytest.mark.parametrize("every_state", [True, False])
-def test_burn_in_in_static_shapes_is_that_of_segments(make, every_state):
+def test_burn_in_in_static_shapes_equals_segments(make, every_state):
     static, batch = module_and_batch(make, max_length=6, burn_in=2, every_state=every_state)
     plain, _ = module_and_batch(make, burn_in=2, every_state=every_state)
     plain.load_state_dict(static.state_dict())
@@ -116,7 +118,7 @@ def test_burn_in_in_static_shapes_is_that_of_segments(make, every_state):
     ],
     ids=str,
 )
-def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend, options):
+def test_compiled_call_is_one_graph_with_the_same_gradients(make, backend, options):
     module, batch = module_and_batch(make, **options)
     plain = make(2, 5, in_key="observation", out_key="y", recurrent_backend="pack", **options)
     plain.load_state_dict(module.state_dict())
@@ -150,7 +152,7 @@ def test_a_compiled_call_is_one_graph_with_the_same_gradients(make, backend, opt
         assert_close(one.grad, other.grad)
 
 
-def test_a_compiled_module_takes_note_of_markers_that_the_first_batch_had_not():
+def test_compiled_module_follows_markers_that_the_first_batch_lacked():
     module, batch = module_and_batch(GRUModule)
     module.settings = type(module.settings)(backend="scan", max_length=6)
     compiled = copy.deepcopy(module)
@@ -165,7 +167,7 @@ def test_a_compiled_module_takes_note_of_markers_that_the_first_batch_had_not():
         assert torch.equal(compiled(batch.clone())["y"], module(batch.clone())["y"])
 
 
-def test_without_gradient_nothing_is_burnt_in_apart():
+def test_burn_in_without_gradient_is_one_run():
     module, batch = module_and_batch(GRUModule, burn_in=2)
     plain = copy.deepcopy(module)
     plain.burn_in = 0
@@ -173,7 +175,7 @@ def test_without_gradient_nothing_is_burnt_in_apart():
         assert torch.equal(module(batch.clone())["y"], plain(batch.clone())["y"])
 
 
-def test_a_trajectory_beyond_max_length_is_refused():
+def test_trajectory_beyond_max_length_raises():
     module, batch = module_and_batch(GRUModule, max_length=3)
     with (
         set_recurrent_mode(True),
@@ -182,7 +184,7 @@ def test_a_trajectory_beyond_max_length_is_refused():
         module(batch)
 
 
-def test_static_shapes_of_a_flat_batch_need_a_max_length():
+def test_flat_batch_in_static_shapes_needs_a_max_length():
     batch, network = trajectories([4, 2]), Network.of(nn.GRU(2, 5))
     given = batch, batch["observation"], (torch.zeros(6, 1, 5),), network
     with pytest.raises(ValueError, match=r"flat batch \[6\] .* needs max_length="):
@@ -193,7 +195,7 @@ def test_static_shapes_of_a_flat_batch_need_a_max_length():
     assert_close(out, wanted[0])
 
 
-def test_a_compiled_call_takes_batches_of_any_shape():
+def test_compiled_call_takes_batches_of_any_shape():
     module, _ = module_and_batch(GRUModule, max_length=8)
 
     def run(observation, is_init, state):
@@ -212,7 +214,7 @@ def test_a_compiled_call_takes_batches_of_any_shape():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [LSTMModule, GRUModule])
-def test_static_shapes_never_wait_for_the_device(make):
+def test_static_shapes_never_synchronise_with_the_device(make):
     module, batch = module_and_batch(make, max_length=6, device="cuda")
     batch = batch.to("cuda")
     batch["observation"].requires_grad_()
@@ -293,7 +295,7 @@ def test_autocast_changes_neither_mode(kind, backend):
     assert_close(*results, rtol=0, atol=0)
 
 
-def test_a_lost_start_behind_padding_is_reported():
+def test_lost_start_after_padding_raises():
     _, batch = rows_of(GRUModule)
     batch["is_init"][1, 0] = False  # its step is 0, and what comes before it is padding
     assert batch[keys.TRAJ_STEP][1, 0] == 0

@@ -19,7 +19,7 @@ def arguments(device="cpu", **changed):
     return {**made, **changed}
 
 
-def test_a_cpu_is_refused_and_the_backends_that_run_there_are_named(monkeypatch):
+def test_cpu_tensors_raise_and_the_message_names_other_backends(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=r"got cpu\. Use backend 'pad', 'pack' or 'scan'"):
         lstm_scan(**arguments())
@@ -42,30 +42,30 @@ def test_a_cpu_is_refused_and_the_backends_that_run_there_are_named(monkeypatch)
         ("c0", (2, 4), r"c0: expected shape \[2, 3\]"),
     ],
 )
-def test_shapes(name, shape, expected, device):
+def test_wrong_shapes_raise(name, shape, expected, device):
     with pytest.raises(ValueError, match=expected):
         lstm_scan(**arguments(device, **{name: torch.zeros(shape, device=device)}))
 
 
-def test_dtypes(device):
+def test_wrong_dtypes_raise(device):
     wrong = torch.zeros(2, 3, device=device, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"h0: expected torch\.float32"):
         lstm_scan(**arguments(device, h0=wrong))
 
 
-def test_devices(device):
+def test_mixed_devices_raise(device):
     with pytest.raises(ValueError, match=r"h0: expected it on .*, got meta"):
         lstm_scan(**arguments(device, h0=torch.zeros(2, 3, device="meta")))
 
 
-def test_options(device):
+def test_unknown_options_raise(device):
     with pytest.raises(ValueError, match=r"save: expected one of \['state', 'gates'\], got 'all'"):
         lstm_scan(**arguments(device), save="all")
     with pytest.raises(ValueError, match="precision: expected one of"):
         lstm_scan(**arguments(device), precision="fp8")
 
 
-def test_a_projection_that_cannot_have_made_the_gates(device):
+def test_projection_of_another_shape_raises(device):
     x, w_ih = torch.zeros(5, 7, device=device), torch.zeros(12, 6, device=device)
     with pytest.raises(ValueError, match=r"w_ih \[12, I\].*got \[\[5, 7\], \[12, 6\]\]"):
         lstm_scan(**arguments(device), projection=(x, w_ih, None))

@@ -41,7 +41,7 @@ print(json.dumps([shared_bytes(*case) for case in json.loads(sys.argv[1])]))
 """
 
 
-def test_the_largest_kernels_compile_for_hopper_and_fit_its_shared_memory():
+def test_largest_kernels_compile_for_hopper_and_fit_its_shared_memory():
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
     done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=300)

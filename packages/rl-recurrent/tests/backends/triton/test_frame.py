@@ -10,16 +10,16 @@ def frame_of(regime, lengths, block_s=2):
     return Frame.of(Segments.from_lengths(torch.tensor(lengths)), plan)
 
 
-def test_one_launch_walks_all_steps():
+def test_walk_is_one_launch():
     assert list(frame_of("walk", [3, 1, 2]).launches(40)) == [((2, 1), 0, NO_END)]
 
 
-def test_one_launch_per_step_shares_the_columns():
+def test_steps_are_launches_that_share_the_columns():
     launches = list(frame_of("steps", [3, 1, 2]).launches(40))
     assert launches == [((2, 3), 0, 1), ((2, 3), 1, 2), ((2, 3), 2, 3)]
 
 
-def test_before_is_the_row_above_or_the_initial_state():
+def test_before_is_the_previous_row_or_the_initial_state():
     states = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
     before = frame_of("walk", [2, 1, 1]).before(states, torch.tensor([[-1.0], [-2.0], [-3.0]]))
     assert before[:, 0].tolist() == [-1, 1, -2, -3]

@@ -37,7 +37,7 @@ def test_two_layers_equal_packed_sequences_with_every_gradient(run, kind, device
     bidirectional=st.booleans(),
     save=st.sampled_from(["state", "gates"]),
 )
-def test_a_flat_sample_equals_its_rectangular_form_bitwise(
+def test_flat_sample_equals_its_rectangular_form_bitwise(
     both_forms, device, make, shape, lengths, hidden, bidirectional, save
 ):
     grid = environments(*shape, lengths, [EndKind.TERMINATED]).to(device)

@@ -17,12 +17,12 @@ from rl_recurrent.backends.triton.plan import make_plan, resolve
         (1024, "bf16", "steps"),
     ],
 )
-def test_the_regime_follows_what_fits_on_a_chip(size, precision, regime):
+def test_regime_follows_the_memory_of_a_chip(size, precision, regime):
     assert make_plan(size, 10, precision, torch.float32).regime == regime
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 33, 64])
-def test_a_resident_block_is_the_power_of_two_above(size):
+def test_resident_block_is_the_next_power_of_two(size):
     block = make_plan(size, 10, "ieee", torch.float32).block_j
     assert block >= max(size, 16)
     assert block & (block - 1) == 0
@@ -34,7 +34,7 @@ def test_many_segments_share_a_program():
     assert make_plan(64, 2113, "ieee", torch.float32).block_s == 32
 
 
-def test_auto_follows_the_setting_of_torchs_own_recurrent_networks():
+def test_auto_precision_follows_the_setting_of_torch():
     before = torch.backends.cudnn.allow_tf32
     try:
         torch.backends.cudnn.allow_tf32 = True

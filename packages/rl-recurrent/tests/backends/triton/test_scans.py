@@ -65,9 +65,14 @@ class Cell:
     has_bias: bool  # one that the reset gate scales
     num_states: int
 
+    @property
+    def kernels(self):
+        """The autograd function that launches the kernels."""
+        return getattr(self.module, f"{self.name.upper()}Scan")
+
     def by(self, plan, tensors, segments, **options):
         """The states of every row, by a given plan."""
-        made = apply_scan(self.module.Scan, plan, list(tensors), segments, **options)
+        made = apply_scan(self.kernels, plan, list(tensors), segments, **options)
         return made if isinstance(made, tuple) else (made,)
 
     def scan(self, *tensors, segments, **options):
@@ -146,7 +151,7 @@ def test_outputs_and_gradients_equal_the_float64_loop(cell, regime, size, length
 @pytest.mark.parametrize(
     ("cell", "regime"), [(LSTM, "resident"), (LSTM, "steps"), (GRU, "resident"), (GRU, "walk")]
 )
-def test_a_segment_of_many_steps_beside_a_short_one(cell, regime, device):
+def test_long_segment_next_to_a_short_one_equals_the_loop(cell, regime, device):
     lengths, size = [2, 41], 5
     segments = segments_of(lengths, device)
 
@@ -159,7 +164,7 @@ def test_a_segment_of_many_steps_beside_a_short_one(cell, regime, device):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled products need 16 segments a tile")
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
-def test_tiles_of_very_different_lengths(cell, regime, device):
+def test_tiles_of_very_different_lengths_equal_the_loop(cell, regime, device):
     lengths = [1, 12, 2, 1, 5]  # two a tile, longest first: 12 5, 2 1, 1 and an empty slot
     segments = segments_of(lengths)
 
@@ -171,7 +176,7 @@ def test_tiles_of_very_different_lengths(cell, regime, device):
 
 @each_cell
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
-def test_the_public_function_chooses_a_plan(cell, precision, device):
+def test_scan_chooses_a_plan(cell, precision, device):
     lengths = [2, 5, 1]
 
     def run(*tensors):
@@ -184,7 +189,7 @@ def test_the_public_function_chooses_a_plan(cell, precision, device):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device may multiply in tf32")
 @each_cell
-def test_auto_is_full_float32_where_there_is_no_tf32(cell):
+def test_auto_precision_is_float32_without_tf32(cell):
     inputs, segments = cell.drawn([2, 1], 16), segments_of([2, 1])
     found = (cell.scan(*inputs, segments=segments, precision=p)[0] for p in ("auto", "ieee"))
     assert torch.equal(*found)
@@ -206,7 +211,7 @@ def test_gradients_of_final_states_alone(cell, used, regime, device):
 
 
 @each_cell
-def test_gates_are_kept_or_made_again_as_is_asked_for(cell, device):
+def test_gates_are_saved_or_recomputed_as_requested(cell, device):
     lengths, size = [3, 1, 2], 16
     segments, width = segments_of(lengths, device), cell.num_gates * size
     _, *given = cell.drawn(lengths, size, device)
@@ -238,7 +243,7 @@ def test_gates_are_kept_or_made_again_as_is_asked_for(cell, device):
 
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk", "steps"])
-def test_a_nan_in_one_segment_changes_no_other(cell, regime, device):
+def test_nan_stays_in_its_segment(cell, regime, device):
     lengths, others = [2, 3, 1], [0, 1, 5]
     plan, segments = plan_of(regime, 16, precision="tf32"), segments_of(lengths, device)
     inputs = cell.drawn(lengths, 16, device)
@@ -267,7 +272,7 @@ def test_huge_gates_saturate(cell, device):
 
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk"])
-def test_strided_inputs(cell, regime, device):
+def test_strided_inputs_equal_contiguous_ones(cell, regime, device):
     lengths = [2, 1]
     plain = cell.drawn(lengths, 16, device)
     strided = [t.detach().repeat_interleave(2, -1)[..., ::2].requires_grad_() for t in plain]
@@ -282,7 +287,7 @@ def test_strided_inputs(cell, regime, device):
 
 
 @each_cell
-def test_padding_rows_of_the_batch_are_no_rows_of_the_scan(cell, device):
+def test_scan_skips_padding_rows(cell, device):
     ids = torch.tensor([4, 4, -1, -1, 7, -1, 9], device=device)
     inputs, plan = cell.drawn([2, 1, 1], 16, device), plan_of("resident", 16)
     made = cell.by(plan, inputs, Segments.from_ids(ids))
@@ -301,7 +306,7 @@ def with_one_product(cell, device):
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk"])
 @pytest.mark.parametrize(("precision", "read"), [("tf32", 1.0), ("tf32x3", 0.75)])
-def test_the_state_in_a_product_is_rounded_to_nearest_or_not(cell, regime, precision, read, device):
+def test_states_in_products_are_rounded_by_the_precision(cell, regime, precision, read, device):
     plan, inputs = plan_of(regime, 16, precision=precision), with_one_product(cell, device)
     last = cell.by(plan, inputs, segments_of([1], device))[-1]
     new = 1 + read * 2.0**-10  # what the product is taken of
@@ -311,7 +316,7 @@ def test_the_state_in_a_product_is_rounded_to_nearest_or_not(cell, regime, preci
 
 @each_cell
 @pytest.mark.parametrize("regime", ["resident", "walk"])
-def test_no_nan_is_rounded_away(cell, regime, device):
+def test_rounding_keeps_nan(cell, regime, device):
     inputs = [tensor.detach() for tensor in cell.drawn([1], 16, device)]
     h0 = inputs[-cell.num_states]
     h0.view(torch.int32)[0, 3] = 0x7FFFFFFF  # every bit set: rounding up would carry into the sign
@@ -320,7 +325,7 @@ def test_no_nan_is_rounded_away(cell, regime, device):
 
 
 @each_cell
-def test_no_gradient_wanted_and_inputs_unchanged(cell, device):
+def test_scan_without_gradient_leaves_its_inputs_unchanged(cell, device):
     lengths = [2, 3]
     inputs = [tensor.detach() for tensor in cell.drawn(lengths, 16, device)]
     copies = [tensor.clone() for tensor in inputs]
@@ -339,7 +344,7 @@ def test_frozen_weights_get_no_gradient(cell, device):
 
 
 @each_cell
-def test_no_row_at_all(cell, device):
+def test_scan_of_no_rows_is_empty(cell, device):
     gates, w_hh, *rest = cell.drawn([1], 16, device)
     segments = Segments.from_ids(torch.tensor([-1, -1], device=device))
     states = [state[:0] for state in rest[-cell.num_states :]]
@@ -368,7 +373,7 @@ def ragged(count, longest):
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("size", [16, 33, 64, 96, 128, 200, 256, 300, 512])
 @pytest.mark.parametrize("save", ["state", "gates"])
-def test_full_sizes_within_the_bounds_of_the_precision(cell, size, precision, save):
+def test_full_sizes_stay_within_error_bounds(cell, size, precision, save):
     lengths = ragged(70, 256)
     segments = segments_of(lengths, "cuda")
 
@@ -382,7 +387,7 @@ def test_full_sizes_within_the_bounds_of_the_precision(cell, size, precision, sa
 @pytest.mark.gpu
 @each_cell
 @pytest.mark.parametrize("size", [64, 128, 256, 320])
-def test_running_again_gives_the_same_bits(cell, size):
+def test_second_run_gives_the_same_bits(cell, size):
     lengths = ragged(3000, 40)  # above 2112 segments a program takes 32
     segments, inputs = segments_of(lengths, "cuda"), cell.drawn(lengths, size, "cuda")
 
@@ -398,7 +403,7 @@ def test_running_again_gives_the_same_bits(cell, size):
 @pytest.mark.gpu
 @each_cell
 @pytest.mark.parametrize("size", [64, 128, 320])
-def test_bfloat16_tensors(cell, size):
+def test_bfloat16_tensors_stay_within_error_bounds(cell, size):
     lengths = ragged(70, 128)
     segments = segments_of(lengths, "cuda")
     narrow = [t.detach().bfloat16().requires_grad_() for t in cell.drawn(lengths, size, "cuda")]
