@@ -10,7 +10,7 @@ from rl_workers.errors import (
     WorkerError,
     WorkerTimeout,
     WorkerTraceback,
-    ending,
+    describe_exit,
 )
 
 
@@ -24,7 +24,7 @@ from rl_workers.errors import (
     ],
 )
 def test_an_ending_is_said_in_words(code, words):
-    assert ending(code) == words
+    assert describe_exit(code) == words
 
 
 def test_each_error_is_what_callers_would_catch():

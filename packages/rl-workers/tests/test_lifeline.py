@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def tied(pipe, pid, grace_s):
-    lifeline.end_with(pid, grace_s=grace_s)
+    lifeline.end_with_parent(pid, grace_s=grace_s)
     pipe.send("tied")
     pipe.recv()  # until the test lets go
 
@@ -69,4 +69,4 @@ def test_a_process_that_is_gone_already_is_refused(parent):
     parent.kill()
     parent.wait()
     with pytest.raises(ProcessLookupError):
-        lifeline.end_with(parent.pid)
+        lifeline.end_with_parent(parent.pid)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rl_workers import context_of
-from rl_workers.start_methods import forget_unset_modes
+from rl_workers.start_methods import clear_unset_modes
 
 IMPORTS = """
 import multiprocessing.forkserver, sys
@@ -53,6 +53,6 @@ def test_the_server_imports_the_package_and_what_is_preloaded(tmp_path):
 def test_modes_that_tensordict_left_unset_do_not_reach_new_processes(monkeypatch):
     monkeypatch.setenv("LIST_TO_STACK", "None")
     monkeypatch.setenv("LAZY_LEGACY_OP", "True")
-    forget_unset_modes()
+    clear_unset_modes()
     assert "LIST_TO_STACK" not in os.environ
     assert os.environ["LAZY_LEGACY_OP"] == "True"

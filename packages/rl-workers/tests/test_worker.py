@@ -56,7 +56,7 @@ def test_a_death_is_an_event_and_stays_one(worker):
 
 def test_a_worker_that_is_asked_to_leave_leaves(worker):
     worker.take_reply(20)
-    worker.forget(20)
+    worker.ask_to_leave(20)
     assert worker.drain(time.monotonic() + 20) is None
     worker.kill(time.monotonic() + 20)
     assert worker.exit_code == 0

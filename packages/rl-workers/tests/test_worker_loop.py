@@ -69,7 +69,7 @@ def test_an_exception_is_a_reply(request_, name):
     assert pickle.loads(reply[1:]).name.endswith(name)
 
 
-def test_leaving_closes_the_servant_and_says_so():
+def test_leave_closes_the_target_and_replies():
     near, far = Channel.pair()
     adder = Adder()
     near.send(bytes([worker_loop.LEAVE]))
@@ -81,7 +81,7 @@ def test_leaving_closes_the_servant_and_says_so():
 
 
 @pytest.mark.parametrize(("request_", "error"), [(None, EOFError), ("leave", SystemExit)])
-def test_any_other_end_closes_the_servant_too(request_, error):
+def test_serve_closes_the_target_where_the_loop_ends_by_an_error(request_, error):
     near, far = Channel.pair()
     adder = Adder()
     if request_ is not None:
@@ -93,7 +93,7 @@ def test_any_other_end_closes_the_servant_too(request_, error):
     far.close()
 
 
-def test_a_servant_needs_no_close():
+def test_serve_accepts_a_target_without_close():
     near, far = Channel.pair()
     near.send(bytes([worker_loop.LEAVE]))
     worker_loop.serve(far, [], ["append"])

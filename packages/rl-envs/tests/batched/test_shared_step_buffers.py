@@ -3,7 +3,7 @@
 import torch
 
 from rl_envs import SerialEnv, testing
-from rl_envs.batched.shared_step_buffers import Exchange, schema_of
+from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
 from rl_slabs import Slab
 from rl_specs import Unbounded
 
@@ -21,7 +21,7 @@ def test_a_row_holds_a_whole_step_and_what_to_reset():
 
 def test_each_side_sees_the_rows_of_the_other():
     with Slab.shared(schema_of(SerialEnv(5, testing.CountingEnv)), 5) as slab:
-        whole, part = Exchange(slab), Exchange(slab, slice(3, 5))
+        whole, part = SharedStepBuffers(slab), SharedStepBuffers(slab, slice(3, 5))
         whole.root["action",][4] = [True, False]
         part.after["observation",][0] = 7
         part.mask[1] = True

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv, testing
-from rl_envs.batched.shared_step_buffers import Exchange, schema_of
-from rl_envs.batched.worker_env import EnvServant, EnvTraits
+from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
+from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_slabs import Slab
 from rl_transforms import InitTracker
 
@@ -13,14 +13,14 @@ from rl_transforms import InitTracker
 @pytest.fixture
 def shared():
     """A servant over the last two of three rows, and all rows."""
-    servant = EnvServant([testing.EpisodeStepEnv] * 2, [{"first_episode": 10}, {}])
+    servant = EnvWorker([testing.EpisodeStepEnv] * 2, [{"first_episode": 10}, {}])
     with Slab.shared(schema_of(SerialEnv(3, testing.EpisodeStepEnv)), 3) as slab:
         servant.attach(slab, 1)
-        yield servant, Exchange(slab)
+        yield servant, SharedStepBuffers(slab)
         servant.close()
 
 
-def test_signals_work_on_the_rows_of_the_servant(shared):
+def test_signals_step_and_reset_the_rows_of_the_worker(shared):
     servant, rows = shared
     servant.restart()
     assert rows.root["observation",].tolist() == [[0, 0], [10, 0], [0, 0]]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs.env.done import complete_done, complete_done_spec, completed, done_groups, ends
+from rl_envs.env.done import complete_done, complete_done_spec, derive_flags, done_groups, ends
 from rl_specs import Binary, Composite
 
 YES, NO = torch.tensor([True]), torch.tensor([False])
@@ -21,7 +21,7 @@ FLAG = Binary(shape=(1,), dtype=torch.bool)
     ],
 )
 def test_missing_flags_follow_from_those_that_are_there(given, done_terminated_truncated):
-    assert [flag.item() for flag in completed(given, (), "step")] == done_terminated_truncated
+    assert [flag.item() for flag in derive_flags(given, (), "step")] == done_terminated_truncated
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_missing_flags_follow_from_those_that_are_there(given, done_terminated_t
 )
 def test_flags_that_do_not_tell_are_refused(given, error, words):
     with pytest.raises(error, match=words):
-        completed(given, (), "step")
+        derive_flags(given, (), "step")
 
 
 def test_each_group_is_completed():
@@ -66,9 +66,9 @@ def test_the_root_alone_decides_where_it_has_a_flag():
 
 def test_flags_that_may_not_be_looked_at_follow_from_the_others():
     done, terminated = torch.tensor([True, True, False]), torch.tensor([True, False, False])
-    either, _, truncated = completed(
+    either, _, truncated = derive_flags(
         {"done": done, "terminated": terminated}, (), "step", waits=False
     )
     assert (either.tolist(), truncated.tolist()) == ([True, True, False], [False, True, False])
     flags = {"done": ~done, "terminated": terminated, "truncated": truncated}
-    assert completed(flags, (), "step", waits=False)[0].tolist() == [True, True, False]
+    assert derive_flags(flags, (), "step", waits=False)[0].tolist() == [True, True, False]

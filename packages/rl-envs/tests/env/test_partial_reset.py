@@ -2,7 +2,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs.env.partial_reset import asked, fitted, mask_of, merge, reset_masks, without_masks
+from rl_envs.env.partial_reset import (
+    fit_mask,
+    mask_of,
+    merge,
+    reset_masks,
+    with_masks,
+    without_masks,
+)
 
 MASK = torch.tensor([[True], [False], [True]])
 
@@ -24,7 +31,7 @@ def test_masks_come_off_and_go_back_on():
     masks = reset_masks(given, [()], torch.Size([3]))
     kept = without_masks(given, masks)
     assert list(kept.keys()) == ["a"]
-    assert (asked(kept, masks)["_reset"] == MASK).all()
+    assert (with_masks(kept, masks)["_reset"] == MASK).all()
     assert "next" in given
 
 
@@ -56,5 +63,5 @@ def test_a_leaf_outside_all_groups_is_reset_where_any_group_is():
 
 
 def test_a_mask_is_shaped_like_the_leaf():
-    assert fitted(MASK, torch.zeros(3, 5, 7)).shape == (3, 1, 1)
-    assert fitted(MASK.expand(3, 5).unsqueeze(-1), torch.zeros(3)).shape == (3,)
+    assert fit_mask(MASK, torch.zeros(3, 5, 7)).shape == (3, 1, 1)
+    assert fit_mask(MASK.expand(3, 5).unsqueeze(-1), torch.zeros(3)).shape == (3,)

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_envs import GymEnv, GymVectorEnv, ParallelEnv, SerialEnv
-from rl_envs.gym.info import InfoPart, found_rows
+from rl_envs.gym.info import InfoPart, batch_entry_of
 from rl_envs.testing import check_conformance
 from rl_specs import Binary, Unbounded
 
@@ -153,7 +153,7 @@ def test_names_of_observations_are_refused():
 
 
 def test_rows_that_a_mask_leaves_out_are_zero():
-    part = InfoPart({"speed": Unbounded((2,))}, list, found_rows, 3)
+    part = InfoPart({"speed": Unbounded((2,))}, list, batch_entry_of, 3)
     speed = np.array([[1, 2], [3, 4], [5, 6]], "f4")
     shown = part.shown(None, {"speed": speed, "_speed": np.array([True, False, True])})
     assert shown["speed"].tolist() == [[1, 2], [0, 0], [5, 6]]

@@ -347,7 +347,7 @@ def _collect(env, act, carried, num_steps, found):
     else:
         for key, column in carried.items():
             root[key][:, 0] = column[:, -1]
-    binding.receive({("hidden",)})
+    binding.set_policy_next_keys({("hidden",)})
     rows = [[] for _ in range(4)]
     for t in range(num_steps):
         step = {key: torch.from_numpy(column[:, t].copy()) for key, column in root.items()}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs.rollouts.deferred_transforms import can_go_on, finish, split_for
+from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue, split_for
 from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
 
 
@@ -24,12 +24,12 @@ def test_split_for_defers_an_init_tracker_that_the_policy_does_not_read(key, num
 
 
 def test_can_go_on_is_false_where_a_transform_needs_the_row_before():
-    assert can_go_on([StepCounter(), Transform()])
-    assert not can_go_on([StepCounter(), RunningMean()])
+    assert can_continue([StepCounter(), Transform()])
+    assert not can_continue([StepCounter(), RunningMean()])
 
 
 def test_finish_continues_the_counts_of_a_root():
     flag = torch.tensor([[False], [True]])
     batch = TensorDict({"next": {"done": flag, "reward": torch.ones(2, 1)}}, [2])
     root = TensorDict({"step_count": torch.tensor([7]), "done": torch.tensor([False])}, [])
-    assert finish([StepCounter()], batch, root)["step_count"].flatten().tolist() == [7, 8]
+    assert apply_deferred([StepCounter()], batch, root)["step_count"].flatten().tolist() == [7, 8]

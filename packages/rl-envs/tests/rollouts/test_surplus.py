@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 
 
@@ -17,14 +17,14 @@ def mask_columns(*rows):
 
 def test_surplus_begins_after_the_returned_steps_of_each_row():
     columns = mask_columns([1, 1, 1, 0], [1, 0, 1, 0])  # 3 columns, then the root
-    leftover = Leftover.of(columns, set(), num_played=3, num_returned=2)
+    leftover = SurplusSteps.of(columns, set(), num_played=3, num_returned=2)
     assert leftover.columns[keys.MASK].tolist() == [[True, False], [False, False]]
     assert leftover.num_steps == 1
 
 
 def test_surplus_does_not_share_memory_with_the_batch():
     columns = mask_columns([1, 1, 1, 0])
-    leftover = Leftover.of(columns, set(), num_played=3, num_returned=2)
+    leftover = SurplusSteps.of(columns, set(), num_played=3, num_returned=2)
     columns.tensors[keys.MASK].zero_()
     assert leftover.columns[keys.MASK].tolist() == [[True, False]]
 
@@ -32,8 +32,8 @@ def test_surplus_does_not_share_memory_with_the_batch():
 def test_begin_anew_marks_the_next_step_or_the_root_where_no_step_is_kept():
     flag, mask = torch.zeros(3, 3, 1).bool(), torch.zeros(3, 3).bool()
     mask[1, 0] = mask[2, 1] = True
-    leftover = Leftover({("is_init",): flag, keys.MASK: mask}, set())
-    leftover.begin_anew(torch.tensor([True, True, False]))
+    leftover = SurplusSteps({("is_init",): flag, keys.MASK: mask}, set())
+    leftover.mark_first_steps(torch.tensor([True, True, False]))
     assert flag.squeeze(-1).tolist() == [[False, False, True], [True, False, False], [False] * 3]
 
 
@@ -41,7 +41,7 @@ def test_put_into_copies_steps_and_root_and_adds_outputs_of_the_policy():
     columns = mask_columns([0, 0, 0, 0], [0, 0, 0, 0])
     noise = torch.arange(12.0).view(2, 3, 2)
     kept = {keys.MASK: torch.ones(2, 3).bool(), ("noise",): noise}
-    Leftover(kept, {("noise",)}).put_into(columns)
+    SurplusSteps(kept, {("noise",)}).load_into(columns)
     assert columns.tensors[keys.MASK].sum(1).tolist() == [3, 3]
     assert torch.equal(columns.tensors["noise",][:, :3], noise)
 
@@ -50,4 +50,4 @@ def test_put_into_refuses_columns_of_another_environment():
     columns = mask_columns([0, 0, 0])
     kept = {keys.MASK: torch.ones(1, 3).bool(), ("speed",): torch.ones(1, 3)}
     with pytest.raises(ValueError, match=r"differ in \['speed'\]"):
-        Leftover(kept, set()).put_into(columns)
+        SurplusSteps(kept, set()).load_into(columns)

@@ -10,7 +10,7 @@ from rl_envs.testing import (
     NestedEnv,
     check_conformance,
 )
-from rl_envs.transformed.driven_env import DrivenEnv, rows_of
+from rl_envs.transformed.driven_env import DrivenEnv, row_effect
 from rl_specs import Bounded, Unbounded
 from rl_transforms import (
     Compose,
@@ -288,7 +288,7 @@ def test_drivers_refuse_environments_that_cannot_pause_rows():
     with pytest.raises(ValueError, match="a done flag at the root: GroupsEnv"):
         skipping(GroupsEnv())
     with ParallelEnv(2, episodes, num_processes=1, mp_start_method="fork") as shared:
-        assert rows_of(shared) == "neither"
+        assert row_effect(shared) == "neither"
         with pytest.raises(ValueError, match="SerialEnv\\(n, lambda: TransformedEnv"):
             skipping(shared)
 

@@ -3,7 +3,7 @@ import torch
 
 from rl_envs import GymEnv, Pendulums, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
-from rl_envs.transformed.transformed_env import postponed
+from rl_envs.transformed.transformed_env import defer_independent
 from rl_specs import Unbounded
 from rl_transforms import (
     Compose,
@@ -200,7 +200,7 @@ def test_a_primer_can_tell_the_environment_where_to_start():
 )
 def test_transforms_whose_keys_no_later_one_reads_are_deferred(behind, waits):
     scaling = RewardScaling(0.0, 2.0)
-    stepping, waiting = postponed([scaling, behind], [RewardSum()])
+    stepping, waiting = defer_independent([scaling, behind], [RewardSum()])
     assert stepping == ([behind] if waits else [scaling, behind])
     assert [type(one).__name__ for one in waiting][-1] == "RewardSum"
     assert (scaling in waiting) == waits
@@ -209,8 +209,8 @@ def test_transforms_whose_keys_no_later_one_reads_are_deferred(behind, waits):
 def test_order_is_kept_among_those_that_wait():
     first, second = RewardScaling(1.0, 2.0), RewardScaling(3.0, 4.0)
     count = StepCounter(5)
-    assert postponed([first, count, second], []) == ([count], [first, second])
-    assert postponed([first, Shift(["reward"]), second], [])[1] == [second]
+    assert defer_independent([first, count, second], []) == ([count], [first, second])
+    assert defer_independent([first, Shift(["reward"]), second], [])[1] == [second]
 
 
 def test_transforms_by_position_are_composed_in_order():

@@ -38,7 +38,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._pieces: list[bytes] = []  # of a message that has not arrived whole yet
-        self._torn = False
+        self._is_broken = False
         # a channel that is garbage-collected is closed, so that its other end sees the end of file
         weakref.finalize(self, end.close).atexit = False
 
@@ -94,16 +94,16 @@ class Channel:
             >>> near.close(), far.close()
             (None, None)
         """
-        if self._torn:
+        if self._is_broken:
             raise ValueError("a message was cut off on this channel: close it, make another.")
         if len(message) < PIECE_BYTES:
             self._put(_LAST + message)
             return
-        self._torn = True  # until the last piece is sent
+        self._is_broken = True  # until the last piece is sent
         for start in range(0, len(message), PIECE_BYTES):
             stop = start + PIECE_BYTES
             self._put((_LAST if stop >= len(message) else _MORE) + message[start:stop])
-        self._torn = False
+        self._is_broken = False
 
     def receive(self) -> bytes:
         """Wait for the next message.

@@ -60,7 +60,7 @@ class WorkerTraceback(Exception):
         return f"{who}:\n\n{traceback}"
 
 
-def ending(exit_code: int | None) -> str:
+def describe_exit(exit_code: int | None) -> str:
     """Describe how a process ended, as part of a message."""
     # as multiprocessing.Process.exitcode has it: negative for a signal, None where it is not known
     if exit_code is None:

@@ -37,18 +37,18 @@ class Failure:
 
     def revive(self, who: str) -> BaseException:
         """Rebuild the exception; a `WorkerError` with its name where that is not possible."""
-        error = self._again()
+        error = self._rebuild()
         if error is None:
             error = WorkerError(f"{who} raised {self.module}.{self.name}: {self.text}")
         error.__cause__ = WorkerTraceback(who, self.traceback)
         return error
 
-    def _again(self) -> BaseException | None:
+    def _rebuild(self) -> BaseException | None:
         if self.parts is None:
             return None
         try:
             make, args, attributes = pickle.loads(self.parts)
-            return _remake(make, args, attributes, self.text)
+            return _construct(make, args, attributes, self.text)
         except Exception:  # whatever a foreign constructor does, the failure itself must arrive
             return None
 
@@ -65,14 +65,14 @@ def _parts(error: BaseException) -> bytes | None:
         reduced: Any = error.__reduce__()
         make, args = reduced[:2]
         attributes = {name: value for name, value in vars(error).items() if _can_travel(value)}
-        if type(_remake(make, args, attributes, str(error))) is not type(error):
+        if type(_construct(make, args, attributes, str(error))) is not type(error):
             return None
         return pickle.dumps((make, args, attributes))
     except Exception:
         return None
 
 
-def _remake(make: Any, args: Any, attributes: Any, text: str) -> BaseException | None:
+def _construct(make: Any, args: Any, attributes: Any, text: str) -> BaseException | None:
     """Rebuild an exception; None where the result differs from the original."""
     error = make(*args)
     if not isinstance(error, BaseException):

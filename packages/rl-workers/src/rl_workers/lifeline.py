@@ -11,7 +11,7 @@ GRACE_S = 2.0
 """Time for an idle worker to see the end of its channel and to close its object."""
 
 
-def end_with(parent: int, *, grace_s: float = GRACE_S) -> None:
+def end_with_parent(parent: int, *, grace_s: float = GRACE_S) -> None:
     """Kill this process `grace_s` after process `parent` is gone."""
     # a pidfd becomes readable at the end of its process, whoever else holds copies of it. The end
     # of file on a pipe comes only after every process that inherited a copy has closed it; and the

@@ -293,7 +293,7 @@ class WorkerPool:
             waiting.register(descriptor, select.POLLIN)
         ready = {owner[descriptor].index for descriptor, _ in waiting.poll(limit_s * 1000)}
         if not ready:
-            raise busy[0].lateness(limit_s)
+            raise busy[0].timeout_error(limit_s)
         return sorted(ready)
 
     def call(self, index: int, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -386,8 +386,8 @@ class WorkerPool:
         self._require_open()
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for worker in self._workers:
-            worker.ask()
-        lost = [worker.index for worker in self._workers if not worker.answers(deadline)]
+            worker.probe()
+        lost = [worker.index for worker in self._workers if not worker.is_responsive(deadline)]
         for index in lost:
             self.restart(index)
         return lost
@@ -411,7 +411,7 @@ class WorkerPool:
         deadline = time.monotonic() + timeout_s
         try:
             for worker in self._workers:
-                worker.forget(timeout_s)
+                worker.ask_to_leave(timeout_s)
             failure = self._drain(deadline)
         except BaseException:  # a second Ctrl-C: no more patience
             deadline = time.monotonic()
@@ -508,7 +508,7 @@ class WorkerPool:
                 found[worker.index] = worker, has_message
         if not found:
             late = next(worker for worker in self._workers if worker.pending is not None)
-            raise late.lateness(limit_s)
+            raise late.timeout_error(limit_s)
         return list(found.values())
 
     def _worker(self, index: int) -> Worker:

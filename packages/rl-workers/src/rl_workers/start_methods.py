@@ -53,7 +53,7 @@ def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ())
     return context
 
 
-def forget_unset_modes() -> None:
+def clear_unset_modes() -> None:
     """Take the word None out of tensordict's variables, so that new processes can read them."""
     # tensordict 0.14 writes it where one of its operations ends that had set a mode for itself, and
     # refuses it in a process that is started then: "invalid truth value 'none'".

@@ -14,9 +14,9 @@ from typing import Any
 
 from rl_workers import worker_loop
 from rl_workers.channel import Channel
-from rl_workers.errors import CallOutOfOrder, WorkerDied, WorkerTimeout, ending
+from rl_workers.errors import CallOutOfOrder, WorkerDied, WorkerTimeout, describe_exit
 from rl_workers.exceptions import Failure
-from rl_workers.start_methods import forget_unset_modes
+from rl_workers.start_methods import clear_unset_modes
 from rl_workers.worker_loop import WorkerConfig
 
 STARTING = "starting"
@@ -43,14 +43,14 @@ class Worker:
         self.pending: str | None = STARTING
         self._name = name
         self._channel, far = Channel.pair()
-        worker_loop.NEAR_ENDS.add(self._channel)
+        worker_loop.PARENT_ENDS.add(self._channel)
         self._descriptor = -1
         self._close_descriptor: Any = None
         self._ending: str | None = None
         self.pid = 0
         self._is_over = False
         self.exit_code: int | None = None
-        forget_unset_modes()
+        clear_unset_modes()
         # not a daemon, which may not start workers of its own: its lifeline does what daemons do
         self._process = context.Process(  # type: ignore[attr-defined]
             target=worker_loop.run, args=(far, config), name=f"{name}-{index}", daemon=False
@@ -122,7 +122,7 @@ class Worker:
         if self.pending is None:
             raise CallOutOfOrder(f"{self.who} has no call pending: there is no reply to receive.")
         if not self.has_event(timeout_s):
-            raise self.lateness(timeout_s)
+            raise self.timeout_error(timeout_s)
         # a process that is gone has said all it will; only now is silence final
         if self._is_gone() and not self._has_message():
             raise self._death()
@@ -146,14 +146,14 @@ class Worker:
         failure: Failure = pickle.loads(reply[1:])
         raise failure.revive(f"{self.who}, in {doing!r}")
 
-    def ask(self) -> None:
+    def probe(self) -> None:
         """Ask an idle worker for a sign of life; a death may not be known before."""
         if self.pending is None:
             with contextlib.suppress(WorkerDied, WorkerTimeout):
                 # any object has this method
                 self.send(worker_loop.request_call("__sizeof__", (), {}), "revive")
 
-    def answers(self, deadline: float) -> bool:
+    def is_responsive(self, deadline: float) -> bool:
         """Take the reply that is pending, and say whether the worker is there for another call."""
         try:
             self.take_reply(max(deadline - time.monotonic(), 0))
@@ -163,14 +163,14 @@ class Worker:
             return not self.is_dead
         return True
 
-    def lateness(self, timeout_s: float | None) -> WorkerTimeout:
+    def timeout_error(self, timeout_s: float | None) -> WorkerTimeout:
         """The error for a reply that did not come in time."""
         return WorkerTimeout(
             f"{self.who} did not answer {self.pending!r} within {timeout_s or 0:g} s. It may "
             "still: receive again, raise the timeout, or close."
         )
 
-    def forget(self, timeout_s: float) -> None:
+    def ask_to_leave(self, timeout_s: float) -> None:
         """Ask an unneeded worker to leave, whatever it is doing; a dead or full one is let be."""
         with contextlib.suppress(OSError, ValueError):
             self._channel.limit(timeout_s)
@@ -224,7 +224,7 @@ class Worker:
 
     def _note_end(self) -> None:
         self.exit_code = self._process.exitcode
-        self._ending = self._ending or ending(self.exit_code)
+        self._ending = self._ending or describe_exit(self.exit_code)
 
 
 def _is_ready(descriptor: int, timeout_s: float) -> bool:

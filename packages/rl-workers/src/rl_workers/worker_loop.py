@@ -20,7 +20,7 @@ SIGNAL, CALL, LEAVE = 0, 1, 2
 # the first byte of a reply
 DONE, RESULT, FAILED = 0, 1, 2
 
-NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
+PARENT_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
 """The ends that this process holds of the channels to its workers."""
 
 
@@ -28,7 +28,7 @@ NEAR_ENDS: weakref.WeakSet[Channel] = weakref.WeakSet()
 class WorkerConfig:
     """The settings of a new worker."""
 
-    make: Callable[[], Any]  # makes the object whose methods are called, the servant
+    make: Callable[[], Any]  # makes the target: the object whose methods are called
     signals: tuple[str, ...]  # methods that take and return whole numbers only
     parent: int  # process id; the worker ends with it
     num_threads: int | None  # threads of torch; None leaves them as they are
@@ -39,39 +39,39 @@ def run(channel: Channel, config: WorkerConfig) -> None:
     # it ends when it is told to leave, or when the channel ends because its parent is gone. A
     # forked worker has inherited its parent's ends of all channels: while it holds them open, no
     # other worker sees the end of file
-    for end in list(NEAR_ENDS):
+    for end in list(PARENT_ENDS):
         end.close()
     try:
         lifeline.ignore_interrupts()
-        lifeline.end_with(config.parent)
+        lifeline.end_with_parent(config.parent)
         if config.num_threads is not None:
             limit_threads(config.num_threads)
-        servant = _made(channel, config.make)
-        if servant is not None:
-            serve(channel, servant, config.signals)
+        target = _make_target(channel, config.make)
+        if target is not None:
+            serve(channel, target, config.signals)
     except (EOFError, BrokenPipeError, ProcessLookupError):
         return  # no parent is left to report to
 
 
-def serve(channel: Channel, servant: Any, signals: Sequence[str]) -> None:
-    """Answer calls until told to leave, then close the servant."""
-    methods = [getattr(servant, name) for name in signals]
-    close = getattr(servant, "close", None) or (lambda: None)
+def serve(channel: Channel, target: Any, signals: Sequence[str]) -> None:
+    """Answer calls until told to leave, then close the target."""
+    methods = [getattr(target, name) for name in signals]
+    close = getattr(target, "close", None) or (lambda: None)
     try:
         while (request := channel.receive())[0] != LEAVE:
-            channel.send(answer(servant, methods, request))
+            channel.send(answer(target, methods, request))
     except BaseException:
         close()
         raise
     channel.send(_attempt(close))
 
 
-def answer(servant: Any, methods: Sequence[Callable[..., Any]], request: bytes) -> bytes:
+def answer(target: Any, methods: Sequence[Callable[..., Any]], request: bytes) -> bytes:
     """Carry out a request; returns the reply, which may be an exception (`SystemExit` is not)."""
     if request[0] == SIGNAL:
         return _attempt_signal(methods[request[1]], request)
     name, args, kwargs = pickle.loads(request[1:])
-    return _attempt(lambda: getattr(servant, name)(*args, **kwargs))
+    return _attempt(lambda: getattr(target, name)(*args, **kwargs))
 
 
 def request_signal(number: int, numbers: tuple[int, ...] = ()) -> bytes:
@@ -97,26 +97,26 @@ def limit_threads(count: int) -> None:
         os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
-def _made(channel: Channel, make: Callable[[], Any]) -> Any:
-    """Make the servant and report to the parent; None where it raised."""
+def _make_target(channel: Channel, make: Callable[[], Any]) -> Any:
+    """Make the target and report to the parent; None where it raised."""
     try:
-        servant = make()
+        target = make()
     except Exception as error:
         channel.send(_failed(error))
         return None
     channel.send(bytes([DONE]))
-    return servant
+    return target
 
 
 def _attempt_signal(method: Callable[..., Any], request: bytes) -> bytes:
     try:
         if len(request) == 2:
-            found = method()
+            result = method()
         else:
-            found = method(*struct.unpack_from(f"<{(len(request) - 2) // 8}q", request, 2))
-        if found is None:
+            result = method(*struct.unpack_from(f"<{(len(request) - 2) // 8}q", request, 2))
+        if result is None:
             return b"\0"  # DONE
-        numbers = found if isinstance(found, tuple) else (found,)
+        numbers = result if isinstance(result, tuple) else (result,)
         return struct.pack(f"<B{len(numbers)}q", DONE, *numbers)
     except Exception as error:
         return _failed(error)
@@ -124,10 +124,10 @@ def _attempt_signal(method: Callable[..., Any], request: bytes) -> bytes:
 
 def _attempt(function: Callable[[], Any]) -> bytes:
     try:
-        found = function()
-        if found is None:
+        result = function()
+        if result is None:
             return bytes([DONE])
-        return bytes([RESULT]) + pickle.dumps(found, protocol=pickle.HIGHEST_PROTOCOL)
+        return bytes([RESULT]) + pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         return _failed(error)
 

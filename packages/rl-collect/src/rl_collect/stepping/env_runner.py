@@ -72,7 +72,7 @@ class Player:
     def mark_first(self, rows: Tensor) -> None:
         """Let the next step begin a trajectory in some environments that continue."""
         if self.env.leftover is not None:
-            self.env.leftover.begin_anew(rows)
+            self.env.leftover.mark_first_steps(rows)
         if self.root is not None and keys.IS_INIT in self.root:
             flag = self.root.get(keys.IS_INIT)
             self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))

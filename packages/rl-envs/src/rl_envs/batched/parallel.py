@@ -15,13 +15,13 @@ from torch import Tensor
 from rl_envs.batched.serial import (
     Makers,
     environment_makers,
-    one_each,
-    requests,
-    stacked,
-    states_of,
+    one_per_worker,
+    saved_states,
+    split_root,
+    stack_rows,
 )
-from rl_envs.batched.shared_step_buffers import RESET, Exchange, schema_of
-from rl_envs.batched.worker_env import EnvServant, EnvTraits
+from rl_envs.batched.shared_step_buffers import RESET, SharedStepBuffers, schema_of
+from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
@@ -89,10 +89,10 @@ class ParallelEnv(EnvBase):
     ) -> None:
         self.num_workers = num_workers
         self._shares = _shares(num_workers, num_processes)
-        self._exchange: Exchange | None = None
+        self._buffers: SharedStepBuffers | None = None
         self.pool = WorkerPool(
-            _servants(self._shares, num_workers, create_env_fn, create_env_kwargs or {}),
-            signals=EnvServant.signals,
+            _env_workers(self._shares, num_workers, create_env_fn, create_env_kwargs or {}),
+            signals=EnvWorker.signals,
             start_method=mp_start_method,
             preload=["rl_envs"],
             timeout_s=timeout_s,
@@ -100,13 +100,13 @@ class ParallelEnv(EnvBase):
             num_threads=num_threads,
         )
         try:
-            self._take_after(list(chain(*self.pool.call_all("traits"))))
-            self._hand_out_rows()
+            self._adopt_specs(list(chain(*self.pool.call_all("traits"))))
+            self._attach_rows()
         except BaseException:
             self.pool.close()
             raise
 
-    def _take_after(self, traits: list[EnvTraits]) -> None:
+    def _adopt_specs(self, traits: list[EnvTraits]) -> None:
         """Take over specs, device and batch size of the environments, stacked along dimension 0."""
         first = self._traits = traits[0]
         for number, other in enumerate(traits):
@@ -120,31 +120,31 @@ class ParallelEnv(EnvBase):
         self.flags_agree = all(one.flags_agree for one in traits)
         self.reads_actions_only = all(one.reads_actions_only for one in traits)
 
-    def _hand_out_rows(self) -> None:
+    def _attach_rows(self) -> None:
         schema = schema_of(self)
         if schema is None:
             return
-        self._exchange = Exchange(Slab.shared(schema, self.num_workers))
+        self._buffers = SharedStepBuffers(Slab.shared(schema, self.num_workers))
         for process in range(len(self.pool)):
             self._attach(process)
         declared = (*self._observation_leaves, *self._done_leaves)
-        self._shown = {key: self._exchange.root[key] for key, _ in declared}
+        self._shown = {key: self._buffers.root[key] for key, _ in declared}
         inputs = self._action_leaves
         if not self.reads_actions_only:
             inputs = [*inputs, *self._observation_leaves, *self._state_leaves]
-        self._inputs = {key: self._exchange.root[key] for key, _ in inputs}
+        self._inputs = {key: self._buffers.root[key] for key, _ in inputs}
         self._input_specs = dict(inputs)
         self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}
         for spec in (self.observation_spec, self.full_reward_spec, self.full_done_spec):
             for key, group in spec.items(True):
                 if isinstance(group, Composite):
                     self._group_sizes[keys.as_tuple(key)] = group.shape
-        self._declared = set(self._exchange.root)
+        self._declared = set(self._buffers.root)
         self.native_rows = self.reads_actions_only and self.done_groups == [()]
 
     def _attach(self, process: int) -> None:
-        if self._exchange is not None:
-            self.pool.call(process, "attach", self._exchange.slab, self._shares[process].start)
+        if self._buffers is not None:
+            self.pool.call(process, "attach", self._buffers.slab, self._shares[process].start)
 
     def restart(self, *, timeout_s: float | None = None) -> list[int]:
         """Replace the processes that are gone, and those that do not answer.
@@ -243,16 +243,16 @@ class ParallelEnv(EnvBase):
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
         checks.check_step(self, tensordict)
-        if self._exchange is not None and self._is_known(tensordict):
+        if self._buffers is not None and self._is_known(tensordict):
             return super().step(tensordict)
-        tensordict = checks.fitted_action(self, tensordict)
+        tensordict = checks.cast_actions(self, tensordict)
         return tensordict.copy().set(keys.NEXT, self._each("step_each", tensordict.unbind(0)))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        if self._exchange is None or kwargs:  # a row holds no arguments
+        if self._buffers is None or kwargs:  # a row holds no arguments
             roots: Sequence[Any] = [None] * self.num_workers
             if tensordict is not None:
-                roots = requests(tensordict, self._shown_by_one)
+                roots = split_root(tensordict, self._shown_by_one)
             names = [key for key, _ in self._shown_by_one]
             return self._each("reset_each", roots, kwargs).select(*names)
         self._restart(None if tensordict is None else tensordict.get(RESET).numpy())
@@ -269,7 +269,7 @@ class ParallelEnv(EnvBase):
         self._num_moves += 1
         replies = self.pool.call_all(name, [(roots[share], *arguments) for share in self._shares])
         # a size of -1 differs from environment to environment: such a stack is a lazy one
-        return stacked(list(chain(*replies)))
+        return stack_rows(list(chain(*replies)))
 
     def _is_known(self, tensordict: TensorDictBase) -> bool:
         """Whether a step can go through the rows without losing what the environment may read."""
@@ -294,9 +294,9 @@ class ParallelEnv(EnvBase):
     # signals
 
     @property
-    def _rows(self) -> Exchange:
-        assert self._exchange is not None
-        return self._exchange
+    def _rows(self) -> SharedStepBuffers:
+        assert self._buffers is not None
+        return self._buffers
 
     def _restart(self, mask: Array | None) -> None:
         """Reset all rows, or those of a mask `[N, *B, 1]`, into the exchange."""
@@ -325,7 +325,7 @@ class ParallelEnv(EnvBase):
         return {"envs": list(chain(*self.pool.call_all("get_states")))}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        states = states_of(state, self.num_workers)
+        states = saved_states(state, self.num_workers)
         self.pool.call_all("set_states", [(states[share],) for share in self._shares])
 
     def _to(self, device: torch.device) -> None:
@@ -340,8 +340,8 @@ class ParallelEnv(EnvBase):
         try:
             self.pool.close()
         finally:
-            if self._exchange is not None:
-                self._exchange.slab.close()
+            if self._buffers is not None:
+                self._buffers.slab.close()
 
 
 class ParallelBinding:
@@ -391,7 +391,7 @@ class ParallelBinding:
             for column, row in self._shown:
                 np.copyto(column[t + 1], row, where=_fitted(done, row.ndim))
 
-    def receive(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environments."""
 
 
@@ -406,12 +406,12 @@ def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
     return [slice(*pair) for pair in pairwise(bounds)]
 
 
-def _servants(
+def _env_workers(
     shares: list[slice], num_workers: int, create_env_fn: Any, create_env_kwargs: Any
 ) -> list[Any]:
     makers = environment_makers(num_workers, create_env_fn)
-    kwargs = one_each(num_workers, create_env_kwargs, "create_env_kwargs")
-    return [partial(EnvServant, makers[share], kwargs[share]) for share in shares]
+    kwargs = one_per_worker(num_workers, create_env_kwargs, "create_env_kwargs")
+    return [partial(EnvWorker, makers[share], kwargs[share]) for share in shares]
 
 
 def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:

@@ -56,7 +56,7 @@ class SerialEnv(EnvBase):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         makers = environment_makers(num_workers, create_env_fn)
-        kwargs = one_each(num_workers, create_env_kwargs or {}, "create_env_kwargs")
+        kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
@@ -112,7 +112,7 @@ class SerialEnv(EnvBase):
         checks.check_batch(self, tensordict)
         roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
         pairs = zip(self.envs, roots, strict=True)
-        made = stacked([env.reset(root, **kwargs) for env, root in pairs])
+        made = stack_rows([env.reset(root, **kwargs) for env, root in pairs])
         self._is_started = True
         return made
 
@@ -121,9 +121,9 @@ class SerialEnv(EnvBase):
         if self._has_fixed_forms:
             return super().step(tensordict)
         checks.check_step(self, tensordict)
-        tensordict = checks.fitted_action(self, tensordict)
+        tensordict = checks.cast_actions(self, tensordict)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
-        return stacked([env.step(root) for env, root in pairs])
+        return stack_rows([env.step(root) for env, root in pairs])
 
     def render(self) -> Tensor:
         """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
@@ -135,16 +135,16 @@ class SerialEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None:
-            return stacked([env.reset(**kwargs) for env in self.envs])
+            return stack_rows([env.reset(**kwargs) for env in self.envs])
         first = self.envs[0]
         shown = [*first._observation_leaves, *first._done_leaves]
         names = [key for key, _ in shown]
-        pairs = zip(self.envs, requests(tensordict, shown), strict=True)
-        return stacked([env.reset(root, **kwargs).select(*names) for env, root in pairs])
+        pairs = zip(self.envs, split_root(tensordict, shown), strict=True)
+        return stack_rows([env.reset(root, **kwargs).select(*names) for env, root in pairs])
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
-        return stacked([env.step(root).get(keys.NEXT) for env, root in pairs])
+        return stack_rows([env.step(root).get(keys.NEXT) for env, root in pairs])
 
     def _set_seed(self, seed: int) -> None:
         """Nothing is random alongside the environments."""
@@ -153,7 +153,7 @@ class SerialEnv(EnvBase):
         return {"envs": [env.state_dict() for env in self.envs]}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        states = states_of(state, len(self.envs))
+        states = saved_states(state, len(self.envs))
         for env, inner in zip(self.envs, states, strict=True):
             env.load_state_dict(inner)
 
@@ -197,19 +197,19 @@ class SerialBinding:
         for binding in self.bindings:
             binding.advance(t)
 
-    def receive(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Say which entries of `"next"` the policy writes."""
         for binding in self.bindings:
-            binding.receive(names)
+            binding.set_policy_next_keys(names)
 
 
-def stacked(rows: Sequence[TensorDictBase]) -> TensorDictBase:
+def stack_rows(rows: Sequence[TensorDictBase]) -> TensorDictBase:
     """Stack one tensordict of each environment; lazily where their shapes differ."""
     made: TensorDictBase = TensorDict.maybe_dense_stack(list(rows), 0)
     return made
 
 
-def requests(tensordict: TensorDictBase, shown: SpecLeaves) -> list[TensorDictBase]:
+def split_root(tensordict: TensorDictBase, shown: SpecLeaves) -> list[TensorDictBase]:
     """Split the root of a partial reset into one root for each environment."""
     # the caller merges the rows that continue, whose entries may have passed transforms: an entry
     # of another form than the environment's own is replaced by zeros
@@ -230,11 +230,11 @@ def _row(columns: RowArrays, i: int) -> dict[tuple[str, ...], Array]:
 
 def environment_makers(num_workers: int, create_env_fn: Makers) -> list[Portable]:
     """One function for each worker, which can travel to another process."""
-    makers = one_each(num_workers, create_env_fn, "create_env_fn")
+    makers = one_per_worker(num_workers, create_env_fn, "create_env_fn")
     return [Portable(make, makes="an environment") for make in makers]
 
 
-def one_each(number: int, given: Any, name: str) -> list[Any]:
+def one_per_worker(number: int, given: Any, name: str) -> list[Any]:
     """Return one argument for each worker: the same for all, or the items of a sequence."""
     check_whole(number, 1, "num_workers")
     if not isinstance(given, Sequence):
@@ -259,7 +259,7 @@ def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
             raise ValueError(msg)
 
 
-def states_of(state: Mapping[str, Any], count: int) -> list[Any]:
+def saved_states(state: Mapping[str, Any], count: int) -> list[Any]:
     """Return the saved state of each environment; raise if there are more or fewer than `count`."""
     states = list(state["envs"])
     if len(states) != count:

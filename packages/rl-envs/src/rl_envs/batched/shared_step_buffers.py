@@ -18,7 +18,7 @@ RESET = "_reset"
 _ROOT = "root"
 
 
-class Exchange:
+class SharedStepBuffers:
     """The shared memory through which steps pass: numpy views of one row per environment."""
 
     # row i:  mask | root: action, observation, done flags, state | next: observation, reward, ...

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.batched.serial import SerialEnv
-from rl_envs.batched.shared_step_buffers import Exchange
+from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.env import EnvBase
 from rl_layout import keys
 from rl_slabs import Slab
@@ -48,7 +48,7 @@ class EnvTraits:
         )
 
 
-class EnvServant:
+class EnvWorker:
     """A serial environment in a worker, stepped through shared rows or by messages."""
 
     signals = ("step", "restart", "reset")
@@ -57,7 +57,7 @@ class EnvServant:
         self, makers: Sequence[Callable[..., EnvBase]], kwargs: Sequence[Mapping[str, Any]]
     ) -> None:
         self.env = SerialEnv(len(makers), makers, kwargs)
-        self._rows: Exchange | None = None
+        self._rows: SharedStepBuffers | None = None
 
     def traits(self) -> list[EnvTraits]:
         """The traits of each environment."""
@@ -65,7 +65,7 @@ class EnvServant:
 
     def attach(self, slab: Slab, first: int) -> None:
         """Attach the shared rows of the environments here, the first of which is row `first`."""
-        self._rows = Exchange(slab, slice(first, first + len(self.env.envs)))
+        self._rows = SharedStepBuffers(slab, slice(first, first + len(self.env.envs)))
         shown = (*self.env._observation_leaves, *self.env._done_leaves)
         inputs = (*self.env._action_leaves, *self.env._observation_leaves, *self.env._state_leaves)
         self._shown = {key: self._rows.root[key] for key, _ in shown}

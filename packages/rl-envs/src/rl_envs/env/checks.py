@@ -12,10 +12,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.env.device_sync import may_wait
+from rl_envs.env.device_sync import can_sync
 from rl_envs.env.done import Prefix, complete_done
 from rl_envs.env.interface import Environment
-from rl_envs.env.partial_reset import fitted
+from rl_envs.env.partial_reset import fit_mask
 from rl_envs.env.specs import SpecLeaves, leaves_of, matches
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
@@ -57,7 +57,7 @@ def check_step(env: Environment, root: TensorDictBase) -> None:
 
 
 @contextmanager
-def loading(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
+def restore_on_error(env: Environment, state: Mapping[str, Any]) -> Iterator[None]:
     """Check a saved state, and restore the state before if loading it fails halfway."""
     check_open(env)
     check_kind(state, dict, "what state_dict() has returned")
@@ -142,10 +142,10 @@ def check_batch(env: Environment, tensordict: TensorDictBase | None) -> None:
     if not isinstance(tensordict, TensorDictBase):
         msg = f"expected a tensordict: got {type(tensordict).__name__}."
         raise TypeError(msg)
-    found, expected = tensordict.batch_size, env.batch_size
+    sizes, expected = tensordict.batch_size, env.batch_size
     if not env.batch_locked and len(expected):
-        found = found[-len(expected) :]
-    if found != expected and (env.batch_locked or len(expected)):
+        sizes = sizes[-len(expected) :]
+    if sizes != expected and (env.batch_locked or len(expected)):
         msg = (
             f"expected batch size {tuple(expected)}, or more dimensions before it where an "
             f"environment is not batch-locked: got {tuple(tensordict.batch_size)}."
@@ -170,7 +170,7 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
     return returned
 
 
-def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
+def cast_actions(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
     """Cast actions to the dtype of their specs; raise where that would change a number."""
     # the input stays as it is: a copy is made as soon as one action has to be cast
     lead, out = env._lead(tensordict), tensordict
@@ -200,7 +200,7 @@ def fitted_action(env: Environment, tensordict: TensorDictBase) -> TensorDictBas
 def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor:
     """Cast an action to the dtype of its spec, or raise where that would change a number."""
     try:
-        found: Tensor = spec.cast(value)
+        action: Tensor = spec.cast(value)
     except ValueError:
         msg = (
             f"action {keys.as_key(key)!r}: expected dtype {spec.dtype}, got {value.dtype} with "
@@ -209,7 +209,7 @@ def cast_action(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> Tensor
             "spec=env.action_spec."
         )
         raise TypeError(msg) from None
-    return found
+    return action
 
 
 def check_choice(key: tuple[str, ...], spec: TensorSpec, value: Tensor) -> None:
@@ -331,18 +331,18 @@ def fit_columns(env: Environment, after: TensorDictBase, lead: torch.Size) -> No
             raise TypeError(msg)
 
 
-def checked_reset(
+def check_reset(
     env: Environment, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
 ) -> TensorDictBase:
     """Check what a reset returned, and complete its done flags, in place."""
     lead = env._lead(root)
     fit_columns(env, root, lead)
-    flagged, waits = [], may_wait(env)  # groups that the reset returned flags for
+    flagged, waits = [], can_sync(env)  # groups that the reset returned flags for
     for prefix in env.done_groups:
         flags = _flags(root, prefix)
         mask = masks.get(prefix, masks.get((), None))
         for flag in flags if waits else ():
-            over = flag if mask is None else flag & fitted(mask, flag)
+            over = flag if mask is None else flag & fit_mask(mask, flag)
             if bool(over.any()):
                 msg = f"reset: {(*prefix, 'done')} is set right after a reset: got {flag.tolist()}."
                 raise RuntimeError(msg)

@@ -10,18 +10,18 @@ from torch import Tensor
 from rl_envs.env.done import Prefix
 
 
-def may_wait(env: Any) -> bool:
+def can_sync(env: Any) -> bool:
     """Whether the host may read masks, which synchronises with the device."""
     # the innermost environment decides
     inner = getattr(env, "base_env", None)
-    return bool(env.waits_for_device) if inner is None else may_wait(inner)
+    return bool(env.waits_for_device) if inner is None else can_sync(inner)
 
 
-def names_no_row(masks: Mapping[Prefix, Tensor]) -> bool:
+def selects_no_row(masks: Mapping[Prefix, Tensor]) -> bool:
     """Whether every mask is False everywhere: there is nothing to reset."""
     return not any(bool(mask.any()) for mask in masks.values())
 
 
-def names_every_row(masks: Mapping[Prefix, Tensor]) -> bool:
+def selects_every_row(masks: Mapping[Prefix, Tensor]) -> bool:
     """Whether every mask is True everywhere: all rows are to be reset."""
     return all(bool(mask.all()) for mask in masks.values())

@@ -18,12 +18,12 @@ RESET = "_reset"
 
 def done_groups(full_done_spec: Composite) -> list[Prefix]:
     """List the prefixes of the groups with done flags, the root's `()` first."""
-    found = {
+    prefixes = {
         keys.as_tuple(key)[:-1]: None
         for key in full_done_spec.keys(True, True)
         if keys.as_tuple(key)[-1] in keys.DONE_KEYS
     }
-    return sorted(found, key=lambda prefix: (len(prefix), prefix))
+    return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
 
 
 def complete_done_spec(full_done_spec: Composite) -> Composite:
@@ -54,13 +54,13 @@ def complete_done(
         flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
         if not agree and len(flags) == sum(flag is not None for flag in flags.values()) > 0:
             continue
-        done, terminated, truncated = completed(flags, prefix, what, waits=waits)
+        done, terminated, truncated = derive_flags(flags, prefix, what, waits=waits)
         holder.set(keys.DONE, done)
         holder.set(keys.TERMINATED, terminated)
         holder.set(keys.TRUNCATED, truncated)
 
 
-def completed(
+def derive_flags(
     flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Derive done, terminated and truncated of one group from those that are given."""

@@ -10,11 +10,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import arguments, checks
-from rl_envs.env.device_sync import may_wait, names_every_row, names_no_row
+from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
 from rl_envs.env.done import Prefix, complete_done, ends
 from rl_envs.env.metaclass import EnvType
-from rl_envs.env.partial_reset import asked, merge, reset_masks, without_masks
-from rl_envs.env.rendering import Rendered
+from rl_envs.env.partial_reset import merge, reset_masks, with_masks, without_masks
+from rl_envs.env.rendering import Renderable
 from rl_envs.env.rows import EnvRows
 from rl_envs.env.seeds import next_seed
 from rl_envs.env.specs import EnvSpecs
@@ -28,7 +28,7 @@ from rl_transforms import Place
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
+class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     """An environment that speaks tensordicts: one, or a batch of them that step together.
 
     A subclass sets its specs in `__init__` and gives three methods:
@@ -171,11 +171,11 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         checks.check_batch(self, tensordict)
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
         kept = None if tensordict is None else without_masks(tensordict, masks)
-        waits = may_wait(self)
-        if waits and kept is not None and masks and names_no_row(masks):
+        waits = can_sync(self)
+        if waits and kept is not None and masks and selects_no_row(masks):
             return kept
-        whole = kept is None or not masks or (waits and names_every_row(masks))
-        root = self._fresh(None if whole else asked(kept, masks), masks, kwargs)
+        whole = kept is None or not masks or (waits and selects_every_row(masks))
+        root = self._fresh(None if whole else with_masks(kept, masks), masks, kwargs)
         self._is_started = True
         if kept is not None:
             root = kept.update(root) if whole else merge(kept, root, masks)
@@ -208,7 +208,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             (torch.Size([1]), False)
         """
         checks.check_step(self, tensordict)
-        fitted = checks.fitted_action(self, tensordict)
+        fitted = checks.cast_actions(self, tensordict)
         self._num_moves += 1
         root = fitted.copy() if fitted is tensordict else fitted
         self._forget(root)
@@ -259,12 +259,12 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         """
         checks.check_root(self, tensordict)
         over = ends(tensordict, self.done_groups)
-        if not over or (may_wait(self) and names_no_row(over)):
+        if not over or (can_sync(self) and selects_no_row(over)):
             return tensordict
-        asked = tensordict.copy()
+        request = tensordict.copy()
         for prefix, flag in over.items():
-            asked.set((*prefix, "_reset"), flag)
-        return self.reset(asked)
+            request.set((*prefix, "_reset"), flag)
+        return self.reset(request)
 
     def rollout(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -330,12 +330,12 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         arguments.check_tensordict(out, "out")
         request = Request(
             max_steps,
-            tensordict_loop.moved(policy, self.device) if auto_cast_to_device else policy,
+            tensordict_loop.on_own_device(policy, self.device) if auto_cast_to_device else policy,
             callback,
             break_when_any_done,
             break_when_all_done,
             set_truncated,
-            goes_on=not auto_reset,
+            continues=not auto_reset,
         )
         if not auto_reset:
             checks.check_start(self, tensordict)
@@ -345,7 +345,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             if root is not None:  # no step may be taken from a row that is over
                 root = self.reset(root) if auto_reset else self.maybe_reset(root)
             batch = self._played(request, root)
-            return batch if out is None else tensordict_loop.written_to(out, batch)
+            return batch if out is None else tensordict_loop.copy_to_out(out, batch)
 
     def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
         if in_place_loop.can_play(self, request, root):
@@ -503,7 +503,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
         """
         self._num_moves += 1
-        with checks.loading(self, state_dict):
+        with checks.restore_on_error(self, state_dict):
             self._set_state(state_dict["state"])
         self._is_started = bool(state_dict["is_started"])
 
@@ -573,7 +573,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
             checks.check_started(self)
         self._num_moves += 1
         root = checks.check_returned(self, self._reset(tensordict, **kwargs), "reset")
-        return checks.checked_reset(self, self._own(root), masks)
+        return checks.check_reset(self, self._own(root), masks)
 
     def _own(self, returned: TensorDictBase) -> TensorDictBase:
         """Copy the structure of what a subclass returned; objects name no device, as roots do."""
@@ -585,7 +585,7 @@ class EnvBase(EnvSpecs, EnvRows, Rendered, metaclass=EnvType):
         after = self._own(checks.check_returned(self, after, "step"))
         lead = self._lead(after)
         checks.fit_columns(self, after, lead)
-        waits, agree = may_wait(self), self.flags_agree
+        waits, agree = can_sync(self), self.flags_agree
         complete_done(after, self.done_groups, "step", waits=waits, agree=agree)
         checks.check_leaves(self._after_leaves, after, lead, "step")
         if self.check_values:

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from rl_envs.env.done import Prefix
 from rl_envs.env.specs import SpecLeaves
 from rl_envs.rollouts.arrays import Array, RowArrays
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 from rl_specs import Composite
 from rl_transforms import Compose
@@ -29,7 +29,7 @@ class Binding(Protocol):
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
 
-    def receive(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Say which entries of `"next"` the policy writes before each step."""
 
 
@@ -43,7 +43,7 @@ class Environment(Protocol):
     waits_for_device: bool
     native_rows: bool
     resets_by_stepping: bool
-    leftover: Leftover | None
+    leftover: SurplusSteps | None
     reached: TensorDictBase | None
     is_closed: bool
     _is_started: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rl_envs.env.row_arguments import METHODS, explained
+from rl_envs.env.row_arguments import METHODS, explain_arguments
 
 
 class EnvType(type):
@@ -16,7 +16,7 @@ class EnvType(type):
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         """Make a class whose methods on numpy rows name the arguments that they fail on."""
-        named = {key: explained(namespace[key]) for key in METHODS if key in namespace}
+        named = {key: explain_arguments(namespace[key]) for key in METHODS if key in namespace}
         return super().__new__(mcs, name, bases, namespace | named)
 
     def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:

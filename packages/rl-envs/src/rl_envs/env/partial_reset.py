@@ -20,13 +20,13 @@ def reset_masks(
     """Read the `_reset` masks `[*B, ..., 1]` by prefix; empty means that every row is reset."""
     if tensordict is None:
         return {}
-    found: dict[Prefix, Tensor] = {}
+    masks: dict[Prefix, Tensor] = {}
     for prefix in {(): None, **dict.fromkeys(groups)}:
         mask = tensordict.get((*prefix, RESET), None)
         if mask is not None:
             _check(mask, prefix, batch_size)
-            found[prefix] = mask.unsqueeze(-1) if mask.shape == batch_size else mask
-    return found
+            masks[prefix] = mask.unsqueeze(-1) if mask.shape == batch_size else mask
+    return masks
 
 
 def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
@@ -50,7 +50,7 @@ def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) ->
     return kept
 
 
-def asked(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+def with_masks(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
     """Return a root with the masks as `_reset`, each in the shape of a done flag."""
     root = kept.copy()
     for prefix, mask in masks.items():
@@ -68,25 +68,25 @@ def merge(
     # prefix: of the subtree; a leaf obeys the mask of the nearest group above it. Where shape or
     # dtype differ there is no row to keep, and the new leaf counts
     if isinstance(new, LazyStackedTensorDict):
-        return _merged_parts(old, new, masks, prefix)
-    found = dict(old.items())
+        return _merge_stacks(old, new, masks, prefix)
+    merged = dict(old.items())
     for name, fresh in new.items():
-        before, place = found.get(name), (*prefix, name)
+        before, place = merged.get(name), (*prefix, name)
         if isinstance(fresh, TensorDictBase) and not is_non_tensor(fresh):
-            found[name] = fresh if before is None else merge(before, fresh, masks, place)
+            merged[name] = fresh if before is None else merge(before, fresh, masks, place)
         elif is_non_tensor(before) and is_non_tensor(fresh):
-            found[name] = _merged_objects(before, fresh, mask_of(masks, prefix))
+            merged[name] = _merge_objects(before, fresh, mask_of(masks, prefix))
         elif not isinstance(before, Tensor) or (before.shape, before.dtype) != (
             fresh.shape,
             fresh.dtype,
         ):
-            found[name] = fresh
+            merged[name] = fresh
         else:
-            found[name] = torch.where(fitted(mask_of(masks, prefix), fresh), fresh, before)
-    return build(found, new.batch_size)
+            merged[name] = torch.where(fit_mask(mask_of(masks, prefix), fresh), fresh, before)
+    return build(merged, new.batch_size)
 
 
-def _merged_parts(
+def _merge_stacks(
     old: TensorDictBase, new: LazyStackedTensorDict, masks: Mapping[Prefix, Tensor], prefix: Prefix
 ) -> TensorDictBase:
     """Merge lazily stacked tensordicts part by part, whose leaves may differ in shape."""
@@ -103,7 +103,7 @@ def _merged_parts(
     return LazyStackedTensorDict.lazy_stack(parts, dim)
 
 
-def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
+def _merge_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
     """Merge non-tensor data: new objects in the rows that were reset, old ones in the others."""
     rows = mask.squeeze(-1)
     while rows.ndim > fresh.ndim:
@@ -111,7 +111,7 @@ def _merged_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
     if not rows.ndim or bool(rows.all()) or not bool(rows.any()):
         return fresh if bool(rows.all()) else before
     pairs = zip(before.unbind(0), fresh.unbind(0), rows.unsqueeze(-1), strict=True)
-    return NonTensorStack(*[_merged_objects(*pair) for pair in pairs], stack_dim=0)
+    return NonTensorStack(*[_merge_objects(*pair) for pair in pairs], stack_dim=0)
 
 
 def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
@@ -125,7 +125,7 @@ def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
     return torch.stack(each).any(0)
 
 
-def fitted(mask: Tensor, leaf: Tensor) -> Tensor:
+def fit_mask(mask: Tensor, leaf: Tensor) -> Tensor:
     """Reshape a mask `[*B, ..., 1]` so that it broadcasts against a leaf `[*B, ...]`."""
     rows = mask.squeeze(-1)
     while rows.ndim > leaf.ndim:  # a leaf of the whole row, a mask of each agent

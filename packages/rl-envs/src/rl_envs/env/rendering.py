@@ -15,7 +15,7 @@ from rl_envs.env.arguments import check_kind
 from rl_envs.env.interface import Environment
 
 
-class Rendered:
+class Renderable:
     """An environment that can be looked at, where its class says how.
 
     Example:

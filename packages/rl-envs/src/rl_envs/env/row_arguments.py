@@ -16,7 +16,7 @@ METHODS = ("reset_into", "step_into", "bind", "split")
 FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-def explained(method: Method) -> Method:
+def explain_arguments(method: Method) -> Method:
     """Wrap a method on numpy rows so that its errors name the wrong argument."""
     # arguments are checked after a failure only: these methods are called at every step
     signature = inspect.signature(method)

@@ -10,10 +10,10 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env.interface import Binding, Environment
-from rl_envs.env.row_arguments import explained
+from rl_envs.env.row_arguments import explain_arguments
 from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.binding import RowBinding
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_transforms import Compose
@@ -41,10 +41,10 @@ class EnvRows:
     native_rows: bool = False
     reads_actions_only: bool = False
     resets_by_stepping: bool = False
-    leftover: Leftover | None = None
+    leftover: SurplusSteps | None = None
     reached: TensorDictBase | None = None
 
-    @explained
+    @explain_arguments
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
         """Tell what must run at every step from what can be computed on finished rows.
 
@@ -52,20 +52,20 @@ class EnvRows:
             in_keys: what the policy reads; None where that is not known.
 
         Returns:
-            The environment to bind or to step, and the transforms that wait until its rows are
-            finished, reset rows left out: see `rl_envs.rollouts.deferred_transforms.finish`.
+            The environment to bind or to step, and the transforms to apply to its finished rows
+            (`deferred_transforms.apply_deferred`), from which rows only reset are left out.
 
         Example:
             >>> from rl_transforms import RewardSum
             >>> from rl_envs import TransformedEnv
             >>> from rl_envs.testing import CountingEnv
-            >>> env, finishing = TransformedEnv(CountingEnv(), RewardSum()).split([])
-            >>> type(env).__name__, len(finishing)
+            >>> env, deferred = TransformedEnv(CountingEnv(), RewardSum()).split([])
+            >>> type(env).__name__, len(deferred)
             ('CountingEnv', 1)
         """
         return cast("Environment", self), Compose()
 
-    @explained
+    @explain_arguments
     def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories and write their first root into numpy rows.
 
@@ -86,7 +86,7 @@ class EnvRows:
         """
         reset_into(cast("Environment", self), rows, mask)
 
-    @explained
+    @explain_arguments
     def step_into(self, root: RowArrays, after: RowArrays) -> None:
         """Take one step, from numpy rows into numpy rows.
 
@@ -110,7 +110,7 @@ class EnvRows:
         """
         step_into(cast("Environment", self), root, after)
 
-    @explained
+    @explain_arguments
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns of a batch, to step through them in place.
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from rl_envs.env import checks
 from rl_envs.env.specs import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
-from rl_envs.gym.spaces.tree import assembled, value_at
+from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.arrays import Array
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.in_place_loop import check_rows, truncate_last
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
 
@@ -73,7 +73,7 @@ class EnvPoolEnv(GymVectorEnv):
             raise ValueError(msg)
         own = {name: kwargs.pop(name) for name in OWN if name in kwargs}
         self._making = (env, {**kwargs, "num_envs": num_envs, "batch_size": self.wait_for})
-        super().__init__(InOrder(self._pool()), **own)
+        super().__init__(PoolVector(self._pool()), **own)
         one_hot = not own.get("categorical_action_encoding", False)
         acted = self.env.single_action_space
         self.single_action_spec = spec_under("action", acted, one_hot=one_hot)
@@ -110,7 +110,7 @@ class EnvPoolEnv(GymVectorEnv):
 OWN = ("categorical_action_encoding", "info_keys")
 
 
-class InOrder(VectorEnv[Any, Any, Any]):
+class PoolVector(VectorEnv[Any, Any, Any]):
     """A pool of EnvPool as a vector: all rows in order, or those that are ready."""
 
     def __init__(self, pool: Any) -> None:
@@ -189,7 +189,7 @@ def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
     plan = None if request.policy is None else policy_plan(request.policy)
     rollout = PoolRollout(env, request.max_steps, plan)
     leftover, env.leftover = env.leftover, None  # lost where the policy fails
-    if request.goes_on and leftover is not None:
+    if request.continues and leftover is not None:
         rollout.resume(leftover)
     else:
         rollout.start()
@@ -228,7 +228,7 @@ class PoolRollout:
         arrays = self.columns.arrays
         self.env.reset_into({key: arrays[key][:, 0] for key, _ in self._shown})
 
-    def resume(self, leftover: Leftover) -> None:
+    def resume(self, leftover: SurplusSteps) -> None:
         """Begin with the surplus steps of the last rollout."""
         mask = leftover.columns[keys.MASK].numpy()
         if mask.any() and not self._written <= leftover.written:
@@ -259,7 +259,7 @@ class PoolRollout:
             self._receive(rows, result)
             idle[rows] = True
 
-    def leftover(self) -> Leftover:
+    def leftover(self) -> SurplusSteps:
         """The surplus steps of each row, and the root after them."""
         beyond = self.at - self.num_steps  # [num_envs], surplus steps of each row
         num_kept = int(beyond.max())
@@ -270,7 +270,7 @@ class PoolRollout:
         rows, columns = torch.arange(len(places))[:, None], torch.from_numpy(places)
         kept = {key: leaf[rows, columns] for key, leaf in self.columns.tensors.items()}
         kept[keys.MASK] = torch.from_numpy(mask)
-        return Leftover(kept, set(self._written))
+        return SurplusSteps(kept, set(self._written))
 
     def _send(self, idle: Array, behind: Array) -> None:
         """Send rows that need steps, in groups of what the pool waits for, in place of `idle`."""
@@ -339,7 +339,7 @@ class PoolRollout:
         arrays, at = self.columns.arrays, self.at[rows]
         values = (read(arrays[key][rows, at]) for key, read in self.env._readers)
         space = self.env.env.single_action_space
-        self.env.env.unwrapped.send(assembled(space, values), rows)
+        self.env.env.unwrapped.send(assemble(space, values), rows)
 
     def _receive(self, rows: Array, result: Any) -> None:
         """Write what came: steps, and first roots of rows that were over."""

@@ -17,7 +17,7 @@ from rl_envs.gym import simulator_state
 from rl_envs.gym.info import InfoKeys
 from rl_envs.gym.pixels import check_renders
 from rl_envs.gym.spaces.specs import spec_under
-from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_envs.rollouts.arrays import Array, RowArrays
@@ -171,7 +171,7 @@ class GymEnv(EnvBase):
             key, read = self._readers[0]
             return read(root[key])
         values = (read(root[key]) for key, read in self._readers)
-        return assembled(self.env.action_space, values)
+        return assemble(self.env.action_space, values)
 
     def _take(self, action: Any) -> tuple[Any, Any, bool, bool]:
         self._require_ready()
@@ -194,9 +194,9 @@ class GymEnv(EnvBase):
 
     def _require_ready(self) -> None:
         if not self._is_started or self._is_over or self.is_closed:
-            raise RuntimeError(self._why_not())
+            raise RuntimeError(self._reason_not_ready())
 
-    def _why_not(self) -> str:
+    def _reason_not_ready(self) -> str:
         if self.is_closed:
             return "this GymEnv is closed: make a new one."
         if not self._is_started:
@@ -265,7 +265,7 @@ class GymBinding:
         for before, column, _, _ in self._seen:
             before[t + 1] = column[t]
 
-    def receive(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environment."""
 
     def _restart(self, t: int) -> None:

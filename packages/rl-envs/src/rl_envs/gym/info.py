@@ -31,7 +31,7 @@ class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
-        self._part = InfoPart(info_keys, lambda: _infos_of(env), found)
+        self._part = InfoPart(info_keys, lambda: _infos_of(env), entry_of)
         self.observation_space = self._part.beside(env.observation_space)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -55,7 +55,7 @@ class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def __init__(self, env: VectorEnv[Any, Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
-        self._part = InfoPart(info_keys, lambda: _infos_of(env), found_rows, env.num_envs)
+        self._part = InfoPart(info_keys, lambda: _infos_of(env), batch_entry_of, env.num_envs)
         self.single_observation_space = self._part.beside(env.single_observation_space)
         self.observation_space = gymnasium.vector.utils.batch_space(
             self.single_observation_space, env.num_envs
@@ -80,7 +80,7 @@ class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
         shown = self._part.shown({}, info["final_info"])
         final = np.full(self.num_envs, None, object)
         for i in rows:
-            row = {path: found(shown, path)[i] for path in self._part.spaces}
+            row = {path: entry_of(shown, path)[i] for path in self._part.spaces}
             seen = info["final_obs"][i]
             final[i] = {**(seen if isinstance(seen, dict) else {"observation": seen}), **nest(row)}
         return final
@@ -161,7 +161,7 @@ class InfoPart:
         return np.where(rows, value, blank).astype(blank.dtype)
 
 
-def found(info: Any, path: Path) -> Any:
+def entry_of(info: Any, path: Path) -> Any:
     """Read an entry of nested dictionaries; None where there is none."""
     for name in path:
         if not isinstance(info, Mapping) or name not in info:
@@ -170,11 +170,11 @@ def found(info: Any, path: Path) -> Any:
     return info
 
 
-def found_rows(info: Any, path: Path) -> Any:
+def batch_entry_of(info: Any, path: Path) -> Any:
     """Read an entry `[B, ...]` of a vector's info, and its mask `[B]`; None where no row has it."""
     # the mask is None where all rows have the entry
-    entry = found(info, path)
-    return None if entry is None else (entry, found(info, (*path[:-1], f"_{path[-1]}")))
+    entry = entry_of(info, path)
+    return None if entry is None else (entry, entry_of(info, (*path[:-1], f"_{path[-1]}")))
 
 
 def _infos_of(env: Any) -> list[Any]:

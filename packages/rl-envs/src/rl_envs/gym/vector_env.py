@@ -19,7 +19,7 @@ from rl_envs.env.seeds import next_seed
 from rl_envs.gym.info import InfoKeys, ShowVectorInfo
 from rl_envs.gym.pixels import check_renders
 from rl_envs.gym.spaces.specs import spec_under
-from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_envs.rollouts.arrays import Array, RowArrays
@@ -262,7 +262,7 @@ class GymVectorEnv(EnvBase):
         self.leftover = None  # whoever steps by hand leaves it after
         self._num_moves += 1
         values = (read(root[key]) for key, read in self._readers)
-        action = assembled(self.env.single_action_space, values)
+        action = assemble(self.env.single_action_space, values)
         try:
             self._shown, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:

@@ -38,7 +38,7 @@ class RowBinding:
         if done.any():
             self.env.reset_into(rows, done)
 
-    def receive(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environment."""
 
     def _column(self, columns: Mapping[tuple[str, ...], Array], t: int) -> dict[Any, Array]:

@@ -30,16 +30,16 @@ def split_for(
     return [one for one in members if not any(one is other for other in waiting)], waiting
 
 
-def can_go_on(finishing: Iterable[Transform]) -> bool:
+def can_continue(deferred: Iterable[Transform]) -> bool:
     """Whether the deferred transforms can continue from a root, without the row before it."""
     alone = Transform.rows  # what transforms each row for itself
     return all(
-        type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in finishing
+        type(one) in TRACKERS or one.rows_only or type(one).rows is alone for one in deferred
     )
 
 
-def finish(
-    finishing: Iterable[Transform],
+def apply_deferred(
+    deferred: Iterable[Transform],
     batch: TensorDictBase,
     root: TensorDictBase | None = None,
     last: TensorDictBase | None = None,
@@ -47,7 +47,7 @@ def finish(
     """Apply deferred transforms to a batch `[*B, T]`."""
     # root [*B] is the first column's own, where they can_go_on; last [*B] is the column before
     # it, as returned here; after a reset both are None
-    for one in finishing:
+    for one in deferred:
         before = _before(one, root) if root is not None and not one.rows_only else last
         batch = one.rows(batch, before)
         if type(one) is InitTracker:  # a step writes False there

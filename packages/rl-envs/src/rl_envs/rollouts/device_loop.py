@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
-from rl_envs.env.done import RESET, completed
+from rl_envs.env.done import RESET, derive_flags
 from rl_envs.env.interface import Environment
-from rl_envs.env.partial_reset import fitted
+from rl_envs.env.partial_reset import fit_mask
 from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
@@ -76,7 +76,7 @@ def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
 def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
     made = plan(values, env.batch_size)
     if not checked:
-        checks.fitted_action(env, build(nest(made), env.batch_size))
+        checks.cast_actions(env, build(nest(made), env.batch_size))
         checked.append(True)
     for key, spec in env._action_leaves:
         if made[key].dtype != spec.dtype:
@@ -90,7 +90,7 @@ def _step(env: Environment, given: Leaves, *, is_first: bool) -> Leaves:
         return {key: leaf for key, leaf in keys.leaves(env._stepped(raw)) if _is_known(env, key)}
     found = {key: raw.get(key, None) for key, _ in env._after_leaves}
     flags = {name: _column(env, found[(name,)]) for name in keys.DONE_KEYS}
-    names = zip(keys.DONE_KEYS, completed(flags, (), "step", waits=False), strict=True)
+    names = zip(keys.DONE_KEYS, derive_flags(flags, (), "step", waits=False), strict=True)
     rewards = {key: _column(env, found[key]) for key, _ in env._reward_leaves}
     return found | rewards | {(name,): flag for name, flag in names}
 
@@ -111,11 +111,11 @@ def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
     fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))
     checks.check_returned(env, fresh, "reset")
     if is_first:
-        fresh = checks.checked_reset(env, fresh.copy(), {(): mask})
+        fresh = checks.check_reset(env, fresh.copy(), {(): mask})
     values: Leaves = {}
     for key, _ in env._observation_leaves:
         leaf = fresh.get(key)
-        values[key] = torch.where(fitted(mask, leaf), leaf, root[key])
+        values[key] = torch.where(fit_mask(mask, leaf), leaf, root[key])
     for key, _ in env._done_leaves:
         values[key] = torch.zeros_like(mask)
     return values

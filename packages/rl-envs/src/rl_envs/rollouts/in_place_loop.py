@@ -14,10 +14,10 @@ from torch import Tensor
 from rl_envs.env import checks
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.rollouts.columns import Columns, Key
-from rl_envs.rollouts.deferred_transforms import can_go_on, finish
+from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.plan_binding import bind_plan
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys
 from rl_tensordict import build, nest
@@ -48,15 +48,15 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
     """Play steps in place, and finish the batch."""
     checks.check_open(env)
     plan = None if request.policy is None else policy_plan(request.policy)
-    leftover = env.leftover if request.goes_on else None
-    stepping, finishing = env.split([] if plan is None else plan.in_keys)
+    leftover = env.leftover if request.continues else None
+    stepping, deferred = env.split([] if plan is None else plan.in_keys)
     if leftover is not None:
         whole = leftover.is_whole
     else:
-        whole = root is not None and not can_go_on(finishing)
+        whole = root is not None and not can_continue(deferred)
     if whole:
-        stepping, finishing = env.split(None)
-    rollout = RowRollout(stepping, request, plan)
+        stepping, deferred = env.split(None)
+    rollout = InPlaceRollout(stepping, request, plan)
     batch = rollout.play(root, leftover)
     env._is_started = True
     if env.check_values:
@@ -64,16 +64,16 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
     if request.set_truncated:
         truncate_last(batch, len(env.batch_size))
     before = None if leftover is None else leftover.last
-    batch = finish([one for one in finishing if not one.rows_only], batch, root, before)
-    waiting = [one for one in finishing if one.rows_only]
+    batch = apply_deferred([one for one in deferred if not one.rows_only], batch, root, before)
+    waiting = [one for one in deferred if one.rows_only]
     env.reached = batch[..., -1] if waiting else None
     if rollout.leftover is not None:
         last = batch[..., -1].clone()
         env.leftover = replace(rollout.leftover, last=last, is_whole=stepping is env)
-    return finish(waiting, batch)
+    return apply_deferred(waiting, batch)
 
 
-class RowRollout:
+class InPlaceRollout:
     """The state of a rollout: columns, goal, and the lengths of its rows."""
 
     # an environment that resets rows while others step gives ragged rows: its columns have a mask
@@ -81,7 +81,7 @@ class RowRollout:
 
     def __init__(self, env: Environment, request: Request, plan: PolicyPlan | None = None) -> None:
         self.env, self.request, self.plan = env, request, plan
-        self.leftover: Leftover | None = None
+        self.leftover: SurplusSteps | None = None
         self._is_ragged = env.resets_by_stepping
         self._breaks = request.break_when_any_done or request.break_when_all_done
         self._acting: Callable[[int], None] | None = None  # from the second step on
@@ -104,7 +104,7 @@ class RowRollout:
             self._read = plan.in_keys
 
     def play(
-        self, root: TensorDictBase | None = None, leftover: Leftover | None = None
+        self, root: TensorDictBase | None = None, leftover: SurplusSteps | None = None
     ) -> TensorDictBase:
         """Play until every row has its steps; returns the batch `[*B, T]`."""
         first = t = 0 if leftover is None else self._resume(leftover)
@@ -121,7 +121,7 @@ class RowRollout:
             elif self.plan is not None or self._is_ragged:
                 self._act(t, is_first=t == first)
                 if t == first:
-                    binding.receive(self._given)
+                    binding.set_policy_next_keys(self._given)
             over = binding.step(t)
             t += 1
             if self._breaks and (over or self._is_ragged):
@@ -141,11 +141,11 @@ class RowRollout:
             if key in self.columns.tensors:  # what can wait has no column
                 self.columns.write(0, key, value)
 
-    def _resume(self, leftover: Leftover) -> int:
+    def _resume(self, leftover: SurplusSteps) -> int:
         """Copy surplus steps into the first columns; returns how many there are."""
         if leftover.num_steps + 1 > self.columns.num_steps:
             self.columns.grow(leftover.num_steps + 1)
-        leftover.put_into(self.columns)
+        leftover.load_into(self.columns)
         if leftover.num_steps:
             self._written = set(leftover.written)
         for t in range(leftover.num_steps if self._breaks else 0):
@@ -168,7 +168,7 @@ class RowRollout:
         self._acting = None  # it acts on the columns as they were
         self._draw(old)
         binding = self._bound()
-        binding.receive(self._given)
+        binding.set_policy_next_keys(self._given)
         return binding
 
     def _note(self, num_played: int) -> None:
@@ -203,7 +203,7 @@ class RowRollout:
     def _batch(self, num_played: int) -> TensorDictBase:
         if not self._is_ragged:
             return self.columns.batch(num_played)
-        self.leftover = Leftover.of(self.columns, self._written, num_played, self._goal)
+        self.leftover = SurplusSteps.of(self.columns, self._written, num_played, self._goal)
         return real_steps(self.columns.batch(num_played, copy=False), self._goal)
 
     def _bound(self) -> Binding:
@@ -249,7 +249,7 @@ class RowRollout:
     def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
         given = build(nest(made), self.env.batch_size)
-        fitted = checks.fitted_action(self.env, given)
+        fitted = checks.cast_actions(self.env, given)
         if fitted is not given:
             made.update((key, fitted.get(key)) for key, _ in self.env._action_leaves)
             self.columns.casts = {

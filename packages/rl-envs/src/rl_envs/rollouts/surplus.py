@@ -13,7 +13,7 @@ from rl_layout import keys
 
 
 @dataclass(frozen=True)
-class Leftover:
+class SurplusSteps:
     """Surplus steps of a vector environment, and the root after them."""
 
     # Rows of a vector that resets while it steps do not all get their T-th step at the same time.
@@ -35,7 +35,7 @@ class Leftover:
     @classmethod
     def of(
         cls, columns: Columns, written: Set[Key], num_played: int, num_returned: int
-    ) -> Leftover:
+    ) -> SurplusSteps:
         """Copy the steps after the first T real ones of each row, and the root after them."""
         # num_played: S columns, with the root in column S; num_returned: T
         mask = columns.tensors[keys.MASK][:, :num_played]
@@ -48,7 +48,7 @@ class Leftover:
         kept[keys.MASK][:, -1] = False
         return cls(kept, set(written))
 
-    def begin_anew(self, rows: Tensor) -> None:
+    def mark_first_steps(self, rows: Tensor) -> None:
         """Set `is_init` in the next step of some rows, bool `[B]`, where there is such an entry."""
         # the policy that played a surplus step did not see this mark
         flag = self.columns.get((keys.IS_INIT,))
@@ -59,7 +59,7 @@ class Leftover:
         first = mask.int().argmax(1)[rows]
         flag[rows.nonzero()[:, 0], first] = True
 
-    def put_into(self, columns: Columns) -> None:
+    def load_into(self, columns: Columns) -> None:
         """Copy into the first S + 1 columns of a batch, adding columns for the policy's outputs."""
         expected = columns.tensors.keys() | (self.written if self.num_steps else set())
         there = self.columns.keys() if self.num_steps else self.columns.keys() & expected

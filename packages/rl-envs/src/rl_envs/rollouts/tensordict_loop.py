@@ -28,7 +28,7 @@ class Request:
     break_when_any_done: bool = True  # stop as soon as a row is done
     break_when_all_done: bool = False  # stop as soon as every row has been done once
     set_truncated: bool = False  # mark the last step as truncated, unless it is terminated
-    goes_on: bool = False  # begin with the surplus steps of the last rollout
+    continues: bool = False  # begin with the surplus steps of the last rollout
 
     def __post_init__(self) -> None:
         check_whole(self.max_steps, 1, "max_steps")
@@ -113,7 +113,7 @@ def without_steps(policy: Any) -> Any:
     return None if takes_steps else policy
 
 
-def moved(policy: Any, device: torch.device) -> Any:
+def on_own_device(policy: Any, device: torch.device) -> Any:
     """Wrap a policy on another device: roots are moved to it, and its outputs back."""
     # a callable without parameters has no device of its own
     inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
@@ -131,7 +131,7 @@ def moved(policy: Any, device: torch.device) -> Any:
     return act
 
 
-def written_to(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
+def copy_to_out(out: TensorDictBase, batch: TensorDictBase) -> TensorDictBase:
     """Copy a batch `[*B, T]` into the first T steps of `out`; returns a view of these."""
     # everything is checked before the first write: a refused batch leaves `out` as it was
     room, num_steps = out.batch_size, batch.batch_size[-1]

@@ -100,7 +100,7 @@ class TransformedBinding:
         self._binding = base.bind(inside, self._raw_after)
         self._results = list(self._raw_after)
         self._pipeline: NumpyPipeline | None = None
-        self._is_put_together = False
+        self._has_bound_steps = False
         self._at_reset = self._resetting()
         self._done_at = LeafView.of(self._after["done",], self._time).at
         self._carrying = [
@@ -137,12 +137,12 @@ class TransformedBinding:
                 self._after[one.name,][...] = False
         return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
 
-    def receive(self, names: set[Key]) -> None:
+    def set_policy_next_keys(self, names: set[Key]) -> None:
         """Say which entries of `"next"` the policy writes."""
         self._given = {key for key in names if key in self._after}
         self._results = [*self._raw_after, *(self._given - self._raw_after.keys())]
-        self._is_put_together = False
-        self._binding.receive(names)
+        self._has_bound_steps = False
+        self._binding.set_policy_next_keys(names)
 
     def start(self) -> None:
         """Reset the environment inside, and write column 0 of the root."""
@@ -155,9 +155,9 @@ class TransformedBinding:
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
         if self._carries is not None:
-            return self._carry_on(self._carries, t)
-        if not self._is_put_together:
-            self._put_together()
+            return self._copy_carried(self._carries, t)
+        if not self._has_bound_steps:
+            self._bind_steps()
         if self._pipeline is None:
             return self._step_through_tensordicts(t)
         if self._inverts:
@@ -167,7 +167,7 @@ class TransformedBinding:
         self._pipeline.run(t)
         return self._is_over(t, truly)
 
-    def _carry_on(self, carries: dict[Key, Array], t: int) -> bool:
+    def _copy_carried(self, carries: dict[Key, Array], t: int) -> bool:
         over = self._binding.step(t)
         for key, column in carries.items():
             if key not in self._given:
@@ -194,12 +194,12 @@ class TransformedBinding:
             checks.check_ends(done.reshape(self._rows), truly)
         return bool(done.any())
 
-    def _put_together(self) -> None:
+    def _bind_steps(self) -> None:
         """Bind the transforms' steps to columns, where all of them have a numpy twin."""
         columns = (self._root, self._raw_after, self._after)
         pipeline = NumpyPipeline(self._time, *columns, self._given)
         self._pipeline = pipeline if bind_steps(pipeline, self.env.outer) else None
-        self._is_put_together = True
+        self._has_bound_steps = True
 
     def _resetting(self) -> tuple[NumpyPipeline, list[tuple[At, At]]] | None:
         """Bind the transforms' resets; with pairs of a root column and the result it receives."""

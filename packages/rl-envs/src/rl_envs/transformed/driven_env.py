@@ -69,7 +69,7 @@ class DrivenEnv(EnvBase):
         """Step the rows of a mask `[*B]`, or all; what other rows hold then has no meaning."""
         if rows is None or bool(rows.all()):
             return self.env.step(root).get(keys.NEXT)
-        return step_some(self.env, root, rows)
+        return step_selected(self.env, root, rows)
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
         """Reset the rows of a mask `[*B]`; the others keep their root."""
@@ -123,13 +123,13 @@ class DrivenEnv(EnvBase):
         self.env.close()
 
 
-def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+def step_selected(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
     """Step the rows of a mask `[*B]`; the others keep their state, or are over and ignored."""
     # rows that keep their state hold zeros in the result, and are done
     if isinstance(env, StepsThrough):
-        return env.step_through(root, lambda inner, raw: step_some(inner, raw, rows))
+        return env.step_through(root, lambda inner, raw: step_selected(inner, raw, rows))
     if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
-        return step_some(env.env, root, rows)
+        return step_selected(env.env, root, rows)
     if isinstance(env, SerialEnv):
         parts = zip(env.envs, root.unbind(0), rows.unbind(0), strict=True)
         return TensorDict.stack([_step_one(*part) for part in parts])
@@ -141,12 +141,12 @@ def step_some(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
 def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
     if not bool(rows.any()):
         return _resting(env)
-    after = env.step(root).get(keys.NEXT) if bool(rows.all()) else step_some(env, root, rows)
+    after = env.step(root).get(keys.NEXT) if bool(rows.all()) else step_selected(env, root, rows)
     return after.select(*[key for key, _ in env._after_leaves])
 
 
 def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """Step some of the processes, each of which runs one environment (`rows_of` checks that)."""
+    """Step some of the processes, each of which runs one environment (`row_effect` checks that)."""
     roots, going = root.unbind(0), rows.flatten().tolist()
     env._num_moves += 1
     for process, goes in enumerate(going):
@@ -170,14 +170,14 @@ def _resting(env: EnvBase) -> TensorDictBase:
     return after.update(done)
 
 
-def rows_of(env: EnvBase) -> RowEffect:
+def row_effect(env: EnvBase) -> RowEffect:
     """Whether rows can keep their state while others step."""
     # "stand": they can; "pass": they are stepped along, also past the end of an episode, until
     # they are reset; "neither": they can do neither
     if env.resets_by_stepping:
         return "neither"
     if isinstance(env, SerialEnv):
-        found = {rows_of(inner) for inner in env.envs}
+        found = {row_effect(inner) for inner in env.envs}
         order: tuple[RowEffect, ...] = ("neither", "pass", "stand")
         return next(kind for kind in order if kind in found)
     if isinstance(env, ParallelEnv):
@@ -186,9 +186,9 @@ def rows_of(env: EnvBase) -> RowEffect:
     if env.batch_size.numel() == 1:
         return "stand"
     if isinstance(env, StepsThrough):
-        return rows_of(env.inner)
+        return row_effect(env.inner)
     if isinstance(env, DrivenEnv):
-        return "neither" if rows_of(env.env) == "neither" else "pass"
+        return "neither" if row_effect(env.env) == "neither" else "pass"
     return "neither" if isinstance(env, GymVectorEnv) else "pass"
 
 
@@ -197,7 +197,7 @@ def _check(env: EnvBase, driver: Driver) -> None:
     if () not in env.done_groups:
         msg = f"{name} needs a done flag at the root: {who} ends its groups one by one."
         raise ValueError(msg)
-    rows = rows_of(env)
+    rows = row_effect(env)
     if rows == "neither" or (driver.drives == "reset" and rows != "stand"):
         msg = (
             f"{name} needs rows that stand still while others step, which those of {who} cannot: "

@@ -17,7 +17,7 @@ from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollouts.arrays import RowArrays
 from rl_envs.rollouts.deferred_transforms import split_for
-from rl_envs.rollouts.surplus import Leftover
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
@@ -208,12 +208,12 @@ class TransformedEnv(EnvBase):
         self.base_env.check_place(place)
 
     @property
-    def leftover(self) -> Leftover | None:
+    def leftover(self) -> SurplusSteps | None:
         """Steps after the end of the last rollout, where the environment inside has such."""
         return self._inner.leftover
 
     @leftover.setter
-    def leftover(self, leftover: Leftover | None) -> None:
+    def leftover(self, leftover: SurplusSteps | None) -> None:
         self._inner.leftover = leftover
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
@@ -224,15 +224,15 @@ class TransformedEnv(EnvBase):
         waiting = Compose(*[one for one in self._outer if one.rows_only])
         if in_keys is None:
             return self, waiting
-        inner, finishing = self._parts(in_keys)
+        inner, deferred = self._parts(in_keys)
         gone = {key for key, _ in self._observation_leaves}
         gone -= {key for key, _ in inner._observation_leaves}
-        gone |= {keys.as_tuple(k) for one in finishing if not one.rows_only for k in one.out_keys}
-        return (self, waiting) if gone & set(in_keys) else (inner, finishing)
+        gone |= {keys.as_tuple(k) for one in deferred if not one.rows_only for k in one.out_keys}
+        return (self, waiting) if gone & set(in_keys) else (inner, deferred)
 
     def _parts(self, in_keys: Sequence[tuple[str, ...]]) -> tuple[EnvBase, Compose]:
         """The environment after the transforms that must step, and the others."""
-        stepping, waiting = postponed(*split_for(self._outer, in_keys))
+        stepping, waiting = defer_independent(*split_for(self._outer, in_keys))
         place = tuple(id(one) for one in stepping)
         if place not in self._split:
             inner = TransformedEnv(self._inner, Compose(*stepping)) if stepping else self._inner
@@ -246,12 +246,12 @@ class TransformedEnv(EnvBase):
     def _describe(self) -> None:
         """Derive the specs, in the order that transforms rely on."""
         self.transforms.check_place("environment")
-        self._inner, self._outer = driven(self.base_env, self.transforms)
+        self._inner, self._outer = wrap_drivers(self.base_env, self.transforms)
         self._masks: list[ActionMask] = list(getattr(self.base_env, "_masks", ()))
         self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
         self.mask_keys = [one.mask_key for one in self._masks]
         change, base = self._outer, self._inner
-        self.flags_agree = base.flags_agree and all(map(_lets_flags_agree, self.transforms))
+        self.flags_agree = base.flags_agree and all(map(_keeps_flags_equal, self.transforms))
         if base.resets_by_stepping:
             checks.check_limits(change)
         # what a reset is given travels in a tensordict
@@ -333,7 +333,7 @@ class TransformedEnv(EnvBase):
         return [type(one).__name__ for one in self.transforms]
 
 
-def _lets_flags_agree(one: Transform) -> bool:
+def _keeps_flags_equal(one: Transform) -> bool:
     if not isinstance(one, StepCounter) or one.max_steps is None:
         return True
     return one.update_done or one.marks_limit
@@ -353,20 +353,20 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
             yield one
 
 
-def postponed(
+def defer_independent(
     stepping: list[Transform], waiting: list[Transform]
 ) -> tuple[list[Transform], list[Transform]]:
     """Also defer transforms that are followed only by transforms which touch none of their keys."""
-    behind: list[Transform] = []
-    moved: list[Transform] = []
+    online: list[Transform] = []
+    deferred: list[Transform] = []
     for one in reversed(stepping):
-        if one.online or any(_may_touch(other, one) for other in behind):
-            behind.insert(0, one)
+        if one.online or any(_may_touch(other, one) for other in online):
+            online.insert(0, one)
         else:
-            moved.insert(0, one)
-    if any(one.rows_only for one in waiting):  # which may have stood further in front
+            deferred.insert(0, one)
+    if any(one.rows_only for one in waiting):  # one of them may come before a deferred one
         return stepping, waiting
-    return behind, [*moved, *waiting]
+    return online, [*deferred, *waiting]
 
 
 def _may_touch(other: Transform, one: Transform) -> bool:
@@ -383,7 +383,7 @@ def _may_touch(other: Transform, one: Transform) -> bool:
     return any(a[: len(b)] == b or b[: len(a)] == a for a in mine for b in theirs)
 
 
-def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
+def wrap_drivers(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
     """Wrap an environment in a `DrivenEnv` for each `Driver`; returns the other transforms too."""
     # reset drivers act on the environment itself; a step driver on it and the transforms before
     members = list(transforms)
@@ -398,7 +398,7 @@ def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
     for one in drivers.values():  # what follows a reset is nearest to the environment
         base = DrivenEnv(base, one) if one.drives == "reset" else base
     first = skips[0] if skips else 0
-    before, behind = (
+    before, after = (
         [one for one in part if not isinstance(one, Driver)]
         for part in (members[:first], members[first:])
     )
@@ -408,4 +408,4 @@ def driven(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
             msg = f"EndOfLife in front of {type(skip).__name__} would mark the lives of the last "
             raise ValueError(msg + "frame only: put it after.")
         base = DrivenEnv(TransformedEnv(base, Compose(*before)) if before else base, skip)
-    return base, Compose(*behind)
+    return base, Compose(*after)

@@ -4,7 +4,7 @@ import torch
 from gymnasium import spaces
 
 from rl_envs import space_of_spec, spec_of_space
-from rl_envs.gym.spaces.tree import assembled, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_specs import Binary, Categorical, MultiCategorical, MultiOneHot, NonTensor, OneHot
 
@@ -146,4 +146,4 @@ def test_leaves_of_tuples_are_numbered_and_put_together_again():
     value = {"a": (1, {"b": 2})}
     parts = [value_at(value, leaf.path) for leaf in leaves]
     assert parts == [1, 2]
-    assert assembled(space, iter(parts)) == value
+    assert assemble(space, iter(parts)) == value

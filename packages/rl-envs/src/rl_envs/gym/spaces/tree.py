@@ -71,10 +71,10 @@ def value_at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-def assembled(space: Space, values: Iterator[Any]) -> Any:
+def assemble(space: Space, values: Iterator[Any]) -> Any:
     """Put leaf values together to a value of a space."""
     if isinstance(space, spaces.Dict):
-        return {name: assembled(inner, values) for name, inner in space.spaces.items()}
+        return {name: assemble(inner, values) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(assembled(inner, values) for inner in space.spaces)
+        return tuple(assemble(inner, values) for inner in space.spaces)
     return next(values)

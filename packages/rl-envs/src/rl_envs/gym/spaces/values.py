@@ -19,14 +19,14 @@ def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any]
     if isinstance(space, spaces.Text):
         return _text_writer(space)
     start: Any = getattr(space, "start", 0)
-    moved = bool(np.any(start))
+    has_start = bool(np.any(start))
 
     def write(row: Array, value: Any) -> None:
-        found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
-        if found != row.shape:
-            msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {found}."
+        shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+        if shape != row.shape:
+            msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {shape}."
             raise ValueError(msg)
-        row[...] = value - start if moved else value
+        row[...] = value - start if has_start else value
 
     return write
 
