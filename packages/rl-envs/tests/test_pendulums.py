@@ -86,7 +86,7 @@ def test_no_step_waits_for_a_value(around, is_random):
     if around is not None:
         env = TransformedEnv(env, around())
     plan = policy_plan(policy())
-    env.rollout(2, plan, break_when_any_done=False)  # where it is compared with its policy, once
+    env.rollout(2, plan, break_when_any_done=False)  # the first call compares it with its policy
     batch = play_unseen(env, *([] if is_random else [plan]))
     assert not plan.stats()["fallback"]
     assert batch.shape == (5, 11)

@@ -646,7 +646,7 @@ def test_no_worker_outlives_a_program_that_forgets_to_close():
 def test_a_worker_starts_after_operations_that_leave_modes_of_tensordict_unset():
     with set_lazy_legacy(True):
         pass
-    assert os.environ["LAZY_LEGACY_OP"] == "None"  # what tensordict leaves behind
+    assert os.environ["LAZY_LEGACY_OP"] == "None"  # as tensordict leaves it
     make = functools.partial(TensorDict, {"a": torch.zeros(3)}, [3])
     with WorkerPool([make], start_method="spawn") as pool:
         assert pool.call(0, "unsqueeze", 0).shape == (1, 3)

@@ -1,4 +1,4 @@
-"""Many pendulums on tensors alone: an environment that lives where its policy does."""
+"""Pendulums as tensor operations: an environment on the device of its policy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ GRAVITY, STEP_S, MAX_SPEED, MAX_TORQUE = 10.0, 0.05, 8.0, 2.0
 class Pendulums(EnvBase):
     """Gymnasium's `Pendulum-v1` as tensor operations: a batch of them, on any device.
 
-    Nothing in a step depends on a value that the host would have to see: rows are reset by
-    `torch.where`, after every step, whether or not one is over. So a rollout waits for the device
-    only where whoever asked for it does.
+    No step depends on a value that the host has to read: rows are reset by `torch.where` after
+    every step, whether or not one is done. So a rollout never synchronises with the device.
 
     A pendulum with angle a (0 is upright), speed v and torque u continues as
 
@@ -35,7 +34,7 @@ class Pendulums(EnvBase):
     Args:
         num_envs: N.
         max_steps: after how many steps an episode is truncated.
-        device: where everything lies.
+        device: of state and data.
 
     Example:
         >>> env = Pendulums(4096, max_steps=100)
@@ -44,7 +43,7 @@ class Pendulums(EnvBase):
         torch.Size([4096, 5, 3])
     """
 
-    check_values = False  # to look at values is to wait for them
+    check_values = False  # reading values synchronises with the device
     waits_for_device = False
 
     def __init__(
@@ -96,7 +95,7 @@ class Pendulums(EnvBase):
     def _to(self, device: torch.device) -> None:
         rows = (self._angle, self._speed, self._count)
         self._angle, self._speed, self._count = (row.to(device) for row in rows)
-        # a generator cannot be moved: the stream begins anew with its seed
+        # a generator cannot be moved: a new one starts from the same seed
         self._generator = torch.Generator(device).manual_seed(self._generator.initial_seed())
 
     def _get_state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A policy that knows nothing."""
+"""A policy of random actions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RandomPolicy:
         check_kind(tensordict, TensorDictBase, "a tensordict")
         for key, spec in self._specs.items():
             drawn, group = self._drawn(spec, tensordict), None
-            if isinstance(spec, StackedComposite):  # lies among what its agents see
+            if isinstance(spec, StackedComposite):  # its group holds observations too
                 group = tensordict.get(key, None)
             tensordict.set(key, drawn if group is None else group.copy().update(drawn))
         return tensordict

@@ -1,4 +1,4 @@
-"""How often an environment was moved: whoever holds a root can tell whether it still stands."""
+"""The count of moves: the holder of a root can tell whether it is out of date."""
 
 import contextlib
 

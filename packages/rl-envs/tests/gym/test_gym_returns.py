@@ -1,4 +1,4 @@
-"""What a Gymnasium environment returns is looked at by name, also in another process."""
+"""Checks of the results of Gymnasium environments, also in another process."""
 
 import gymnasium
 import numpy as np
@@ -9,7 +9,7 @@ from rl_envs import GymEnv, ParallelEnv, SerialEnv
 
 
 class Broken(gymnasium.Env):
-    """Returns what it was told to from its reset and from its third step."""
+    """Returns the given results from its reset and from its third step."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)

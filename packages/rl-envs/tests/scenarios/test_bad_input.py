@@ -1,4 +1,4 @@
-"""What a new user gets wrong, in every class of environments: an error at once, by name."""
+"""Mistakes of new users, in every class of environments: an immediate error that names them."""
 
 import gymnasium
 import numpy as np

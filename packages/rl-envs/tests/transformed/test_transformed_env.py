@@ -184,7 +184,7 @@ def test_a_primer_can_tell_the_environment_where_to_start():
 
 
 @pytest.mark.parametrize(
-    ("behind", "waits"),
+    ("successor", "waits"),
     [
         (StepCounter(5), True),
         (InitTracker(), True),
@@ -198,10 +198,10 @@ def test_a_primer_can_tell_the_environment_where_to_start():
     ],
     ids=["limit", "mark", "apart", "same", "rename", "select", "own", "cast", "cast all"],
 )
-def test_transforms_whose_keys_no_later_one_reads_are_deferred(behind, waits):
+def test_transforms_whose_keys_no_later_one_reads_are_deferred(successor, waits):
     scaling = RewardScaling(0.0, 2.0)
-    stepping, waiting = defer_independent([scaling, behind], [RewardSum()])
-    assert stepping == ([behind] if waits else [scaling, behind])
+    stepping, waiting = defer_independent([scaling, successor], [RewardSum()])
+    assert stepping == ([successor] if waits else [scaling, successor])
     assert [type(one).__name__ for one in waiting][-1] == "RewardSum"
     assert (scaling in waiting) == waits
 

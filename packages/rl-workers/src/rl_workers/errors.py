@@ -1,4 +1,4 @@
-"""What can go wrong between a process and its workers, one class for each meaning."""
+"""The errors of workers, one class for each meaning."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkerTraceback(Exception):
 
 def describe_exit(exit_code: int | None) -> str:
     """Describe how a process ended, as part of a message."""
-    # as multiprocessing.Process.exitcode has it: negative for a signal, None where it is not known
+    # as multiprocessing.Process.exitcode has it: negative for a signal, None if unknown
     if exit_code is None:
         return "is gone"
     if exit_code >= 0:

@@ -8,11 +8,11 @@
       |<--------------------- channel ------------------|
       |  receive(i)                                     |
 
-Data that moves at every step is in shared memory that both sides were given; a signal only says
-that it is there. A call carries anything that can be pickled, for what happens seldom.
+Data of every step belongs in shared memory that both sides hold; a signal only announces it. A
+call carries anything that can be pickled, for rare events.
 
-What each side sees when the other one ends: a worker, the end of its channel and its lifeline, and
-it leaves; the caller, a `WorkerDied` from whatever it waits in, or from its next call.
+When the caller ends, a worker sees the end of its channel and of its lifeline, and leaves. When a
+worker ends, the caller gets a `WorkerDied` from its current wait, or from its next call.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from rl_workers.worker import Worker
 from rl_workers.worker_loop import WorkerConfig
 
 SILENT_S = 3.0
-"""How long nothing is said of workers that do not leave."""
+"""Time before a warning names workers that do not leave."""
 
 log = logging.getLogger("rl_workers")
 
 
 class WorkerPool:
-    """Some processes, of which each holds one object and answers calls to its methods.
+    """Worker processes, each of which holds one object and answers calls to its methods.
 
-    A pool belongs to the thread that uses it. Workers are no daemons: one may hold a pool itself,
-    and still none outlives its parent.
+    A pool belongs to the thread that uses it. Workers are no daemons, so that one may hold a pool
+    itself; still no worker outlives its parent.
 
     Args:
         make: One function for each worker, which makes its object there.
@@ -128,7 +128,7 @@ class WorkerPool:
 
     @property
     def pending(self) -> list[str | None]:
-        """What each worker is doing; None where it waits for a call.
+        """The pending call of each worker; None where it waits for a call.
 
         Example:
             >>> with WorkerPool([list], start_method="fork") as pool:

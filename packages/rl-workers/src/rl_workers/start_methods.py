@@ -1,13 +1,12 @@
-"""How the processes of workers are started.
+"""Start methods of worker processes.
 
-`forkserver`, unless another is asked for: workers are forked from a small server process that has
-imported this package and the modules to preload, so they start in milliseconds and inherit no
-threads, no locks and no CUDA context. The server stays until the program ends, for the pools to
-come. `spawn` needs no server, and imports everything anew in each worker; torch takes seconds.
-`fork` is the quickest and leaves nothing after, but a child of a process that runs threads
-(torch's own after the first large operation, a prefetching buffer's, CUDA's) may find a lock that
-no process will ever release. With the first two, a script needs its own lines under `if __name__ ==
-"__main__":`.
+`forkserver` is the default: workers are forked from a small server process that has imported this
+package and the modules to preload, so they start in milliseconds and inherit no threads, no locks
+and no CUDA context. The server runs until the program ends, and serves later pools. `spawn` needs
+no server, and imports everything again in each worker; torch takes seconds. `fork` is the quickest
+and needs no server either, but a child of a process with threads (torch's own after the first
+large operation, a prefetching buffer's, CUDA's) may inherit a lock that is never released. With the
+first two, a script needs its own lines under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MODES = ("LAZY_LEGACY_OP", "CAPTURE_NONTENSOR_STACK", "LIST_TO_STACK")
 
 
 def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ()) -> BaseContext:
-    """Find what starts processes.
+    """Return the context of `multiprocessing` for a start method.
 
     Args:
         start_method: "fork", "spawn" or "forkserver"; where None, a server of forks that has
@@ -54,9 +53,9 @@ def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ())
 
 
 def clear_unset_modes() -> None:
-    """Take the word None out of tensordict's variables, so that new processes can read them."""
-    # tensordict 0.14 writes it where one of its operations ends that had set a mode for itself, and
-    # refuses it in a process that is started then: "invalid truth value 'none'".
+    """Remove variables of tensordict that hold "None", which new processes refuse."""
+    # tensordict 0.14 writes None after an operation that had set a mode for itself, and a process
+    # started later fails to import it: "invalid truth value 'none'"
     for name in MODES:
         if os.environ.get(name) == "None":
             del os.environ[name]

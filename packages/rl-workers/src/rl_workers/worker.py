@@ -1,4 +1,4 @@
-"""One process, as the process that started it sees it."""
+"""The parent's side of one worker process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Worker:
         )
         try:
             with warnings.catch_warnings():
-                # who asks for fork by name has read what it risks; from 3.12 on Python repeats it
+                # the risks of fork are documented; Python 3.12 and later warns at every start
                 warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
                 self._process.start()
             self.pid = self._process.pid
@@ -123,7 +123,7 @@ class Worker:
             raise CallOutOfOrder(f"{self.who} has no call pending: there is no reply to receive.")
         if not self.has_event(timeout_s):
             raise self.timeout_error(timeout_s)
-        # a process that is gone has said all it will; only now is silence final
+        # in this order: once the process is gone no reply can follow, so an empty channel is final
         if self._is_gone() and not self._has_message():
             raise self._death()
         return self.read()

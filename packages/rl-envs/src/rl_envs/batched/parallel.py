@@ -38,13 +38,12 @@ from rl_workers import StartMethod, WorkerPool
 class ParallelEnv(EnvBase):
     """A batch of environments, `[num_workers, *B]`, that are stepped at the same time.
 
-    It does what `SerialEnv` does, bit for bit: each of its processes runs a serial environment over
-    its share. Steps are handed over in shared rows, one for each environment, and a message only
-    says that they are there. Tensordicts travel instead, which is slower, where rows cannot hold
-    all that an environment may read: a size of -1, entries that are no tensors, another device;
-    and for environments that do not write rows themselves (`native_rows`), resets, and steps from
-    a tensordict with entries that no spec knows, or with entries of another form than their specs,
-    as transforms make them that change an observation under its own name.
+    Results equal those of `SerialEnv`, bit for bit: each process runs a serial environment over its
+    share. Steps pass through shared memory, one row for each environment, and a message only
+    signals them. Tensordicts are sent instead, which is slower, where rows cannot hold all that an
+    environment may read: a size of -1, entries that are no tensors, another device; and, for
+    environments that do not write rows themselves (`native_rows`), at resets and at steps from a
+    tensordict with entries that have no spec, or differ from it in shape or dtype.
 
     Close it, or use it in a `with` block. An environment that fails raises its own exception here,
     with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
@@ -147,18 +146,18 @@ class ParallelEnv(EnvBase):
             self.pool.call(process, "attach", self._buffers.slab, self._shares[process].start)
 
     def restart(self, *, timeout_s: float | None = None) -> list[int]:
-        """Replace the processes that are gone, and those that do not answer.
+        """Replace processes that are gone or do not answer.
 
-        The step that was under way is lost, in all rows: reset the environments before the next
-        one. Those of a new process are made anew and have no seed yet; the others stay as they
-        are, with their generators. Where no process was lost this does nothing else.
+        The pending step is lost in all rows: reset the environments before the next one. A new
+        process makes its environments again, without a seed; the others keep their state and their
+        generators.
 
         Args:
             timeout_s: longest time to wait for processes that are still busy; that of the
                 constructor where None.
 
         Returns:
-            The numbers of the environments that were made anew.
+            The numbers of the new environments.
 
         Raises:
             RuntimeError: the environment is closed.
@@ -230,7 +229,7 @@ class ParallelEnv(EnvBase):
     # tensordicts
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
+        """Start all trajectories, or the rows of a mask; see `EnvBase.reset`."""
         if self.native_rows and not kwargs:
             return super().reset(tensordict)
         checks.check_open(self)
@@ -359,7 +358,7 @@ class ParallelBinding:
         self._inputs = [(root[key], row) for key, row in env._inputs.items() if key in root]
         self._shown = [(root[key], row) for key, row in env._shown.items() if key in root]
         self._next = [(after[key], row) for key, row in found.items() if key in after]
-        # entries of the next root come from the columns of `after` where there are such: a
+        # entries of the next root come from the columns of `after` if it has them: a
         # transform around the environments may have changed them there, and ended more rows
         self._carried = [
             (root[key], after.get(key), found[key]) for key in env._shown if key in root

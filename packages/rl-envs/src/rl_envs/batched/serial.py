@@ -105,7 +105,7 @@ class SerialEnv(EnvBase):
             env.step_into(mine, {key: row[i, ...] for key, row in after.items()})
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Start all trajectories, or those that a mask names; see `EnvBase.reset`."""
+        """Start all trajectories, or the rows of a mask; see `EnvBase.reset`."""
         if self._has_fixed_forms:
             return super().reset(tensordict, **kwargs)
         checks.check_open(self)
@@ -198,7 +198,7 @@ class SerialBinding:
             binding.advance(t)
 
     def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
-        """Say which entries of `"next"` the policy writes."""
+        """Set the entries of `"next"` that the policy writes."""
         for binding in self.bindings:
             binding.set_policy_next_keys(names)
 

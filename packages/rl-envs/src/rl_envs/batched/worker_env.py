@@ -1,4 +1,4 @@
-"""What a worker of a parallel environment does: it runs a serial one."""
+"""The worker of a parallel environment: it runs a serial one."""
 
 from __future__ import annotations
 

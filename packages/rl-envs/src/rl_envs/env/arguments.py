@@ -1,4 +1,4 @@
-"""Arguments of public calls, named where they are of another kind than expected."""
+"""Type checks of arguments, whose messages name the argument."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def complete_done(
 def derive_flags(
     flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Derive done, terminated and truncated of one group from those that are given."""
+    """Derive done, terminated and truncated of one group from the given flags."""
     # done is terminated | truncated; done alone means that the task ended, truncated alone that
     # it did not
     done, terminated, truncated = (flags.get(name) for name in keys.DONE_KEYS)

@@ -1,4 +1,4 @@
-"""The environment: what it shows, what it takes, and how time continues in it."""
+"""The base class of environments: reset, step, rollout, seeds and state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     well: the environment then comes with what the recurrent parts of that policy need.
 
     Args:
-        device: where its data lies; the CPU where not given.
+        device: of its data; the CPU where None.
         batch_size: sizes `[*B]` that all its data begins with.
 
     Attributes:
@@ -60,7 +60,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             are not done: their trajectories continue.
         native_rows: whether it writes numpy rows itself, so that rollouts use `bind`.
         mask_keys: entries of a root that say which actions `rand_action` may draw.
-        device: where its data lies.
+        device: of its data.
         is_closed: whether `close` was called.
 
     Example:
@@ -124,9 +124,9 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     @property
     def moves(self) -> int:
-        """How often it was stepped, reset, rolled out or given a state; those inside it count.
+        """Number of steps, resets, rollouts and loaded states, of inner environments too.
 
-        A changed count says that a root kept from before is out of date.
+        A root that was kept is out of date once this count has changed.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
@@ -140,11 +140,11 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     @property
     def _inside(self) -> Sequence[EnvBase]:
-        """The environments that this one steps and that others can step as well."""
+        """The environments that this one steps, which others may step too."""
         return ()
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Start all trajectories, or those that a mask names.
+        """Start all trajectories, or the rows of a mask.
 
         Args:
             tensordict: `[*B]`, with bool `_reset` `[*B, 1]` to reset some rows only; the others
@@ -192,7 +192,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
         Returns:
             A new tensordict with the same entries and `"next"`: observations, rewards
-            `[*B, ..., 1]` and done flags. What the policy had put under `"next"` stays.
+            `[*B, ..., 1]` and done flags. Entries of the policy under `"next"` are kept.
 
         Raises:
             KeyError: an action is missing, or the environment did not return what its specs say.
@@ -339,10 +339,10 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         )
         if not auto_reset:
             checks.check_start(self, tensordict)
-        self._num_moves += 1  # once: its steps are not counted here one by one
+        self._num_moves += 1  # one for the whole rollout
         with torch.no_grad():
             root = tensordict
-            if root is not None:  # no step may be taken from a row that is over
+            if root is not None:  # a row that is over cannot be stepped
                 root = self.reset(root) if auto_reset else self.maybe_reset(root)
             batch = self._played(request, root)
             return batch if out is None else tensordict_loop.copy_to_out(out, batch)
@@ -448,7 +448,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         A subclass says how by `_to(device)`. The next step needs a reset first.
 
         Args:
-            device: where its state and its data shall lie.
+            device: of its state and its data.
 
         Returns:
             The environment itself.
@@ -471,7 +471,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Save where the environment stands: generators, counters and limits included.
+        """Save the state of the environment: generators, counters and limits included.
 
         Returns:
             A dictionary of tensors, numbers, strings and further dictionaries.
@@ -488,14 +488,14 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         return {"is_started": self._is_started, "state": self._get_state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go back to where `state_dict` was called, on this environment or one like it.
+        """Restore a state, saved by this environment or one like it.
 
         Args:
             state_dict: from `state_dict`.
 
         Raises:
             KeyError: it is no state of an environment.
-            ValueError: it is of another environment. This one stays where it was then.
+            ValueError: it is of another environment; this one keeps its state.
             NotImplementedError: this environment cannot load a state.
 
         Example:
@@ -510,13 +510,13 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     # life
 
     def check_place(self, place: Place) -> None:
-        """Raise for an attempt to stand where a transform in it cannot work.
+        """Raise where a transform of this environment cannot work in a place.
 
         Args:
             place: ``"worker"`` for an environment inside a serial or parallel one.
 
         Raises:
-            ValueError: a transform has to stand outside; the message names it.
+            ValueError: a transform belongs outside; the message names it.
 
         Example:
             >>> from rl_envs.testing import CountingEnv
@@ -549,7 +549,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     # within
 
     def _forget(self, root: TensorDictBase) -> None:
-        """Drop the result of an earlier step, in place; what a policy wrote under it stays."""
+        """Drop the result of an earlier step, in place; entries of a policy alone are kept."""
         old = root.get("next", None)
         if old is not None and any(old.get(key, None) is not None for key in self.done_keys):
             del root["next"]
@@ -568,7 +568,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         masks: Mapping[Prefix, Tensor],
         kwargs: dict[str, Any],
     ) -> TensorDictBase:
-        """Reset; what comes is checked and completed, on a copy."""
+        """Reset, then check the result and complete its flags, on a copy."""
         if tensordict is not None:
             checks.check_started(self)
         self._num_moves += 1

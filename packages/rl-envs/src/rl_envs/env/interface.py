@@ -1,4 +1,4 @@
-"""What checks, bindings and loops of rollouts need of an environment; `EnvBase` has all of it."""
+"""The protocols of environments and of their bindings, for checks and rollout loops."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Binding(Protocol):
         """Write column t + 1 of the root; rows whose `done` is set in column t are reset."""
 
     def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
-        """Say which entries of `"next"` the policy writes before each step."""
+        """Set the entries of `"next"` that the policy writes before each step."""
 
 
 class Environment(Protocol):
-    """An environment, as what stands below `EnvBase` sees it."""
+    """The interface of `EnvBase` for the modules that it imports."""
 
     batch_size: torch.Size
     device: torch.device
@@ -85,7 +85,7 @@ class Environment(Protocol):
         """Add random actions to a root."""
 
     def render(self) -> torch.Tensor:
-        """Draw what it looks like."""
+        """Render a frame."""
 
     def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
         """Start trajectories, and write their first root into numpy rows."""
@@ -97,7 +97,7 @@ class Environment(Protocol):
         """Bind the columns of a batch."""
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
-        """Tell what must step from what can wait for finished rows."""
+        """Split into what must step and the transforms that can wait for finished rows."""
 
     # the hooks of a class, and what is derived from its specs
     @property

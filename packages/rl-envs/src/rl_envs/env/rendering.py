@@ -1,4 +1,4 @@
-"""Frames of environments: what they look like, and what a rollout looked like."""
+"""Frames of environments and of rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_envs.env.interface import Environment
 
 
 class Renderable:
-    """An environment that can be looked at, where its class says how.
+    """Adds `render` to environments; a wrapper renders the environment inside.
 
     Example:
         >>> from rl_envs import GymEnv
@@ -27,7 +27,7 @@ class Renderable:
     """
 
     def render(self) -> Tensor:
-        """Draw what the environment looks like now.
+        """Render the current state.
 
         Returns:
             A frame uint8 `[*B, H, W, 3]`, on the CPU.
@@ -36,7 +36,7 @@ class Renderable:
             NotImplementedError: this class of environments has no frames.
             ValueError: it was not made to render.
         """
-        inner = getattr(self, "base_env", None)  # around which it stands
+        inner = getattr(self, "base_env", None)
         if inner is None:
             msg = f"{type(self).__name__} has no frames: give it a method render."
             raise NotImplementedError(msg)

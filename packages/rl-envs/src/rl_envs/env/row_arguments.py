@@ -1,4 +1,4 @@
-"""Explanations of failed calls on numpy rows: the argument that was wrong, by name."""
+"""Explanations of failed calls on numpy rows, which name the wrong argument."""
 
 from __future__ import annotations
 

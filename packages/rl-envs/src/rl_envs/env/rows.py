@@ -25,12 +25,12 @@ class EnvRows:
     Attributes:
         native_rows: whether its binding writes rows itself; otherwise they go through tensordicts.
         reads_actions_only: whether it steps from its action alone, in rows that it writes itself.
-            What stands around it, as transforms do, may read more.
+            Transforms around it may read more.
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
         leftover: steps after the end of the last rollout of such an environment, or None.
-        reached: the last step of the last rollout `[*B]`, where a transform of finished rows took
-            away what the next step starts from; otherwise None.
+        reached: the last step `[*B]` of the last rollout, where a transform of finished rows has
+            removed entries that the next step starts from; otherwise None.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -46,7 +46,7 @@ class EnvRows:
 
     @explain_arguments
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
-        """Tell what must run at every step from what can be computed on finished rows.
+        """Split into what must run at every step and what can be computed on finished rows.
 
         Args:
             in_keys: what the policy reads; None where that is not known.
@@ -149,7 +149,7 @@ def step_into(env: Environment, root: RowArrays, after: RowArrays) -> None:
 
 
 def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:
-    """Copy rows into a tensordict: an environment may keep what it is given."""
+    """Copy rows into a tensordict: environments may keep their inputs."""
     return build(
         nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
     )

@@ -1,4 +1,4 @@
-"""The five specs of an environment, whole and in part."""
+"""The five specs of an environment: observation, action, reward, done, state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DERIVED = (
 
 
 class EnvSpecs:
-    """What an environment sends and takes, as specs that are locked.
+    """The specs of an environment, locked.
 
     Each setter takes one spec, which gets the usual key, or a `Composite` of several. Reward and
     done specs without a last dimension of size 1 are given one, and the done specs are completed.
@@ -53,7 +53,7 @@ class EnvSpecs:
 
     @property
     def observation_spec(self) -> Composite:
-        """Specs of what the environment shows, `[*B, ...]` each."""
+        """Specs of all observations, `[*B, ...]` each."""
         if self._observation is None:
             msg = f"{type(self).__name__} has no observation_spec: set it in __init__."
             raise AttributeError(msg)

@@ -33,11 +33,11 @@ class EnvPoolEnv(GymVectorEnv):
     It is a `GymVectorEnv` that resets rows while others step, with seeds that count: EnvPool fixes
     them when a pool is made, so that the first reset after `set_seed` makes a new pool.
 
-    With `wait_for` a rollout (with `break_when_any_done=False`, without a callback) acts on
-    whichever environments are ready, as many at a time, and sends these on while the others still
-    step. Every row has its own steps in their order; nothing is padded, and what a row has played
-    beyond the rollout opens the next one. A policy then sees batches `[wait_for]`, and cannot have
-    a recurrent state. Transforms around it, and steps by hand, wait for all rows.
+    With `wait_for` a rollout (with `break_when_any_done=False`, without a callback) acts on that
+    many environments at a time, as they become ready, while the others still step. Every row has
+    its own steps in order; nothing is padded, and surplus steps of a row open the next rollout. A
+    policy then sees batches `[wait_for]`, and cannot have a recurrent state. Transforms around it,
+    and steps by hand, wait for all rows.
 
     Args:
         env: an id that EnvPool knows.
@@ -111,7 +111,7 @@ OWN = ("categorical_action_encoding", "info_keys")
 
 
 class PoolVector(VectorEnv[Any, Any, Any]):
-    """A pool of EnvPool as a vector: all rows in order, or those that are ready."""
+    """A pool of EnvPool as a vector: all rows in order, or the ones that are ready."""
 
     def __init__(self, pool: Any) -> None:
         self.pool = pool
@@ -130,7 +130,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         self.pool, self._under_way = pool, 0
 
     def send(self, actions: Any, rows: Array) -> None:
-        """Start a step of some rows, a multiple of the pool's batch; those that are over reset."""
+        """Start a step of some rows, a multiple of the pool's batch; rows that are over reset."""
         self.pool.send(actions, rows.astype(np.int32))
         self._under_way += len(rows)
 
@@ -142,7 +142,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         return rows, result
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start all episodes; what is under way, after a policy has failed, is dropped."""
+        """Start all episodes; steps still pending, after a policy has failed, are dropped."""
         while self._under_way:
             self.receive()
         self.pool.async_reset()
@@ -151,7 +151,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         return observation, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Let every environment take a step, and wait for all of them."""
+        """Step every environment, and wait for all of them."""
         if self._under_way:
             msg = f"{self._under_way} rows are under way since a rollout has failed: reset first."
             raise RuntimeError(msg)
@@ -170,12 +170,12 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         return joined
 
     def close(self, **kwargs: Any) -> None:
-        """Let go of the pool."""
+        """Close the pool."""
         self.pool.close()
 
 
 def _joined(parts: list[Any], order: Array) -> Any:
-    """Batches of some rows each, put one after another and in order."""
+    """Concatenate batches of rows, in the given order."""
     first = parts[0]
     if isinstance(first, dict):
         return {name: _joined([part[name] for part in parts], order) for name in first}
@@ -251,8 +251,8 @@ class PoolRollout:
         """Play until every row has T steps."""
         idle = np.ones(self.env.num_envs, bool)
         while True:
-            behind = self.at < self.num_steps
-            self._send(idle, behind)
+            unfinished = self.at < self.num_steps
+            self._send(idle, unfinished)
             if idle.all():
                 return self.columns.batch(self.num_steps)
             rows, result = self.env.env.unwrapped.receive()
@@ -272,15 +272,16 @@ class PoolRollout:
         kept[keys.MASK] = torch.from_numpy(mask)
         return SurplusSteps(kept, set(self._written))
 
-    def _send(self, idle: Array, behind: Array) -> None:
+    def _send(self, idle: Array, unfinished: Array) -> None:
         """Send rows that need steps, in groups of what the pool waits for, in place of `idle`."""
         size = self.env.wait_for
-        ready = np.flatnonzero(idle & behind)
+        ready = np.flatnonzero(idle & unfinished)
         groups = [ready[i : i + size] for i in range(0, len(ready) - size + 1, size)]
-        if not groups and len(ready) and idle.all():  # nothing comes back unless a group is full
-            ahead = np.flatnonzero(idle & ~behind)
-            ahead = ahead[np.argsort(self.at[ahead], kind="stable")]
-            groups = [np.concatenate([ready, ahead])[:size]]
+        if not groups and len(ready) and idle.all():
+            # the pool returns nothing unless a group is full: fill it with the rows of fewest steps
+            finished = np.flatnonzero(idle & ~unfinished)
+            finished = finished[np.argsort(self.at[finished], kind="stable")]
+            groups = [np.concatenate([ready, finished])[:size]]
         for rows in groups:
             self._act(rows[~self.env._over[rows]])
             self._take(rows)
@@ -342,7 +343,7 @@ class PoolRollout:
         self.env.env.unwrapped.send(assemble(space, values), rows)
 
     def _receive(self, rows: Array, result: Any) -> None:
-        """Write what came: steps, and first roots of rows that were over."""
+        """Write the results: steps, and first roots of rows that were over."""
         observation, reward, terminated, truncated, _ = result
         began = self.env._over[rows]
         self._make_room(int(self.at[rows].max()) + 1)

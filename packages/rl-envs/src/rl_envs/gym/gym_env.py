@@ -38,10 +38,10 @@ class GymEnv(EnvBase):
         frame_skip: how many frames each action is taken for; the rewards are added up.
         from_pixels: show rendered frames as `"pixels"`, uint8 `[H, W, 3]`.
         pixels_only: show no other observation then.
-        info_keys: entries of `info` to add to the observations: names (a tuple for what lies
-            in a dictionary), or a spec by name. Zeros where an `info` lacks one. For names alone
-            the environment is reset and stepped once, to see what there is.
-        device: where the data lies.
+        info_keys: entries of `info` to add to the observations: names (a tuple for an
+            entry of a dictionary), or a spec by name. Zeros where an `info` lacks one. For names
+            alone the environment is reset and stepped once, to find shapes and dtypes.
+        device: of the data.
         kwargs: passed on to `gymnasium.make`.
 
     Raises:
@@ -287,7 +287,7 @@ def _reader(env: GymEnv, root: RowArrays) -> Callable[[int], Any]:
 
 def _made(env: Any, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env, str):
-        # check_env_specs checks more, once, and in words about keys
+        # check_env_specs checks more, once, and its messages name keys
         return gymnasium.make(env, **{"disable_env_checker": True, **kwargs})
     if not isinstance(env, gymnasium.Env):
         msg = (

@@ -32,7 +32,7 @@ class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
         self._part = InfoPart(info_keys, lambda: _infos_of(env), entry_of)
-        self.observation_space = self._part.beside(env.observation_space)
+        self.observation_space = self._part.add_to(env.observation_space)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -56,7 +56,7 @@ class ShowVectorInfo(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(self, env: VectorEnv[Any, Any, Any], info_keys: InfoKeys) -> None:
         super().__init__(env)
         self._part = InfoPart(info_keys, lambda: _infos_of(env), batch_entry_of, env.num_envs)
-        self.single_observation_space = self._part.beside(env.single_observation_space)
+        self.single_observation_space = self._part.add_to(env.single_observation_space)
         self.observation_space = gymnasium.vector.utils.batch_space(
             self.single_observation_space, env.num_envs
         )
@@ -117,7 +117,7 @@ class InfoPart:
         }
         self._unseen = set(self.spaces)
 
-    def beside(self, seen: Space) -> spaces.Dict:
+    def add_to(self, seen: Space) -> spaces.Dict:
         """The space of observations with these entries added."""
         parts: dict[str, Any] = {"observation": seen}
         if isinstance(seen, spaces.Dict):
@@ -162,7 +162,7 @@ class InfoPart:
 
 
 def entry_of(info: Any, path: Path) -> Any:
-    """Read an entry of nested dictionaries; None where there is none."""
+    """Read an entry of nested dictionaries; None if it is missing."""
     for name in path:
         if not isinstance(info, Mapping) or name not in info:
             return None

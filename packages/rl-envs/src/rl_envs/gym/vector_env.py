@@ -35,16 +35,16 @@ FLAGS = {(name,) for name in keys.DONE_KEYS}
 class GymVectorEnv(EnvBase):
     """Copies of a Gymnasium environment, `[num_envs]`, stepped by `gymnasium.vector`.
 
-    Keys and dtypes are those of `GymEnv`, and seeds follow each other as in a `SerialEnv`. Whatever
-    the autoreset mode is, the final observation of an episode is the real one and no reset counts
-    as a step: rows are reset by mask, or where Gymnasium has reset them already (same step) they go
-    on from the observation that it kept.
+    Keys and dtypes are those of `GymEnv`, and seeds are chained as in a `SerialEnv`. In every
+    autoreset mode the final observation of an episode is the real one and no reset counts as a
+    step: rows are reset by mask, or, where Gymnasium resets in the same step, continue from the
+    observation after its reset.
 
     Vector environments of their own (`vectorization_mode="vector_entry_point"`) reset a row only
     while the others step. A rollout of them continues until every row has all its steps, and leaves
-    out the rows in which Gymnasium has reset. The steps that a row then has too many are kept: a
-    rollout with `auto_reset=False` (and without a root) begins with them. A callback sees the steps
-    of all rows, with `("collector", "mask")` False in those that were only reset.
+    out the rows in which Gymnasium has reset. Surplus steps of a row are kept: a rollout with
+    `auto_reset=False` (and without a root) begins with them. A callback sees the steps of all rows,
+    with `("collector", "mask")` False in rows that were only reset.
     They cannot reset single rows by hand, be put into another batch, or save their state; they
     have one seed for all rows, the first of the chain.
 
@@ -89,7 +89,7 @@ class GymVectorEnv(EnvBase):
         is_whole = not isinstance(env, str) or vectorization_mode == "vector_entry_point"
         if from_pixels and is_whole:
             msg = (
-                "from_pixels stands around each environment of a vector, so give the environment "
+                "from_pixels wraps each environment of a vector, so give the environment "
                 "by its id, with vectorization_mode='sync' or 'async'."
             )
             raise ValueError(msg)
@@ -134,7 +134,7 @@ class GymVectorEnv(EnvBase):
 
     @property
     def num_envs(self) -> int:
-        """How many copies there are."""
+        """The number of copies."""
         return int(self.batch_size[0])
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -259,7 +259,7 @@ class GymVectorEnv(EnvBase):
         if not self._is_started:
             msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
-        self.leftover = None  # whoever steps by hand leaves it after
+        self.leftover = None  # surplus steps are out of date after a step by hand
         self._num_moves += 1
         values = (read(root[key]) for key, read in self._readers)
         action = assemble(self.env.single_action_space, values)

@@ -18,7 +18,7 @@ TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a r
 def split_for(
     transforms: Iterable[Transform], in_keys: Sequence[Key]
 ) -> tuple[list[Transform], list[Transform]]:
-    """Split transforms into those that must run at every step, and those that can wait."""
+    """Split transforms into those for every step and those for the finished batch."""
     # as Compose.split does; an InitTracker can wait as well where the policy does not read it
     members = list(transforms)
     reads = {key[-1] for key in in_keys}
@@ -60,6 +60,6 @@ def _before(one: Transform, root: TensorDictBase) -> TensorDictBase:
     """A step `[*B]` that leads to a root: done where the root is the first of a trajectory."""
     after = dict(root.items())
     done = root.get(keys.DONE)
-    # counts and sums are the root's own, also where it is marked as first
+    # counts and sums continue from the root's values, also if it is marked as first
     after[keys.DONE] = root.get(one.name) if type(one) is InitTracker else torch.zeros_like(done)
     return build({keys.NEXT: build(after, root.batch_size)}, root.batch_size)

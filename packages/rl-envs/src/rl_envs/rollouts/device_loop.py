@@ -25,8 +25,8 @@ Leaves = dict[Key, Tensor]
 
 def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
     """Whether a rollout can keep tensors by key, and make its batch at the end."""
-    # not where the host reads values (flags, checks, callbacks), where there are groups, states or
-    # varying shapes, and where the policy is no plan or writes under "next"
+    # False if the host reads values (flags, checks, callbacks); for groups, states and varying
+    # shapes; and for a policy that is no flat plan or writes under "next"
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
     plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms

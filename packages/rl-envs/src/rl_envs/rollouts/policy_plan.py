@@ -52,7 +52,7 @@ class Entry:
         return written
 
     def outputs(self, made: Any) -> tuple[Any, ...]:
-        """Return one tensor for each of `out_keys`; raise where there are more or fewer."""
+        """Return one tensor for each of `out_keys`; raise if their numbers differ."""
         found, count = made if isinstance(made, tuple) else (made,), len(self.out_keys or ())
         if len(found) != count:
             msg = f"expected {count} outputs for {self.out_keys}: got {len(found)}."
@@ -97,12 +97,12 @@ class PolicyPlan:
 
     @property
     def calls(self) -> list[Entry] | None:
-        """What a step calls on plain tensors; None where it must call the plan itself."""
+        """The calls of a step on plain tensors; None where the plan itself must be called."""
         return self.entries if self.is_flat and self._is_verified else None
 
     @property
     def in_keys(self) -> list[Key] | None:
-        """What the plan reads and does not make itself; None where that cannot be known."""
+        """Inputs of the plan that it does not compute itself; None where they are unknown."""
         made: set[Key] = set()
         read: dict[Key, None] = {}
         for entry in self.entries:

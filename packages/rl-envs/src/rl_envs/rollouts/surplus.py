@@ -49,7 +49,7 @@ class SurplusSteps:
         return cls(kept, set(written))
 
     def mark_first_steps(self, rows: Tensor) -> None:
-        """Set `is_init` in the next step of some rows, bool `[B]`, where there is such an entry."""
+        """Set `is_init` in the next step of some rows, bool `[B]`, if the columns hold it."""
         # the policy that played a surplus step did not see this mark
         flag = self.columns.get((keys.IS_INIT,))
         if flag is None:

@@ -1,4 +1,4 @@
-"""What authors of environments test with."""
+"""Test environments and conformance checks for authors of environments."""
 
 from rl_envs.testing.conformance import check_conformance
 from rl_envs.testing.envs import (

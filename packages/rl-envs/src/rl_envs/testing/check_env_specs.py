@@ -1,4 +1,4 @@
-"""What is wrong with an environment, said by key."""
+"""Comparison of an environment with its specs; faults are listed by key."""
 
 from __future__ import annotations
 

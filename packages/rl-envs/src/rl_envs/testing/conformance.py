@@ -1,4 +1,4 @@
-"""What every environment promises, as one function to call from a test."""
+"""The guarantees of every environment, as one function to call from a test."""
 
 from __future__ import annotations
 

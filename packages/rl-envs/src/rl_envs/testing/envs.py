@@ -1,4 +1,4 @@
-"""Tiny environments with known trajectories, to test what stands on environments.
+"""Tiny environments with known trajectories, for tests of code that uses environments.
 
 None is random, so every row that they give can be foretold. All of them save their state.
 """

@@ -41,7 +41,7 @@ def pass_step(
 
 
 class Transformed(Environment, Protocol):
-    """What a binding needs of a `TransformedEnv`."""
+    """The interface of `TransformedEnv` for its binding."""
 
     @property
     def inner(self) -> Environment:
@@ -138,7 +138,7 @@ class TransformedBinding:
         return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
 
     def set_policy_next_keys(self, names: set[Key]) -> None:
-        """Say which entries of `"next"` the policy writes."""
+        """Set the entries of `"next"` that the policy writes."""
         self._given = {key for key in names if key in self._after}
         self._results = [*self._raw_after, *(self._given - self._raw_after.keys())]
         self._has_bound_steps = False

@@ -42,9 +42,9 @@ Change = Transform | Callable[[TensorDictBase], TensorDictBase]
 class TransformedEnv(EnvBase):
     """An environment whose data passes transforms: outputs in order, inputs in reverse.
 
-    A `TransformedEnv` inside a `TransformedEnv` is taken apart: one environment remains, with all
-    transforms in a row. What the policy writes under `"next"` passes the transforms as well, but
-    none of them can drop it.
+    A `TransformedEnv` inside a `TransformedEnv` is flattened into one, with all transforms in a
+    row. Entries that the policy writes under `"next"` pass the transforms as well, but none of them
+    can drop these.
 
     A transform that takes steps of its own (`FrameSkip`, `NoopReset`) drives the environment with
     the transforms in front of it.
@@ -53,7 +53,7 @@ class TransformedEnv(EnvBase):
         base_env: any environment.
         *transforms: transforms, `Compose` among them, or callables on a tensordict, in the order
             in which outputs pass them; None for none yet.
-        transform: the last one, by name.
+        transform: one more, the last.
 
     Attributes:
         base_env: the environment inside, without transforms.
@@ -155,7 +155,7 @@ class TransformedEnv(EnvBase):
         return self._inner.set_seed(seed, static_seed)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Add random actions to a root, those that an `ActionMask` allows.
+        """Add random actions to a root, as an `ActionMask` allows.
 
         Args:
             tensordict: a root `[*B]`; an empty one where None, unless actions are masked.
@@ -190,12 +190,12 @@ class TransformedEnv(EnvBase):
 
     @property
     def inner(self) -> EnvBase:
-        """The environment that the outer transforms stand around; a transform may drive it."""
+        """The environment inside the outer transforms; a driver may step it."""
         return self._inner
 
     @property
     def outer(self) -> Compose:
-        """The transforms that steps and resets pass, those that drive the inner one left out."""
+        """The transforms of steps and resets, without the drivers of the inner environment."""
         return self._outer
 
     @property
@@ -217,7 +217,7 @@ class TransformedEnv(EnvBase):
         self._inner.leftover = leftover
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
-        """Tell what must run at every step from what can be computed on finished rows.
+        """Split into what must run at every step and what can be computed on finished rows.
 
         A policy of unknown keys may read all that the environment shows.
         """
@@ -291,7 +291,7 @@ class TransformedEnv(EnvBase):
         """Pass a root to a step of the environment inside, and what comes back to the outside."""
         inner = self._outer.inv(tensordict)
         if inner is None:
-            msg = "a transform held back what goes into the environment: it belongs in a buffer."
+            msg = "a transform returned nothing for the environment: it belongs in a buffer."
             raise RuntimeError(msg)
         given = tensordict.get(keys.NEXT, None)
         return pass_step(self._outer, tensordict, step(self._inner, inner), given)

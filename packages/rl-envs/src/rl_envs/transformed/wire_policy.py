@@ -1,4 +1,4 @@
-"""What the recurrent parts of a policy need from an environment, added where it is missing."""
+"""Adds the transforms that the recurrent parts of a policy need to an environment."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def _lacking(env: EnvBase, primer: TensorDictPrimer) -> TensorDictPrimer | None:
     return primer
 
 
-# what it makes is made by that type, which therefore cannot import it
+# EnvType makes the environments that wire_policy returns, so it cannot import this module
 EnvType.wire = staticmethod(wire_policy)

@@ -84,7 +84,7 @@ def assert_mirrored(batch):
 
 
 def cut(numbers):
-    """Forget what stands after the end of a text."""
+    """Drop the characters after the end of a text."""
     return numbers * (numbers != 0).cumprod(-1)
 
 
