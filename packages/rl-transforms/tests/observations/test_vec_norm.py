@@ -197,6 +197,7 @@ def test_what_a_killed_process_counted_stays_and_its_lane_is_taken_over():
 def test_a_process_killed_in_the_middle_of_a_write_loses_that_write_alone():
     norm = VecNorm(decay=1).share_memory(lanes=2)
     norm.update(seen(1.0, 3.0))
+    # private: only the writer's own lanes give the row that its next write would have used
     lanes = norm._stores[0]._lanes
     row = lanes.claim().reserve(1).rows  # and no publish
     lanes.slab.columns()["moments"][row] = np.nan

@@ -56,7 +56,7 @@ class DTypeCastTransform(Transform):
                 msg = f"{name}: expected a torch.dtype, got {dtype!r}. Write torch.float32."
                 raise TypeError(msg)
         self.dtype_in, self.dtype_out = dtype_in, dtype_out
-        self._all_out, self._all_in = in_keys is None, in_keys_inv is None
+        self.casts_all, self._all_in = in_keys is None, in_keys_inv is None
         self._inputs: set[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
@@ -72,7 +72,7 @@ class DTypeCastTransform(Transform):
             KeyError: an in key is neither at the root nor under ``"next"``.
             TypeError: a leaf named by an in key has neither dtype.
         """
-        if not self._all_out:
+        if not self.casts_all:
             return super().forward(batch)
         return _cast_all(batch, self.dtype_in, self.dtype_out)
 
@@ -103,7 +103,7 @@ class DTypeCastTransform(Transform):
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Cast what a reset returned; a cast changes no row that has the outer dtype already."""
-        if self._all_out:
+        if self.casts_all:
             return _cast_all(root, self.dtype_in, self.dtype_out)
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
@@ -116,7 +116,7 @@ class DTypeCastTransform(Transform):
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Cast what a step returned."""
-        if not self._all_out:
+        if not self.casts_all:
             return super().step(root, after)
         return _cast_all(after, self.dtype_in, self.dtype_out)
 
@@ -146,7 +146,7 @@ class DTypeCastTransform(Transform):
         return self._inward(spec)
 
     def _outward(self, spec: Composite) -> Composite:
-        return self._cast_specs(spec)[0] if self._all_out else super()._outward(spec)
+        return self._cast_specs(spec)[0] if self.casts_all else super()._outward(spec)
 
     def _inward(self, spec: Composite) -> Composite:
         if not self._all_in:

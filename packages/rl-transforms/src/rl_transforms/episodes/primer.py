@@ -93,7 +93,7 @@ class TensorDictPrimer(Transform):
         self.single_default_value = single_default_value
         self.call_before_env_reset = call_before_env_reset
         self.default_value: Any = 0.0 if default_value is None else default_value
-        self._names = [*self.primers.keys(include_nested=True, leaves_only=True)]
+        self.primed_keys = [*self.primers.keys(include_nested=True, leaves_only=True)]
         self._fitted: tuple[torch.Size, Composite] | None = None
         if isinstance(self.default_value, Mapping):
             self._check_names(_flat(self.default_value))
@@ -110,7 +110,7 @@ class TensorDictPrimer(Transform):
         Raises:
             ValueError: a spec does not fit the batch size.
         """
-        gone = [name for name in self._names if batch.get(name, None) is None]
+        gone = [name for name in self.primed_keys if batch.get(name, None) is None]
         if not gone:
             return batch
         made = self._made(batch)
@@ -151,7 +151,7 @@ class TensorDictPrimer(Transform):
         """
         if not self.call_before_env_reset:
             return self._primed(root, mask)
-        for name in self._names:
+        for name in self.primed_keys:
             if root.get(name, None) is None:
                 msg = (
                     f"{name!r} did not come back from the reset: call_before_env_reset needs an "
@@ -163,7 +163,7 @@ class TensorDictPrimer(Transform):
     def _primed(self, root: TensorDictBase, mask: Tensor | None) -> TensorDictBase:
         made = self._made(root)
         if mask is not None:
-            carried = {name: root.get(name, None) for name in self._names}
+            carried = {name: root.get(name, None) for name in self.primed_keys}
             for name, kept in carried.items():
                 if kept is not None:
                     made[name] = merge_rows(mask, made[name], kept)
@@ -183,7 +183,7 @@ class TensorDictPrimer(Transform):
             KeyError: the root lacks one: `reset` was not called.
         """
         carried = {}
-        for name in self._names:
+        for name in self.primed_keys:
             if after.get(name, None) is None:
                 value = root.get(name, None)
                 if value is None:
@@ -194,7 +194,7 @@ class TensorDictPrimer(Transform):
     @property
     def carried(self) -> list[NestedKey]:
         """The entries."""
-        return self._names
+        return self.primed_keys
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Add the entries to what an environment returns.
@@ -214,13 +214,13 @@ class TensorDictPrimer(Transform):
 
     def _added(self, spec: Composite) -> Composite:
         fitted = self._fit(spec.shape)
-        return with_specs(spec, {name: fitted[name] for name in self._names})
+        return with_specs(spec, {name: fitted[name] for name in self.primed_keys})
 
     def _fit(self, batch: torch.Size) -> Composite:
         """The specs with the batch size in front, kept until it changes."""
         if self._fitted is None or self._fitted[0] != batch:
             fitted = Composite(shape=batch)
-            for name in self._names:
+            for name in self.primed_keys:
                 fitted.set(name, self._fit_leaf(name, self.primers[name], batch))
             self._fitted = (batch, fitted)
         return self._fitted[1]
@@ -242,28 +242,30 @@ class TensorDictPrimer(Transform):
         specs = self._fit(batch.batch_size)
         device = batch.device
         if self.random:
-            return {name: specs[name].rand().to(device) for name in self._names}
+            return {name: specs[name].rand().to(device) for name in self.primed_keys}
         if self.single_default_value:
             values = _flat(self.default_value())
             self._check_names(values)
-            for name in self._names:
+            for name in self.primed_keys:
                 if as_tuple(name) not in values:
                     msg = f"default_value() made no {name!r}: it made {list(values)}."
                     raise KeyError(msg)
         elif isinstance(self.default_value, Mapping):
             values = _flat(self.default_value)
         else:
-            values = {as_tuple(name): self.default_value for name in self._names}
+            values = {as_tuple(name): self.default_value for name in self.primed_keys}
         return {
             name: _filled(name, specs[name], values.get(as_tuple(name), 0.0), batch)
-            for name in self._names
+            for name in self.primed_keys
         }
 
     def _check_names(self, values: Mapping[tuple[str, ...], Any]) -> None:
-        primed = {as_tuple(name) for name in self._names}
+        primed = {as_tuple(name) for name in self.primed_keys}
         for name in values:
             if name not in primed:
-                msg = f"a default for {as_key(name)!r}, which is not primed: {self._names} are."
+                msg = (
+                    f"a default for {as_key(name)!r}, which is not primed: {self.primed_keys} are."
+                )
                 raise KeyError(msg)
 
 

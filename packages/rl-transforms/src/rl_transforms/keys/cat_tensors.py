@@ -54,7 +54,7 @@ class CatTensors(Transform):
             raise ValueError(msg)
         super().__init__(ordered, [out_key] * len(ordered))
         self.out_key, self.dim, self.del_keys = out_key, dim, del_keys
-        self._gone = [key for key in ordered if as_tuple(key) != as_tuple(out_key)]
+        self.dropped_keys = [key for key in ordered if as_tuple(key) != as_tuple(out_key)]
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Join leaves of sampled or rolled-out rows.
@@ -74,7 +74,7 @@ class CatTensors(Transform):
         if after is None or all(after.get(key, None) is None for key in self.in_keys):
             return joined
         changed = with_entries(joined, {next_key(self.out_key): self._together(after)})
-        return without_entries(changed, [next_key(k) for k in self._gone] * self.del_keys)
+        return without_entries(changed, [next_key(k) for k in self.dropped_keys] * self.del_keys)
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Join what a reset returned; rows outside the mask keep what was joined before."""
@@ -82,7 +82,7 @@ class CatTensors(Transform):
         if mask is not None and kept is not None and kept.shape == fresh.shape:
             fresh = merge_rows(mask, fresh, kept)
         changed = with_entries(root, {self.out_key: fresh})
-        return without_entries(changed, self._gone * self.del_keys)
+        return without_entries(changed, self.dropped_keys * self.del_keys)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Join what a step returned."""
@@ -100,7 +100,7 @@ class CatTensors(Transform):
                 raise KeyError(msg)
         parts: list[TensorSpec] = [spec[key] for key in self.in_keys]
         changed = with_specs(spec, {self.out_key: _spec_of(parts, self.dim)})
-        return without_specs(changed, self._gone) if self.del_keys else changed
+        return without_specs(changed, self.dropped_keys) if self.del_keys else changed
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Leave rewards as they are."""
@@ -112,7 +112,7 @@ class CatTensors(Transform):
 
     def _joined(self, batch: TensorDictBase) -> TensorDictBase:
         changed = with_entries(batch, {self.out_key: self._together(batch)})
-        return without_entries(changed, self._gone * self.del_keys)
+        return without_entries(changed, self.dropped_keys * self.del_keys)
 
     def _together(self, batch: TensorDictBase) -> Tensor:
         found = [(key, batch.get(key, None)) for key in self.in_keys]

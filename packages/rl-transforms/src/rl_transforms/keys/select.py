@@ -78,13 +78,13 @@ class SelectTransform(Transform):
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Describe the observations that are kept."""
-        return self._without(spec, [key for key in _spec_leaves(spec) if not self._keeps(key)])
+        return self._without(spec, [key for key in _spec_leaves(spec) if not self.keeps(key)])
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Describe the rewards that are kept, and remember their names."""
         if self.keep_rewards:
             self._rewards, self._verdicts = set(_spec_leaves(spec)), {}
-        return self._without(spec, [key for key in _spec_leaves(spec) if not self._keeps(key)])
+        return self._without(spec, [key for key in _spec_leaves(spec) if not self.keeps(key)])
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Describe the done flags that are kept.
@@ -92,7 +92,7 @@ class SelectTransform(Transform):
         Raises:
             ValueError: none is, and an environment needs one.
         """
-        gone = [key for key in _spec_leaves(spec) if not self._keeps(key)]
+        gone = [key for key in _spec_leaves(spec) if not self.keeps(key)]
         if gone and len(gone) == len(list(_spec_leaves(spec))):
             msg = f"an environment needs a done flag of {gone}: select one, or keep_dones=True."
             raise ValueError(msg)
@@ -102,10 +102,11 @@ class SelectTransform(Transform):
         return without_specs(spec, gone) if gone else spec
 
     def _selected(self, batch: TensorDictBase) -> TensorDictBase:
-        gone = [key for key, _ in leaves(batch) if not self._keeps(key)]
+        gone = [key for key, _ in leaves(batch) if not self.keeps(key)]
         return without_entries(batch, gone) if gone else batch
 
-    def _keeps(self, key: tuple[str, ...]) -> bool:
+    def keeps(self, key: tuple[str, ...]) -> bool:
+        """Whether an entry is kept; its key is the full path, ``"next"`` included."""
         if key not in self._verdicts:
             self._verdicts[key] = self._decide(key)
         return self._verdicts[key]

@@ -119,7 +119,7 @@ def _assign(value: Array, out: Array) -> None:
 
 def _cast(transform: DTypeCastTransform, pipeline: NumpyPipeline) -> bool:
     named = leafwise(lambda *_: _assign)
-    if not transform._all_out:
+    if not transform.casts_all:
         return named(transform, pipeline)
     source, target = (_numpy_dtype(dtype) for dtype in (transform.dtype_in, transform.dtype_out))
     if source is None or target is None or source.kind != "f" or target.kind != "f":
@@ -149,7 +149,7 @@ def _cat_tensors(transform: CatTensors, pipeline: NumpyPipeline) -> bool:
     except ValueError:
         return False
     if transform.del_keys:
-        for key in transform._gone:
+        for key in transform.dropped_keys:
             pipeline.drop(key)
     target = pipeline.write(transform.out_key, joined.shape, joined.dtype)
     if any(view is target for view in present):
@@ -179,7 +179,7 @@ def _select(transform: SelectTransform, pipeline: NumpyPipeline) -> bool:
     if any(pipeline.now(key) is None for key in transform.in_keys):
         return False
     for key in pipeline.keys:
-        if not transform._keeps(key):
+        if not transform.keeps(key):
             pipeline.drop(key)
     return True
 
@@ -271,7 +271,7 @@ def _reward_sum(transform: RewardSum, pipeline: NumpyPipeline) -> bool:
 
 def _zeros(transform: RewardSum, key: NestedKey, out: NestedKey, pipeline: NumpyPipeline) -> bool:
     """Fill the sums of a reset with zeros; the shape comes from the reward's spec."""
-    shape, dtype = transform._specs.get(key, (None, None))
+    shape, dtype = transform.reward_specs.get(key, (None, None))
     kind = _numpy_dtype(dtype)
     if shape is None or kind is None:
         return False
@@ -291,7 +291,7 @@ def _add_call(before: LeafView, reward: LeafView, total: LeafView) -> Any:
 def _primer(transform: TensorDictPrimer, pipeline: NumpyPipeline) -> bool:
     if pipeline.is_reset:
         return False  # a reset may draw random numbers or call a function
-    for name in transform._names:
+    for name in transform.primed_keys:
         if pipeline.now(name) is None:
             before = pipeline.before(name)
             if before is None:

@@ -55,7 +55,7 @@ class RewardSum(Transform):
         if out_keys is None:
             out_keys = [sibling(key, f"episode_{as_tuple(key)[-1]}") for key in read]
         super().__init__(read, out_keys)
-        self._specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}
+        self.reward_specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Leave sampled rows as they are: sums are stored, never guessed."""
@@ -81,9 +81,9 @@ class RewardSum(Transform):
             kept = root.get(out, None)
             if mask is not None and kept is not None:
                 changes[out] = kept.masked_fill(group_mask(mask, kept.shape, None), 0)
-            elif key in self._specs or len(as_tuple(key)) == 1:
+            elif key in self.reward_specs or len(as_tuple(key)) == 1:
                 usual = (torch.Size((*root.batch_size, 1)), torch.get_default_dtype())
-                shape, dtype = self._specs.get(key, usual)
+                shape, dtype = self.reward_specs.get(key, usual)
                 changes[out] = torch.zeros(shape, dtype=dtype, device=root.device)
         return with_entries(root, changes)
 
@@ -105,7 +105,7 @@ class RewardSum(Transform):
             reward, before = after.get(key, None), root.get(out, None)
             if reward is None:
                 raise missing(self, key, after)
-            if before is None and (key in self._specs or len(as_tuple(key)) == 1):
+            if before is None and (key in self.reward_specs or len(as_tuple(key)) == 1):
                 raise not_reset(self, out, root)
             changes[out] = (torch.zeros_like(reward) if before is None else before) + reward
         return with_entries(after, changes)
@@ -146,7 +146,7 @@ class RewardSum(Transform):
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Learn the shapes of the rewards; the spec itself stays as it is."""
         specs = {key: spec[key] for key in self.in_keys if key in spec}
-        self._specs = {key: (leaf.shape, leaf.dtype) for key, leaf in specs.items()}
+        self.reward_specs = {key: (leaf.shape, leaf.dtype) for key, leaf in specs.items()}
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
@@ -154,7 +154,7 @@ class RewardSum(Transform):
         changes: dict[NestedKey, TensorSpec] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             usual = (torch.Size((*spec.shape, 1)), torch.get_default_dtype())
-            shape, dtype = self._specs.get(key, usual)
+            shape, dtype = self.reward_specs.get(key, usual)
             changes[out] = Unbounded(shape, dtype=dtype)
         return with_specs(spec, changes)
 
