@@ -16,6 +16,10 @@ def test_an_exception_at_any_line_of_a_write_leaves_whole_rows_alone(capsys):
     assert inject.sweep(None, seed=5, most=5, few=9) == 0, capsys.readouterr().out
 
 
+def test_an_interrupt_of_what_recovers_from_a_failed_write_leaves_whole_rows_alone(capsys):
+    assert inject.sweep_twice(seed=6, most=3, few=8) == 0, capsys.readouterr().out
+
+
 def test_rows_that_are_held_back_stand_as_before_an_interrupted_call_or_as_after_it(capsys):
     assert inject.sweep(None, seed=3, only="n-step", most=6) == 0, capsys.readouterr().out
 

@@ -7,7 +7,8 @@ the index of trajectories must be those of a plain loop over the rows; and the n
 work. Rows that a transform holds back stand as before the call, or as after it: the same call made
 again leaves what one call leaves that nobody interrupts.
 
-Without `--seconds` every line of every scenario is tried. The exit status is 1 where one failed.
+Without `--seconds` every line of every scenario is tried. With `--twice` a call in the middle fails
+and the code that recovers from it is interrupted as well. The exit status is 1 where one failed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/")
 CAPACITY, OLD, EPISODE, ENVS = 24, 31, 7, 3
 NEWER = 1000  # what a later version of a row adds to its value
 N_STEPS, GAMMA = 3, 0.5
+NEVER = ("__exit__", "release", "close")  # calls that are not made to fail
 STEPS, ORIGINAL = ("next", "steps_to_next_obs"), ("next", "original_reward")
 
 
@@ -186,15 +188,20 @@ def check(buffer: ReplayBuffer, *, settled: bool = True) -> list[str]:
     return lines + wrong_links(buffer, settled=settled)
 
 
-def trial(scenario: Scenario, place: int) -> list[str]:
-    """Interrupt a call at a line, and say what is wrong afterwards."""
+def trial(scenario: Scenario, place: int, second: int | None = None) -> list[str]:
+    """Interrupt a call at a line, and say what is wrong afterwards.
+
+    With a `second` line the call number `place` fails, and what recovers from it at that line.
+    """
     buffer = scenario.make()
-    with contextlib.suppress(Interrupt), interrupting(place):
+    once = interrupting(place) if second is None else interrupting_twice(place, second)
+    with contextlib.suppress(Interrupt), once:
         scenario.call(buffer)
     lines = []
     try:
         lines += [f"after the interrupt: {line}" for line in check(buffer, settled=False)]
-        if holds_back(buffer):
+        # rows held back may be lost to a second exception, none is made up
+        if second is None and holds_back(buffer):
             lines += again(scenario, buffer)
         for first, count in ((700, 2), (707, 5), (721, 7)):
             buffer.extend(scenario.more(first, count))
@@ -273,30 +280,116 @@ def interrupting(place: int) -> Iterator[list[str]]:
     process, which is a call of C.
     """
     seen: list[str] = []
-    withs: set[tuple[FrameType, int]] = set()
 
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if not any(part in frame.f_code.co_filename for part in OURS):
-            return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and line.startswith("with "):
-            left = (frame, frame.f_lineno) in withs
-            withs.symmetric_difference_update([(frame, frame.f_lineno)])
-            if left:
-                return trace
-        if line.startswith(("if held:", "_in_process.release()", "try:")):
-            return trace
-        if event == "line":
-            seen.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
-            if len(seen) == place + 1:
-                raise Interrupt
-        return trace
+    def noted(line: str) -> bool:
+        seen.append(line)
+        return len(seen) == place + 1
 
-    sys.settrace(trace)
+    sys.settrace(tracer(noted))
     try:
         yield seen
     finally:
         sys.settrace(None)
+
+
+@contextlib.contextmanager
+def interrupting_twice(first: int, second: int) -> Iterator[list[str]]:
+    """Raise in the call that is made as number `first`, and at a line of what recovers from it.
+
+    The first one is of a function that one of ours calls, as where a tensor cannot be read or a
+    file ends; so what ends a `with` or releases a lock is passed over. The second one is at line
+    number `second` among those of ours that are executed behind it; -1 for none. What is yielded
+    holds the call, then the lines.
+    """
+    seen: list[str] = []
+    calls = 0
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        nonlocal calls
+        name = None if seen else our_call(frame, event, called)
+        if name is not None:
+            calls += 1
+            if calls == first + 1:
+                seen.append(name)
+                raise Interrupt
+
+    def noted(line: str) -> bool:
+        if seen:
+            seen.append(line)
+        return len(seen) == second + 2 > 1
+
+    sys.settrace(tracer(noted, fails=True))
+    sys.setprofile(profile)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        sys.settrace(None)
+
+
+def our_call(frame: FrameType, event: str, called: Any) -> str | None:
+    """What a function of ours calls and where, as a profiler is told; None for other events."""
+    caller = frame if event == "c_call" else frame.f_back
+    if event not in ("call", "c_call") or caller is None or not is_ours(caller):
+        return None
+    name = called.__name__ if event == "c_call" else frame.f_code.co_name
+    return None if name in NEVER else f"{name} called at {place_of(caller)}"
+
+
+def count_calls(scenario: Scenario) -> int:
+    """How many calls of functions of ours there are that can fail."""
+    buffer, found = scenario.make(), 0
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        nonlocal found
+        found += our_call(frame, event, called) is not None
+
+    sys.setprofile(profile)
+    try:
+        scenario.call(buffer)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether the code of a frame is of the packages that write rows."""
+    return any(part in frame.f_code.co_filename for part in OURS)
+
+
+def place_of(frame: FrameType) -> str:
+    """File and line, to be printed."""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def tracer(
+    noted: Callable[[str], bool], *, fails: bool = False
+) -> Callable[[FrameType, str, Any], Any]:
+    """What raises at the line of ours for which `noted` says so; see `interrupting`.
+
+    Where the call `fails` before, the line of a `with` of several parts comes once for each part
+    that is left, and not at all for others.
+    """
+    withs: set[tuple[FrameType, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal withs
+        if not is_ours(frame):
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and line.startswith("with "):
+            left = (frame, frame.f_lineno) in withs
+            entered = {(frame, frame.f_lineno)}
+            withs = withs | entered if fails else withs ^ entered
+            if left:
+                return trace
+        if line.startswith(("if held:", "_in_process.release()", "try:")):
+            return trace
+        if event == "line" and noted(place_of(frame)):
+            raise Interrupt
+        return trace
+
+    return trace
 
 
 def of(
@@ -443,6 +536,40 @@ def held_scenarios() -> list[Scenario]:
     ]
 
 
+def sweep_twice(seed: int, *, only: str = "", most: int = 25, few: int | None = None) -> int:
+    """Let calls fail and interrupt what recovers from it; return how many trials failed.
+
+    Args:
+        seed: Which calls and lines are tried.
+        only: Scenarios whose name has this in it.
+        most: Calls of each scenario; for each up to three lines of what recovers from it.
+        few: So many scenarios, drawn by the seed; all unless given.
+    """
+    generator, failed, tried, known = random.Random(seed), 0, 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        listed = [one for one in scenarios(Path(name)) if only in one.name]
+        for scenario in generator.sample(listed, few) if few else listed:
+            calls, bad, count = count_calls(scenario), 0, 0
+            for place in generator.sample(range(calls), min(most, calls)):
+                buffer = scenario.make()
+                with contextlib.suppress(Interrupt), interrupting_twice(place, -1) as seen:
+                    scenario.call(buffer)
+                first, *behind = seen
+                for second in generator.sample(range(len(behind)), min(3, len(behind))):
+                    lines, count = trial(scenario, place, second), count + 1
+                    if lines:
+                        bad += 1
+                        where = f"{first}, then {behind[second]} ({place}, {second})"
+                        sys.stdout.write(f"  {scenario.name}: {where}: {lines[:3]}\n")
+            tried, failed, known = tried + count, failed + bad, known + calls
+            sys.stdout.write(f"{scenario.name}: {count} pairs of {calls} calls, {bad} failed\n")
+            sys.stdout.flush()
+    sys.stdout.write(
+        f"inject twice: {tried} pairs of {known} calls, {failed} failed, seed {seed}\n"
+    )
+    return failed
+
+
 def sweep(
     seconds: float | None,
     seed: int,
@@ -507,7 +634,12 @@ def main() -> int:
     parser.add_argument(
         "--once", action="store_true", help="each line of the sources first and last, not always"
     )
+    parser.add_argument(
+        "--twice", action="store_true", help="a call fails, and what recovers is interrupted"
+    )
     options = parser.parse_args()
+    if options.twice:
+        return int(sweep_twice(options.seed, only=options.only, most=options.most or 25) > 0)
     found = sweep(
         options.seconds, options.seed, only=options.only, most=options.most, once=options.once
     )

@@ -72,8 +72,12 @@ def stand(
         if size not in (None, size_of(buffer._storage)):
             buffer._sampler.reset()
     except BaseException:
-        buffer._generator = buffer._sampler.generator = generator
-        _put(buffer, former)
+        try:
+            buffer._generator = buffer._sampler.generator = generator
+            _put(buffer, former)
+        except BaseException:
+            buffer._sampler.reset()  # rather than draw by the state of other rows
+            raise
         raise
 
 

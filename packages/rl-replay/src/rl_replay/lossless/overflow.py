@@ -176,6 +176,7 @@ class OverflowTable:
         used[slots - base] = True
         # descending, so that the lowest slots are taken first and memory stays compact
         free = np.flatnonzero(~used)[::-1] + base
+        words[_SPARE] = 0  # interrupted, this loses slots and gives none out twice
         self.owners[free] = FREE
         self._stack[base : base + len(free)] = free
         words[_TOP], words[_SPARE] = top, len(free)

@@ -32,7 +32,12 @@ class LaneWriter:
     def knows(self, published: int, floor: int) -> bool:
         """Whether no other process wrote to the lane or dropped rows of it."""
         base = self.lane << LANE_SHIFT
-        return base + published == self._end and base + floor == self._floor
+        known = base + published == self._end and base + floor == self._floor
+        return known and self._index.reaches(self._end)
+
+    def doubt(self) -> None:
+        """Let the lane be learned anew, unless `took_in` is told what was published."""
+        self._end = -1
 
     def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
         """Reads the rows that other processes wrote since; the calling thread holds the lane."""

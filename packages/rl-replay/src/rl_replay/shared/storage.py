@@ -484,6 +484,12 @@ class SharableStorage(TensorStorage):
         if self._sharing is not None:
             self._sharing.end()
 
+    def _doubt_links(self) -> None:
+        if self._sharing is None:
+            super()._doubt_links()
+        else:
+            self._writer.doubt()
+
     def _relearn(self) -> None:
         if self._sharing is None:
             super()._relearn()

@@ -90,18 +90,24 @@ class MarkedStorage(Storage):
         marks = any(key in links.keys.columns for key in cells.keys(True, True))
         # kept until the update has succeeded, to undo it where relinking is refused
         former = store.read(positions, keys=list(given)), links.back.copy() if marks else None
-        touches = store.touches
+        touches, whole = store.touches, False
         try:
-            store.update(positions, numbers, cells, behind)
-            if marks:
-                self._relink()
-        except BaseException:
-            if store.touches != touches:
-                store.update(positions, numbers, former[0], behind)
-                if former[1] is not None:
-                    links.back[:] = former[1]
+            try:
+                store.update(positions, numbers, cells, behind)
+                if marks:
                     self._relink()
-            raise
+                whole = True
+            except BaseException:
+                if store.touches != touches:
+                    store.update(positions, numbers, former[0], behind)
+                    if former[1] is not None:
+                        links.back[:] = former[1]
+                        self._relink()
+                whole = True
+                raise
+        finally:
+            if not whole:
+                self.empty()  # rows that are neither the former nor the later ones
 
     def replace(self, positions: torch.Tensor, data: Any) -> None:
         """Replaces some or all leaves of rows in place.

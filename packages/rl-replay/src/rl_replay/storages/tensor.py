@@ -109,6 +109,7 @@ class TensorStorage(MarkedStorage):
         self._watched = False
         self._unindexed = 0  # rows since some were taken into the index
         self._open = True  # what is written next says what rows are like
+        self._doubted = False  # whether links may name rows that were never published
 
     @property
     def is_tensordict(self) -> bool:
@@ -430,6 +431,7 @@ class TensorStorage(MarkedStorage):
             # order: bytes, links, publication, links of older rows; a reader sees only published
             # rows
             store.write(span.rows, span.numbers, leaves, found.back)
+            self._doubt_links()
             links.write(span, found)
             self._before_publish()
             self.ring.publish(count)
@@ -465,6 +467,7 @@ class TensorStorage(MarkedStorage):
             # from here on the old row may be gone
             touched = True
             one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
+            self._doubt_links()
             links.write(span, found)
             self.ring.publish(1)
             self._published(span, found)
@@ -489,22 +492,32 @@ class TensorStorage(MarkedStorage):
             store.repair(span.numbers, published=published)
             if not published:
                 self._relearn()
+        self._doubted = False
         self._open = not len(self.ring.window())
 
     def _relearn(self) -> None:
         """Rebuilds the open trajectories from the stored rows."""
+        self._doubted = True
         self._linked().forget()
         self._relink()
+        self._doubted = False
 
     def _begin_write(self, count: int) -> Links:
         """Acquires what a write needs; shared storages claim a lane."""
+        if self._doubted:
+            self._relearn()
         return self._linked()
+
+    def _doubt_links(self) -> None:
+        """Marks links for relearning, unless this write ends or is recovered from."""
+        self._doubted = True
 
     def _before_publish(self) -> None:
         """Publishes facts that readers of the new rows need first."""
 
     def _published(self, span: Span, found: Predecessors) -> None:
         """Indexes published rows, in batches."""
+        self._doubted = False
         if self._indexed:
             self._unindexed += len(span.numbers)
             if self._unindexed >= PENDING_ROWS:

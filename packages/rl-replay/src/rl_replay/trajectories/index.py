@@ -95,6 +95,11 @@ class TrajectoryIndex(TrajectoryReader):
         """
         self._writers[first_number >> LANE_SHIFT].append(first_number, back)
 
+    def reaches(self, number: int) -> bool:
+        """Whether this is the next row of its lane, and no change of the lane was interrupted."""
+        writer = self._writers[number >> LANE_SHIFT]
+        return writer.indexed == number and not writer.broken
+
     def drop_before(self, number: int) -> None:
         """Drops the rows of a lane before a row id; an id not indexed yet empties the lane.
 

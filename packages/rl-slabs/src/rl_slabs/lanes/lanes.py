@@ -342,9 +342,14 @@ class Lanes:
             lanes = list(range(len(words)))
             for lane in lanes if order is None or sorted(order) != lanes else order:
                 latest = words[lane, BEAT] = next_heartbeat(latest)
-            words[:, FLOOR] = floor  # first, so that no reader reads rows before it
+            # no reader reads a row until all words are set, also where that is interrupted: a floor
+            # above what is published is one that the next claim begins anew from
+            newest = np.maximum(words[:, [RESERVED, PUBLISHED, FLOOR]].max(1), published)
+            words[:, FLOOR] = newest + 1
             fence()
             words[:, RESERVED] = words[:, PUBLISHED] = published
+            fence()
+            words[:, FLOOR] = floor
 
     def states(self, *, stale_after_s: float | None = None) -> list[LaneState]:
         """What the words of each lane say, for people and for statistics.
