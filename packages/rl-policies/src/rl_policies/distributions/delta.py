@@ -150,8 +150,8 @@ class Delta(Distribution):
         new.__dict__.update(self.__dict__)
         new.param = self.param.expand((*batch_shape, *self.event_shape))
         new._batch_shape = torch.Size(batch_shape)
-        made: Self = new
-        return made
+        expanded: Self = new
+        return expanded
 
 
 def _check(param: Any, event_dims: int, validate_args: bool) -> None:

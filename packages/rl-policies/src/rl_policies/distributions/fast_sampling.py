@@ -30,17 +30,21 @@ def direct_draw(
     distribution_class: Any, names: Sequence[str], kwargs: Mapping[str, Any]
 ) -> Draw | None:
     """Find the function that draws as a distribution does; None if there is none."""
-    given, said = list(names), dict(kwargs)
-    if distribution_class is OneHotCategorical and given == ["logits"] and not {*said} - {"dtype"}:
-        return partial(draw_one_hot, dtype=said.get("dtype", torch.int64))
-    if distribution_class is Categorical and given == ["logits"] and not said:
+    parameters, options = list(names), dict(kwargs)
+    if (
+        distribution_class is OneHotCategorical
+        and parameters == ["logits"]
+        and not {*options} - {"dtype"}
+    ):
+        return partial(draw_one_hot, dtype=options.get("dtype", torch.int64))
+    if distribution_class is Categorical and parameters == ["logits"] and not options:
         return draw_categorical
-    if given != ["loc", "scale"]:
+    if parameters != ["loc", "scale"]:
         return None
-    if distribution_class is IndependentNormal and not said:
+    if distribution_class is IndependentNormal and not options:
         return draw_normal
-    if distribution_class is TanhNormal and not {*said} - {"low", "high"}:
-        low, high = said.get("low", -1.0), said.get("high", 1.0)
+    if distribution_class is TanhNormal and not {*options} - {"low", "high"}:
+        low, high = options.get("low", -1.0), options.get("high", 1.0)
         if not isinstance(low, Tensor) and (low, high) == (-1, 1):
             return draw_tanh_normal
         check_bounds(low, high, finite=True)

@@ -89,8 +89,8 @@ class MaskedCategorical(Categorical):
         new: Any = type(self).__new__(type(self)) if _instance is None else _instance
         super().expand(batch_shape, new)  # type: ignore[no-untyped-call]
         new._vectors = self._vectors.expand(batch_shape)
-        made: MaskedCategorical = new
-        return made
+        expanded: MaskedCategorical = new
+        return expanded
 
 
 class MaskedOneHotCategorical(OneHotCategorical):

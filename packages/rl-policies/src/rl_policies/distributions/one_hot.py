@@ -252,18 +252,18 @@ def _check_given(given: Any, mask: Tensor | None) -> None:
 
 
 def _check_values(logits: Tensor | None, probs: Tensor | None, mask: Tensor | None) -> None:
-    name, given = ("logits", logits) if logits is not None else ("probs", probs)
-    assert given is not None
-    wrong = given.isnan() | (given == torch.inf) | (given < 0 if logits is None else False)
+    name, scores = ("logits", logits) if logits is not None else ("probs", probs)
+    assert scores is not None
+    wrong = scores.isnan() | (scores == torch.inf) | (scores < 0 if logits is None else False)
     if bool(wrong.any()):
         rule = "not NaN, not inf" + (" and not negative" if logits is None else "")
         msg = (
-            f"{name} of shape {tuple(given.shape)} must be {rule}: {int(wrong.sum())} of "
-            f"{given.numel()} entries are not. Look at the network that computed them."
+            f"{name} of shape {tuple(scores.shape)} must be {rule}: {int(wrong.sum())} of "
+            f"{scores.numel()} entries are not. Look at the network that computed them."
         )
         raise ValueError(msg)
-    chosen = given > (-torch.inf if probs is None else 0)
-    empty = ~(chosen if mask is None else chosen & mask).any(-1)
+    possible = scores > (-torch.inf if probs is None else 0)
+    empty = ~(possible if mask is None else possible & mask).any(-1)
     if bool(empty.any()):
         msg = f"{int(empty.sum())} of {empty.numel()} rows of {name} leave no choice: mend the mask"
         raise ValueError(msg)

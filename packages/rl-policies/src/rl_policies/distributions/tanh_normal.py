@@ -153,7 +153,7 @@ class TanhNormal(BoundedLocScale):
         return out
 
     def _before_tanh(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Find u, and (u - loc) / scale where it is known."""
+        """Return u = atanh of the value, and the noise (u - loc) / scale if it is cached."""
         drawn = self._drawn
         if drawn and drawn.holds(value):
             u, z = drawn.origin

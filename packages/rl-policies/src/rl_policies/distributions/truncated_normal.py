@@ -129,9 +129,9 @@ class TruncatedNormal(BoundedLocScale):
         loc, scale = self._wide
         z = (value - loc) / scale
         surprise = torch.addcmul(scale.log() + self._log_mass, z, z, value=0.5)
-        found = torch.rsub(surprise, -HALF_LOG_2PI).to(value.dtype)
+        log_density = torch.rsub(surprise, -HALF_LOG_2PI).to(value.dtype)
         outside = (value < self.low) | (value > self.high)
-        return self._sum_event(found.masked_fill(outside, -torch.inf))
+        return self._sum_event(log_density.masked_fill(outside, -torch.inf))
 
     def entropy(self) -> Tensor:
         """Entropy log(scale Z √(2πe)) + (a φ(a) - b φ(b)) / (2 Z), in nats: floats `[*B]`."""
@@ -143,7 +143,7 @@ class TruncatedNormal(BoundedLocScale):
             for end in (self._from.masked_fill(far, -1), self._to.masked_fill(far, 0))
         )
         each = mass + HALF_LOG_2PI + 0.5 + (first - last) / 2
-        if not _is_nowhere(far):
+        if not _none_set(far):
             each = torch.where(far, self._far_entropy(far), each)
         return self._sum_event((self._wide[1].log() + each).to(self.loc.dtype))
 
@@ -166,30 +166,30 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
     """A bound in units of scale from loc; FAR for an infinite one, whose gradient is NaN."""
     at = torch.as_tensor(bound, dtype=loc.dtype, device=loc.device)
     far = at.isinf()
-    if _is_nowhere(far):
+    if _none_set(far):
         return (at - loc) / scale
-    made: Tensor = torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
-    return made
+    distance: Tensor = torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
+    return distance
 
 
 def _quantile(log_share: Tensor) -> Tensor:
     """The z of Φ(z) by its logarithm, also if Φ(z) itself underflows."""
     deep = log_share < DEEP
-    is_shallow = _is_nowhere(deep)
+    is_shallow = _none_set(deep)
     plain: Tensor = ndtri((log_share if is_shallow else log_share.masked_fill(deep, -1.0)).exp())
     if is_shallow:
         return plain
-    wanted = log_share.masked_fill(~deep, DEEP)
+    target = log_share.masked_fill(~deep, DEEP)
     with torch.no_grad():
-        z = -(-2 * wanted).sqrt()
+        z = -(-2 * target).sqrt()
         for _ in range(ROUNDS):  # Newton's, of a concave function, from one side
-            z = z - (_log_share(z) - wanted) / _hazard(z)
-    z = z - (_log_share(z) - wanted) / _hazard(z)  # once more with the gradient
-    made: Tensor = torch.where(deep, z, plain)
-    return made
+            z = z - (_log_share(z) - target) / _hazard(z)
+    z = z - (_log_share(z) - target) / _hazard(z)  # once more with the gradient
+    quantile: Tensor = torch.where(deep, z, plain)
+    return quantile
 
 
-def _is_nowhere(flag: Tensor) -> bool:
+def _none_set(flag: Tensor) -> bool:
     """Whether no flag is set; False if only a device sync could tell."""
     return not torch.compiler.is_compiling() and flag.is_cpu and not bool(flag.any())
 
@@ -198,16 +198,16 @@ def _log_share(z: Tensor) -> Tensor:
     """Logarithm of Φ(z); in the far tail by its expansion, whose gradient is accurate."""
     far = z < FAR_TAIL
     near: Tensor = log_ndtr(z.masked_fill(far, 0))
-    if _is_nowhere(far):
+    if _none_set(far):
         return near
     out = z.masked_fill(~far, FAR_TAIL)
     tail = -0.5 * out.square() - HALF_LOG_2PI - (-out).log()
-    made: Tensor = torch.where(far, tail, near)
-    return made
+    log_share: Tensor = torch.where(far, tail, near)
+    return log_share
 
 
 def _hazard(z: Tensor) -> Tensor:
     """φ(z) / Φ(z), the slope of log Φ."""
     near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - _log_share(z))
-    made: Tensor = torch.where(z < FAR_TAIL, -z, near)
-    return made
+    slope: Tensor = torch.where(z < FAR_TAIL, -z, near)
+    return slope

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout.keys import next_key
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
+from rl_policies.modules.action_spec import ActionForm
 from rl_policies.modules.explained import explained
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_key, as_tuple
@@ -83,7 +84,7 @@ class AdditiveGaussianModule(ExplorationModule):
             default_interaction_type=default_interaction_type,
             device=device,
         )
-        dtype = _float_dtype(self)
+        dtype = _require_floats(self._form)
         self.register_buffer("mean", torch.as_tensor(mean, dtype=dtype, device=device))
         self.register_buffer("std", torch.as_tensor(std, dtype=dtype, device=device))
 
@@ -171,14 +172,14 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
             default_interaction_type=default_interaction_type,
             device=device,
         )
-        _float_dtype(self)
+        _require_floats(self._form)
         if min(theta, sigma, dt) < 0:
             got = f"theta={theta}, sigma={sigma}, dt={dt}"
             msg = f"theta, sigma and dt must not be negative: got {got}"
             raise ValueError(msg)
         self.theta, self.mu, self.sigma, self.dt, self.x0 = theta, mu, sigma, dt, x0
-        beside = as_key((*as_tuple(action_key)[:-1], "ou_noise"))
-        self.noise_key = beside if noise_key is None else noise_key
+        default_key = as_key((*as_tuple(action_key)[:-1], "ou_noise"))
+        self.noise_key = default_key if noise_key is None else noise_key
         self.in_keys.append(self.noise_key)
         self.out_keys.append(next_key(self.noise_key))
 
@@ -236,8 +237,7 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
         return self._form.projected(torch.addcmul(action, after, self.eps.to(after.dtype))), after
 
 
-def _float_dtype(module: ExplorationModule) -> torch.dtype:
-    form = module._form
+def _require_floats(form: ActionForm) -> torch.dtype:
     if not form.dtype.is_floating_point:
         msg = f"noise is added to floating-point actions: got a spec of {form.dtype}"
         raise TypeError(msg)

@@ -28,9 +28,9 @@ def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
         raise TypeError(msg)
     if not isinstance(spec, Composite):
         return spec
-    found = list(spec.keys(include_nested=True, leaves_only=True))
-    if key not in found:
-        msg = f"the spec has no {key!r}: it has {found}. Pass the spec of {key!r}, or out_keys."
+    leaves = list(spec.keys(include_nested=True, leaves_only=True))
+    if key not in leaves:
+        msg = f"the spec has no {key!r}: it has {leaves}. Pass the spec of {key!r}, or out_keys."
         raise KeyError(msg)
     leaf: TensorSpec = spec[key]
     return leaf
@@ -56,7 +56,7 @@ class ActionForm:
 
     def bounds(self) -> dict[str, Tensor | float]:
         """Bounds `low` and `high` for any batch; none if infinite or different per environment."""
-        found: dict[str, Tensor | float] = {}
+        bounds: dict[str, Tensor | float] = {}
         for name in ("low", "high"):
             bound = getattr(self.leaf.space, name, None)
             if bound is None or not bool(bound.isfinite().all()):
@@ -65,8 +65,8 @@ class ActionForm:
             if not len(rows) or bool((rows != rows[0]).any()):
                 return {}
             alike = bool((rows[0] == rows[0].flatten()[0]).all())
-            found[name] = rows[0].flatten()[0].item() if alike else rows[0].clone()
-        return found
+            bounds[name] = rows[0].flatten()[0].item() if alike else rows[0].clone()
+        return bounds
 
     def cast(self, action: Tensor) -> Tensor:
         """Cast an action to the dtype of the spec if that is exact, and check its last size."""
@@ -95,9 +95,9 @@ class ActionForm:
 
     def check_scores(self, count: int) -> None:
         """Raise for another number of scores than the spec has choices."""
-        wanted = self.count if self.groups is None else sum(self.groups)
-        if wanted is not None and count != wanted:
-            msg = f"{self.key!r} has {wanted} choices by its spec: got scores for {count}"
+        choices = self.count if self.groups is None else sum(self.groups)
+        if choices is not None and count != choices:
+            msg = f"{self.key!r} has {choices} choices by its spec: got scores for {count}"
             raise ValueError(msg)
 
     def fitted(self, action: Tensor, safe: bool) -> Tensor:
@@ -107,8 +107,8 @@ class ActionForm:
 
     def projected(self, action: Tensor) -> Tensor:
         """Find the nearest action that the spec allows. This waits for the device."""
-        found: Tensor = self.over(action.shape).project(action)
-        return found
+        nearest: Tensor = self.over(action.shape).project(action)
+        return nearest
 
     def over(self, shape: torch.Size) -> TensorSpec:
         """Return a spec whose shape ends the shape of some actions `[*B, *tail]`."""
@@ -117,18 +117,18 @@ class ActionForm:
         if lead >= 0 and shape[lead:] == leaf.shape:
             return leaf
         # number of dimensions [*E] that the spec has for environments
-        of_env = leaf.ndim - self.event_dims
-        one: TensorSpec = leaf[(0,) * of_env]
-        if one.expand(leaf.shape) == leaf:
-            return one  # all environments are alike: the spec of one fits any batch
+        env_dims = leaf.ndim - self.event_dims
+        single: TensorSpec = leaf[(0,) * env_dims]
+        if single.expand(leaf.shape) == leaf:
+            return single  # all environments are alike: the spec of one fits any batch
         # actions [*E, T]: each environment has a row of its own spec
-        if lead > 0 and shape[:of_env] == leaf.shape[:of_env]:
+        if lead > 0 and shape[:env_dims] == leaf.shape[:env_dims]:
             for _ in range(lead):
-                leaf = leaf.unsqueeze(of_env)
-            return leaf.expand(shape[: of_env + lead] + leaf.shape[of_env + lead :])
+                leaf = leaf.unsqueeze(env_dims)
+            return leaf.expand(shape[: env_dims + lead] + leaf.shape[env_dims + lead :])
         msg = (
-            f"the spec of {self.key!r} differs between environments {tuple(leaf.shape[:of_env])}, "
-            f"and actions {tuple(shape)} do not say which is which: give the module the spec of "
+            f"the spec of {self.key!r} differs between environments {tuple(leaf.shape[:env_dims])}"
+            f", and actions {tuple(shape)} do not say which is which: give the module the spec of "
             "one, or a batch that begins or ends with the environments."
         )
         raise ValueError(msg)

@@ -113,7 +113,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution; by default the parameter is the action.
         distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
-            `TruncatedNormal` are those of the spec, where they are finite and not given here; ones
+            `TruncatedNormal` default to the bounds of the spec if these are finite; ones
             outside of the spec are refused unless `safe` is set.
         return_log_prob: write the log-probability of the action, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
@@ -201,11 +201,11 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
             ['pixels']
         """
         network, sampling = self.module
-        made = type(self).__new__(type(self))
+        actor = type(self).__new__(type(self))
         # __init__ would build a second sampling module from its arguments
         network = TensorDictSequential(common, network)
-        ProbabilisticTensorDictSequential.__init__(made, network, sampling)
-        return made
+        ProbabilisticTensorDictSequential.__init__(actor, network, sampling)
+        return actor
 
     @explained
     def get_dist(
@@ -230,13 +230,13 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         if tensordict_out is None and not kwargs and self._direct():
             network, sampling = self.module
             self._planned().run_on(tensordict, network, last=-1)
-            made: Distribution = sampling.get_dist(tensordict)
+            dist: Distribution = sampling.get_dist(tensordict)
         else:
-            made = super().get_dist(tensordict, tensordict_out, **kwargs)
-        return made
+            dist = super().get_dist(tensordict, tensordict_out, **kwargs)
+        return dist
 
     def _direct(self) -> bool:
-        return self._requires_sample and self.module[-1]._steps() and super()._direct()
+        return self._requires_sample and self.module[-1].takes_tensors() and super()._direct()
 
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._planned().run_on(tensordict, self)

@@ -20,16 +20,16 @@ COMPARE = "Compare their shapes and dtypes with the inputs of the network."
 def note(
     error: Exception,
     what: str,
-    given: Iterable[Any],
+    arguments: Iterable[Any],
     keys: Iterable[Any] = (),
     advice: str = COMPARE,
 ) -> None:
     """Add to an error, once, the public method that raised it, and its arguments."""
     # sequences of tensordict add notes of their own, which name no argument
-    if any(" was given " in said for said in getattr(error, "__notes__", ())):
+    if any(" was given " in text for text in getattr(error, "__notes__", ())):
         return
     names = [f"{key!r} " for key in keys]
-    values = list(given)
+    values = list(arguments)
     names += [""] * (len(values) - len(names))
     listed = ", ".join(name + described(v) for name, v in zip(names, values, strict=False))
     if names and not values:
@@ -68,10 +68,11 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except Exception as error:
             name = "" if function.__name__ == "__init__" else f".{function.__name__}"
-            who = f"{type(args[0]).__name__}{name}"
-            given = [*args[1:], *kwargs.values()]
-            unnamed = [f"argument {place}" for place in range(1, len(args))]
-            note(error, who, given, [*unnamed, *kwargs], f"See help({who}) for what each may be.")
+            method = f"{type(args[0]).__name__}{name}"
+            values = [*args[1:], *kwargs.values()]
+            unnamed = [f"argument {position}" for position in range(1, len(args))]
+            advice = f"See help({method}) for what each may be."
+            note(error, method, values, [*unnamed, *kwargs], advice)
             raise
 
     return call

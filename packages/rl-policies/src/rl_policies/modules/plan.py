@@ -35,8 +35,8 @@ class CallPlan:
 
     def stale(self) -> bool:
         """Tell whether modules were replaced, or hooks added, after the plan was made."""
-        found = [tuple(now.values()) for now in self.modules]
-        return any(self.hooks) or found != self.children
+        children = [tuple(now.values()) for now in self.modules]
+        return any(self.hooks) or children != self.children
 
     def run(self, values: dict[NestedKey, Any], last: int | None = None) -> None:
         """Run the calls up to `last`, all if None; outputs are added to `values`."""

@@ -113,19 +113,20 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         self._form: ActionForm | None = None
         # the shape of a Categorical sample does not show the number of choices
         is_class = isinstance(distribution_class, type)
-        self._scored = is_class and issubclass(distribution_class, TorchCategorical)
+        self._has_scores = is_class and issubclass(distribution_class, TorchCategorical)
         if not composite:
             _check_names(distribution_class, self._names)
             self._form = form_of(spec, self.dist_sample_keys[0])
         if self._form is not None:
-            self._scored = self._scored and self._form.groups is None
-            given = distribution_kwargs or {}
-            self.distribution_kwargs: Any = _fitted(distribution_class, given, self._form, safe)
+            self._has_scores = self._has_scores and self._form.groups is None
+            self.distribution_kwargs: Any = _arguments_of_spec(
+                distribution_class, distribution_kwargs or {}, self._form, safe
+            )
         check_safe(safe, self._form)
         self.safe = safe
         self._draw = None
         # the fast draw cannot cast samples to the dtype of the spec
-        casts = self._scored and self._form is not None and self._form.dtype != torch.int64
+        casts = self._has_scores and self._form is not None and self._form.dtype != torch.int64
         if self._simple and self.num_samples is None and not (safe or casts):
             self._draw = direct_draw(distribution_class, self._names, self.distribution_kwargs)
 
@@ -147,11 +148,11 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         """
         try:
             named = dict(zip(self._names, parameters, strict=True))
-            made: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
+            dist: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
         except Exception as error:
             note(error, f"the distribution of {type(self).__name__}", parameters, self.in_keys)
             raise
-        return made
+        return dist
 
     @explained
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
@@ -167,8 +168,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             KeyError: a parameter is missing.
         """
         if self._composite:
-            made: Distribution = super().get_dist(tensordict)
-            return made
+            dist: Distribution = super().get_dist(tensordict)
+            return dist
         return self.distribution(*[read(tensordict, key) for key in self.in_keys])
 
     build_dist_from_params = get_dist
@@ -215,7 +216,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         """
         kind = interaction_type() or self.default_interaction_type
         if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
-            return self._drawn(self._draw, tensors)
+            return self._draw_directly(self._draw, tensors)
         if not self._simple or self.num_samples is not None:
             msg = (
                 "composite distributions, num_samples and generators need a tensordict: "
@@ -228,7 +229,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         else:
             sample = self._dist_sample(dist, interaction_type=kind)
         if self._form is not None:
-            if self._scored:
+            if self._has_scores:
                 self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
             sample = self._form.fitted(sample, self.safe)
         if self.return_log_prob:
@@ -254,20 +255,20 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             kind = interaction_type() or self.default_interaction_type
             if kind is not random or keeps_gradient() or is_compiling():
                 return step(*parameters)
-            for one in parameters:
-                if one.dtype is not dtype or one.shape != shape:
+            for parameter in parameters:
+                if parameter.dtype is not dtype or parameter.shape != shape:
                     break
             else:
-                made = draw(*parameters)
-                return made if self.return_log_prob else made[:1]
-            looked_at = step(*parameters)
+                pair = draw(*parameters)
+                return pair if self.return_log_prob else pair[:1]
+            outputs = step(*parameters)
             if can_draw(*parameters):
                 shape, dtype = parameters[0].shape, parameters[0].dtype
-            return looked_at
+            return outputs
 
         return [(act, list(self.in_keys), list(self.out_keys))]
 
-    def _drawn(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The outputs of `step`, drawn without a distribution object."""
         if len(tensors) != len(self._names):
             msg = f"step takes one tensor for each of {self.in_keys}: got {len(tensors)}"
@@ -275,36 +276,42 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         sample, log_prob = draw(*tensors)
         if self._form is not None:
             self._form.check(sample)
-            if self._scored:
+            if self._has_scores:
                 self._form.check_scores(tensors[0].shape[-1])
         return (sample, log_prob) if self.return_log_prob else (sample,)
 
-    def _steps(self) -> bool:
+    def takes_tensors(self) -> bool:
+        """Tell whether `step` can draw.
+
+        Returns:
+            False for composite distributions, several samples and generators, which need a
+            tensordict.
+        """
         return self._simple and self.num_samples is None
 
     def _direct(self) -> bool:
-        return self._steps() and super()._direct()
+        return self.takes_tensors() and super()._direct()
 
 
 def _check_names(distribution_class: Any, names: list[str]) -> None:
     """Raise for parameter names that the distribution does not take."""
     try:
-        taken = inspect.signature(distribution_class).parameters
+        parameters = inspect.signature(distribution_class).parameters
     except (TypeError, ValueError):
         return
-    if any(argument.kind is argument.VAR_KEYWORD for argument in taken.values()):
+    if any(argument.kind is argument.VAR_KEYWORD for argument in parameters.values()):
         return
-    unknown = [name for name in names if name not in taken]
+    unknown = [name for name in names if name not in parameters]
     if unknown:
         title = getattr(distribution_class, "__name__", distribution_class)
         msg = (
-            f"{title} has no argument {unknown}: it takes {list(taken)}. Name the out_keys of the "
-            "network so, or give in_keys as {argument: key}."
+            f"{title} has no argument {unknown}: it takes {list(parameters)}. Name the out_keys of "
+            "the network so, or give in_keys as {argument: key}."
         )
         raise TypeError(msg)
 
 
-def _fitted(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
+def _arguments_of_spec(distribution_class: Any, kwargs: Any, form: ActionForm, safe: bool) -> Any:
     """Check that a distribution fits its spec; return its arguments with dtype or bounds."""
     title, leaf = getattr(distribution_class, "__name__", distribution_class), form.leaf
     if distribution_class in ONE_HOT:

@@ -266,22 +266,22 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
 
 
 def _space(action_space: str | None, leaf: TensorSpec | None) -> ActionSpace:
-    """Tell how actions are written, from what was said and from the spec."""
-    said = None if action_space is None else action_space.replace("-", "_")
-    if said not in (None, *SPACES.values()):
+    """Resolve the encoding of actions from the argument and the spec."""
+    named_space = None if action_space is None else action_space.replace("-", "_")
+    if named_space not in (None, *SPACES.values()):
         msg = f"action_space must be one of {list(SPACES.values())}: got {action_space!r}"
         raise ValueError(msg)
-    if leaf is None and said not in ("one_hot", "categorical"):
+    if leaf is None and named_space not in ("one_hot", "categorical"):
         msg = "how are actions written? Pass spec, or action_space='one_hot' or 'categorical'."
         raise ValueError(msg)
     if leaf is None:
-        return "one_hot" if said == "one_hot" else "categorical"
-    found = SPACES.get(type(leaf))
-    if found is None:
-        named = ", ".join(kind.__name__ for kind in SPACES)
-        msg = f"the spec of the action must be one of {named}: got {type(leaf).__name__}"
+        return "one_hot" if named_space == "one_hot" else "categorical"
+    space = SPACES.get(type(leaf))
+    if space is None:
+        kinds = ", ".join(kind.__name__ for kind in SPACES)
+        msg = f"the spec of the action must be one of {kinds}: got {type(leaf).__name__}"
         raise TypeError(msg)
-    if said not in (None, found):
-        msg = f"action_space={action_space!r} contradicts the spec, which is {found!r}"
+    if named_space not in (None, space):
+        msg = f"action_space={action_space!r} contradicts the spec, which is {space!r}"
         raise ValueError(msg)
-    return found
+    return space

@@ -129,8 +129,8 @@ def outputs_of(outputs: Any, out_keys: list[NestedKey]) -> tuple[Any, ...]:
         return (outputs,)
     if isinstance(outputs, dict | TensorDictBase):
         outputs = tuple(outputs[key] for key in out_keys)
-    found = outputs if isinstance(outputs, tuple) else (outputs,)
-    if len(found) != len(out_keys):
-        msg = f"expected a tensor for each of {out_keys}: the network returned {len(found)}"
+    tensors = outputs if isinstance(outputs, tuple) else (outputs,)
+    if len(tensors) != len(out_keys):
+        msg = f"expected a tensor for each of {out_keys}: the network returned {len(tensors)}"
         raise ValueError(msg)
-    return found
+    return tensors

@@ -126,10 +126,10 @@ class ConvNet(nn.Sequential):
         if images.ndim < 3:
             msg = f"expected images [*B, C, H, W]: got shape {shape}"
             raise ValueError(msg)
-        wanted = self[0].in_channels
-        if wanted and shape[-3] != wanted:
+        channels = self[0].in_channels
+        if channels and shape[-3] != channels:
             msg = (
-                f"expected images [*B, {wanted}, H, W]: got shape {shape}. Channels come before "
+                f"expected images [*B, {channels}, H, W]: got shape {shape}. Channels come before "
                 "height and width; ToTensorImage puts them there."
             )
             raise ValueError(msg)
