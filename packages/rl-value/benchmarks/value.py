@@ -1,7 +1,7 @@
 """Advantages and losses compared with torchrl: scan, module, padded batches, curves, PPO step.
 
 Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; after each
-figure stands the bar that it is held to. Calls that are compared on `[B, T]` and on flat steps are
+figure is the bar that it is held to. Calls that are compared on `[B, T]` and on flat steps are
 timed in two ways: again and again, as timing tools do, and the first one after other work.
 """
 
@@ -358,7 +358,7 @@ def ppo() -> None:
         torch.testing.assert_close(parameter.grad, grad)
 
     stored = [batch["advantage"], batch["sample_log_prob"]]
-    recipe = ClosedFormLoss(ours._gain_of, 0.01, True, lambda logits: (logits, logits))
+    recipe = ClosedFormLoss(ours._objective_array, 0.01, True, lambda logits: (logits, logits))
 
     def equations() -> None:
         """The networks and the equations: no check of what is given, no tensordict made."""
@@ -427,7 +427,7 @@ def run(given: argparse.Namespace) -> None:
     """Print every figure."""
     quick = given.quick
     if given.without_numba:
-        sys.modules["numba"] = None  # type: ignore[assignment]  # whoever imports it is refused
+        sys.modules["numba"] = None  # type: ignore[assignment]  # so that its import fails
     if given.cpu_time:
         global clock
         clock = time.thread_time

@@ -9,7 +9,7 @@ ACTIONS = 3
 
 
 class Chooser(torch.nn.Module):
-    """Values, and the best choice among those that a mask allows."""
+    """Values, and the best choice among the actions that a mask allows."""
 
     def __init__(self):
         super().__init__()

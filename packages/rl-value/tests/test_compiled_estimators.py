@@ -14,7 +14,7 @@ def critic():
     return TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
 
 
-@pytest.mark.parametrize("lengths", [[4, 5], [1500, 1000]])  # by numpy, and by numba where it is
+@pytest.mark.parametrize("lengths", [[4, 5], [1500, 1000]])  # by numpy, and by numba if installed
 @pytest.mark.parametrize("kind", [GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator])
 def test_an_estimator_can_be_compiled(kind, lengths):
     torch._dynamo.reset()

@@ -208,7 +208,7 @@ def test_an_estimator_writes_what_was_selected_and_takes_nothing_away():
 @pytest.mark.parametrize(
     ("args", "given", "message"),
     [
-        ((), {}, r"expected a tensordict, or tensors by name \(action, .*\): got nothing"),
+        ((), {}, r"expected a tensordict, or tensors as keywords \(action, .*\): got nothing"),
         ((), {"acton": torch.zeros(5)}, r"unexpected argument 'acton': DQNLoss takes action, "),
         ((torch.zeros(5),), {"action": torch.zeros(5)}, r"'action' is given twice"),
         ((torch.zeros(5),) * 7, {}, r"or at most 6 tensors .*: got 7 arguments"),

@@ -127,7 +127,7 @@ def _floats(value: Any, key: NestedKey) -> Tensor:
 
 
 def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:
-    """Log-probability of actions; of a plain choice read where it lies, without further checks."""
+    """Log-probability of actions; of categorical logits a direct gather, without validation."""
     if type(head) is not Categorical or taken.shape != head.batch_shape:
         return head.log_prob(taken)
     index = taken.long().unsqueeze(-1)

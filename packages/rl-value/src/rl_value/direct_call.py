@@ -40,7 +40,7 @@ def check_network(name: str, network: Any, method: str = "forward") -> None:
 
 
 def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
-    """Make the parameters of a network constants for a while: gradients pass it, and stop there."""
+    """Treat the parameters of a network as constants; gradients reach its inputs."""
     if network is None or not torch.is_grad_enabled():
         return nullcontext()
     if not any(parameter.requires_grad for parameter in network.parameters()):
@@ -52,7 +52,7 @@ def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
 
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
-    """Evaluate a network on a batch that it does not write to."""
+    """Evaluate a network on a batch without writing to the batch."""
     # A stock TensorDictModule, or a sequence of them, is called as module.module(*tensors): a write
     # to a tensordict costs more than a small network. Anything else is called as it is.
     made = _made_by_stock(network, partial(find, batch), wanted)
@@ -73,7 +73,7 @@ def output_from(
 
 
 def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBase:
-    """Call a network; what it raises says which one it was, and what it was given."""
+    """Call a network; a note on its exceptions names the network and its inputs."""
     try:
         made: TensorDictBase = network(batch)
     except Exception as error:
@@ -83,7 +83,7 @@ def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBas
 
 
 def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
-    """One output of a network that is called as it is."""
+    """One output of a network that is called through its tensordict interface."""
     made = require(noted(network, batch), wanted)
     given: object = made
     if not isinstance(given, Tensor):
@@ -94,7 +94,7 @@ def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Neste
 
 
 def _call_of(network: Any, given: Mapping[NestedKey, Any]) -> str:
-    """Which network was called with what, for a note on what it raised."""
+    """A note on an exception: the network that raised it, and its inputs."""
     shown = [
         f"{key!r} {list(value.shape)} {value.dtype}"
         if isinstance(value, Tensor)
@@ -110,7 +110,7 @@ def _call_of(network: Any, given: Mapping[NestedKey, Any]) -> str:
 def _made_by_stock(
     network: TensorDictModuleBase, read: Callable[[Key], Any], wanted: NestedKey
 ) -> Tensor | None:
-    """The output of a network of stock modules; None where it is another, or writes no such."""
+    """The output of a network of stock modules; None for other networks and missing outputs."""
     parts = _parts(network)
     found = None if parts is None else run(parts, read)
     made = None if found is None else found.get(as_tuple(wanted))
@@ -118,7 +118,7 @@ def _made_by_stock(
 
 
 def _parts(network: Any) -> list[TensorDictModule] | None:
-    """The stock modules that a network is made of; None where it is more than those."""
+    """The stock modules that a network consists of; None if it does anything else."""
     kind = TensorDictSequential
     if isinstance(network, kind) and isinstance(network.module, nn.ModuleList):
         as_they_are = type(network).forward is kind.forward and not has_hooks(network)
@@ -128,7 +128,7 @@ def _parts(network: Any) -> list[TensorDictModule] | None:
 
 
 def stock(parts: list[Any]) -> list[TensorDictModule] | None:
-    """Tell whether modules do no more than pass tensors on to what they wrap."""
+    """The modules if they only call what they wrap; None otherwise."""
     return parts if not skipping() and all(map(_is_stock, parts)) else None
 
 
@@ -144,7 +144,7 @@ def _is_stock(part: Any) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Tell whether something is called alongside a module."""
+    """Whether a module has forward or backward hooks."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 

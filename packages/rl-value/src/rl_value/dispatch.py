@@ -37,16 +37,16 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
     @property
     @abstractmethod
     def outputs(self) -> list[NestedKey]:
-        """All keys that `forward` gives when it is called by arguments, in that order."""
+        """Keys of the tensors that `forward` returns when it is called with tensors."""
 
     @property
     def optional_keys(self) -> list[NestedKey]:
-        """Entries that may be passed by name besides `in_keys`."""
+        """Optional inputs that may be passed as keywords, in addition to `in_keys`."""
         return list(MARKERS)
 
     @property
     def out_keys(self) -> list[NestedKey]:
-        """What `forward` gives: all `outputs`, or those that were selected."""
+        """The keys that `forward` returns: all `outputs`, or the selected ones."""
         return self.outputs if self._selected is None else list(self._selected)
 
     @out_keys.setter
@@ -99,7 +99,9 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
             msg += f"got {len(args)} arguments."
             raise TypeError(msg)
         if not args and not given:
-            msg = f"expected a tensordict, or tensors by name ({', '.join(names)}): got nothing."
+            msg = (
+                f"expected a tensordict, or tensors as keywords ({', '.join(names)}): got nothing."
+            )
             raise TypeError(msg)
         found = dict(zip(names, args, strict=False))
         for name, value in given.items():
@@ -147,9 +149,9 @@ def _shared_shape(leaves: Mapping[tuple[str, ...], Tensor]) -> torch.Size:
 
 
 def takes_names(forward: Forward) -> Forward:
-    """Let a `NamedModule` also be called with its inputs, by place or by name."""
+    """Also accept the inputs of a `NamedModule` as positional or keyword arguments."""
     # ("next", "reward") is called next_reward. What is returned then is one tensor for each of
-    # out_keys, a single one by itself. Called with a tensordict the module asks nothing first.
+    # out_keys, a single one by itself. A call with a tensordict skips all of this.
     own = tuple(inspect.signature(forward).parameters)[2:]
 
     @wraps(forward)

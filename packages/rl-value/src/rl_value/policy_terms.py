@@ -1,4 +1,4 @@
-"""What an actor chooses by on a batch: the parameters of its choice, and the distribution."""
+"""Distribution of an actor on a batch, and its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_value.direct_call import Key, has_hooks, run, stock
 
 
 class PolicyTerms:
-    """An actor on a batch, called once; its distribution is made where it is asked for."""
+    """The output of an actor on a batch: parameters now, the distribution on first use."""
 
     def __init__(self, actor: Any, batch: TensorDictBase) -> None:
         self.batch_size = batch.batch_size
@@ -39,10 +39,10 @@ class PolicyTerms:
     def dist(self) -> Distribution:
         """The distribution of actions now."""
         if self._dist is None:
-            self._dist = self.made_of(*self.parameters.values())
+            self._dist = self.distribution_of(*self.parameters.values())
         return self._dist
 
-    def made_of(self, *parameters: Tensor) -> Distribution:
+    def distribution_of(self, *parameters: Tensor) -> Distribution:
         """Make the distribution of other parameters."""
         given = build(nest(dict(zip(self.parameters, parameters, strict=True))), self.batch_size)
         try:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor) -> Tensor:
-    """Compute yₜ = bₜ + aₜ yₜ₊₁ in a loop; where it is cut, yₜ = bₜ.
+    """Compute yₜ = bₜ + aₜ yₜ₊₁ in a loop; at a cut yₜ = bₜ.
 
     Args:
         a: float ``[T, C]``.

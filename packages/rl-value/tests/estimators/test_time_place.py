@@ -1,4 +1,4 @@
-"""Where time lies: said, named, last, and never against what observations say."""
+"""The time dimension: given, named or last, and checked against observations."""
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ def test_so_are_they_by_losses():
 
 
 def test_numbered_rows_in_any_other_order_are_taken_as_they_are():
-    """Single rows drawn or strided, and episodes of one step, say nothing of where time lies."""
+    """Single rows drawn or strided, and episodes of one step, say nothing of the time dimension."""
     gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
     flat, seed = rows.reshape(-1), torch.Generator().manual_seed(3)
     order = torch.randperm(15, generator=seed)
@@ -161,7 +161,7 @@ def test_numbered_rows_in_any_other_order_are_taken_as_they_are():
 def test_numbered_rows_that_lie_interleaved_give_a_warning():
     gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
     flat = TensorDict(rows.transpose(0, 1).reshape(-1).to_dict(), [15])
-    with pytest.warns(UserWarning, match=r"of 15 rows continue .* environments lie interleaved"):
+    with pytest.warns(UserWarning, match=r"of 15 rows continue .* environments are interleaved"):
         gae(flat.clone())
     flat["index"] = torch.arange(15)
     gae(flat)  # drawn row by row

@@ -211,10 +211,10 @@ class Critic(torch.nn.Module):
         return value * self.by[0] + self.by[1]
 
 
-def with_values(shape, *behind):
+def with_values(shape, *value_shape):
     batch = batch_of(shape)
-    batch["y"] = torch.randn(*shape, *behind, 1, dtype=torch.float64) * 2
-    batch["value_target"] = torch.randn(*shape, *behind, 1, dtype=torch.float64)
+    batch["y"] = torch.randn(*shape, *value_shape, 1, dtype=torch.float64) * 2
+    batch["value_target"] = torch.randn(*shape, *value_shape, 1, dtype=torch.float64)
     return batch
 
 
@@ -234,10 +234,10 @@ def by_autograd(loss, batch):
 
 @pytest.mark.parametrize("kind", ["l1", "l2", "smooth_l1"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("behind", [(), (2,)])
+@pytest.mark.parametrize("value_shape", [(), (2,)])
 @pytest.mark.parametrize("holes", [False, True])
-def test_critics_by_equations(kind, reduction, behind, holes, taken):
-    batch = with_values((3, 5), *behind)
+def test_critics_by_equations(kind, reduction, value_shape, holes, taken):
+    batch = with_values((3, 5), *value_shape)
     if holes:
         batch[keys.MASK] = torch.arange(15).view(3, 5) % 4 != 1
         batch["value_target"][~batch[keys.MASK]] = torch.nan

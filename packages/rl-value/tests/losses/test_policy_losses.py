@@ -522,7 +522,7 @@ def test_the_other_spellings():
 
 def test_plain_tensors_may_be_passed():
     batch = flat_batch().exclude("advantage", "value_target")
-    batch["next", "x"][:-1] = batch["x"][1:]  # plain tensors have no names to say where time lies
+    batch["next", "x"][:-1] = batch["x"][1:]  # plain tensors do not name the time dimension
     loss = A2CLoss(discrete(), critic())
     given = {"_".join((key,) if isinstance(key, str) else key): batch[key] for key in loss.in_keys}
     found = loss(**given)

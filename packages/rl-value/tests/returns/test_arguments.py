@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl_value.returns.arguments import cut_behind, decay_of, is_transformed, time_of, zeroed
+from rl_value.returns.arguments import cut_after, decay_of, is_transformed, time_of, zeroed
 
 
 def test_time_of_a_row_is_its_only_dimension():
@@ -13,7 +13,7 @@ def test_time_of_a_row_is_its_only_dimension():
 
 def test_cut_behind_done_steps_and_the_last_one():
     done = torch.tensor([[True], [False], [False]])
-    assert cut_behind(done, -2).flatten().tolist() == [True, False, True]
+    assert cut_after(done, -2).flatten().tolist() == [True, False, True]
 
 
 def test_zeroed_values_hold_no_nan_under_the_flag():

@@ -1,4 +1,4 @@
-"""Wrong data and settings: named at the edge, whoever would notice them first."""
+"""Wrong data and settings are refused by the public call, with their names."""
 
 import pytest
 import torch

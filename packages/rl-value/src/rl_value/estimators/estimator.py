@@ -1,4 +1,4 @@
-"""What all value estimators share: reading steps, calling networks, writing results."""
+"""Base class of value estimators: reads steps, calls the network, writes results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ValueEstimator(NamedModule):
     observation, read as its continuation. So recurrent networks are exact; they are called in
     recurrent mode.
 
-    Steps marked ``next_missing`` (where they are not terminated) or ``history_missing`` get the
+    Steps marked ``next_missing`` (unless terminated) or ``history_missing`` get the
     advantage 0 and their own value as target, carry nothing, and are in no mean. Padding gets
     zeros.
 
@@ -53,7 +53,7 @@ class ValueEstimator(NamedModule):
         shifted: read a sequence of ``T + shifted_budget`` observations for each row of the
             batch; steps that do not fit are False in ``"shifted_valid"``, with zeros.
         differentiable: let gradients through to rewards, observations and discounts. The networks'
-            own parameters are constants, as are those that are passed: neither an advantage nor a
+            own parameters are constants, as are passed ones: neither an advantage nor a
             target trains a critic.
         skip_existing: use stored values if there are any.
         average_rewards: standardise the rewards of the steps that count first; those left out,
@@ -69,7 +69,7 @@ class ValueEstimator(NamedModule):
         single_call: False reads values and next values by two calls.
         deactivate_vmap: accepted; networks are never called through vmap.
         vectorized: accepted; there is one algorithm.
-        device: accepted; everything is computed where the data lies.
+        device: accepted; everything is computed on the device of the data.
         legacy: keys that are set by `set_keys`.
 
     Raises:
@@ -152,7 +152,7 @@ class ValueEstimator(NamedModule):
 
     @property
     def optional_keys(self) -> list[NestedKey]:
-        """Entries that may be passed by name besides: markers, stored values, next states."""
+        """Optional inputs that may be passed as keywords: markers, stored values, next states."""
         network, value = self.value_network, self.entries["value"]
         states = [] if network is None else list(map(next_key, network.in_keys))
         steps = under_next(self.entries["steps_to_next_obs"])
@@ -160,7 +160,7 @@ class ValueEstimator(NamedModule):
 
     @property
     def outputs(self) -> list[NestedKey]:
-        """What `forward` gives when it is called by arguments; values are written besides."""
+        """Keys of the tensors that `forward` returns when it is called with tensors."""
         return [self.entries[name] for name in ("advantage", "value_target")]
 
     def set_keys(self, **entries: NestedKey | None) -> None:
@@ -241,7 +241,7 @@ class ValueEstimator(NamedModule):
             tensordict: a TED batch ``[*B, T]``.
             params: parameters of the value network in place of its own.
             target_params: parameters to evaluate next states with.
-            next_value: values of the next states ``[*B, T, 1]``, where they are known.
+            next_value: values of the next states ``[*B, T, 1]``, if known.
             time_dim: dimension of time of this batch, in place of the estimator's own.
 
         Returns:
@@ -326,7 +326,7 @@ class ValueEstimator(NamedModule):
         target_params: TensorDictBase | None,
         given: Tensor | None,
     ) -> UnrolledValues:
-        """Stored values where they are wanted, the network's elsewhere."""
+        """Stored values if they are to be reused, the network's otherwise."""
         reuse = skipping() if self.skip_existing is None else self.skip_existing
         network, key = self.value_network, self.entries["value"]
         now = following = None
@@ -353,14 +353,14 @@ class ValueEstimator(NamedModule):
             if substituted is not self._substituted:  # a module takes long to set anything
                 self._substituted = substituted
             if now is not None:  # stored values also follow each other
-                behind = steps.successor_values(now, found.following)
-                found = replace(found, now=now, following=behind)
+                shifted_values = steps.successor_values(now, found.following)
+                found = replace(found, now=now, following=shifted_values)
             return found if following is None else replace(found, following=following)
         return UnrolledValues(now, following, steps.missing, None, None)
 
     def _cut(self, steps: Transitions, found: UnrolledValues) -> ValuedTransitions:
-        """Say after which steps nothing flows: ends, steps left out, and those before them."""
-        late = None if found.fits is None else steps.widen(~found.fits)
+        """Attach cuts to valued steps: at ends, at steps left out and at the steps before."""
+        late = None if found.in_budget is None else steps.widen(~found.in_budget)
         left_out = found.missing
         for others in (late, steps.without_history):
             if others is not None:
@@ -392,11 +392,11 @@ class ValueEstimator(NamedModule):
             value = as_tuple(self.entries["value"])
             put(tensordict, value, unplace(found.now))
             put(tensordict, next_key(value), unplace(found.following))
-        if found.fits is not None:
-            fits = found.fits
+        if found.in_budget is not None:
+            in_budget = found.in_budget
             if found.missing is not None:
-                fits = fits & ~found.missing.flatten(1).any(1)
-            tensordict.set(keys.SHIFTED_VALID, unplace(fits))
+                in_budget = in_budget & ~found.missing.flatten(1).any(1)
+            tensordict.set(keys.SHIFTED_VALID, unplace(in_budget))
         elif find(tensordict, (keys.SHIFTED_VALID,)) is not None:  # of an earlier call
             tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
         if found.missing is not None and steps.missing is None:
@@ -405,7 +405,7 @@ class ValueEstimator(NamedModule):
 
 @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
 def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Call what compilers cannot follow."""
+    """Call a function outside of compiled code."""
     return call(*args, **settings)
 
 

@@ -1,4 +1,4 @@
-"""The names that estimators and losses read and write, and may be given others."""
+"""The keys that estimators and losses read and write, set by `set_keys`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rl_tensordict import NestedKey, as_tuple
 
 
 class KeyMap(Mapping[str, NestedKey]):
-    """Keys by what they are for."""
+    """A key for each role of an entry."""
 
     def __init__(self, **defaults: NestedKey) -> None:
         self._keys: dict[str, NestedKey] = dict(defaults)
 
     def set(self, **given: NestedKey | None) -> None:
-        """Give other keys."""
+        """Replace keys; None keeps the current one."""
         for name, key in given.items():
             if name not in self._keys:
                 msg = f"there is no entry {name!r} here: there are {', '.join(self._keys)}."

@@ -45,7 +45,7 @@ class StaticTransitions(Transitions):
     """All rows of a batch as steps, padding too: nothing flows into it or out of it."""
 
     last: Tensor  # bool [N], rows that the next one does not continue
-    behind: Tensor  # int64 [N], the row that holds each row's next state; N where none does
+    successor_row: Tensor  # int64 [N], the row that holds each row's next state; N where none does
     # int64 [2 N], the row of each slot, as in the UnrollLayout of plain steps; slots that are not
     # needed are segments of one row
     source: Tensor
@@ -70,7 +70,7 @@ class StaticTransitions(Transitions):
         leaves = {key: find(batch, key) for key in wanted}
         known = {key: value for key, value in leaves.items() if value is not None}
         found = read_rows(list(known.values()), _joined([*names, *known]), list(shape))
-        real, terminated, missing, last, behind, source, is_next, is_start, next_slot = found
+        real, terminated, missing, last, successor_row, source, is_next, is_start, next_slot = found
         rows, ahead = StaticRows(shape, real), known.get(names[3])
         return cls(
             batch=batch,
@@ -81,7 +81,7 @@ class StaticTransitions(Transitions):
             ahead=None if ahead is None else rows.gather(ahead).reshape(-1),
             time_dim=time_dim,
             last=last,
-            behind=behind,
+            successor_row=successor_row,
             source=source,
             is_next=is_next,
             is_start=is_start,
@@ -96,7 +96,7 @@ class StaticTransitions(Transitions):
     @property
     def successor(self) -> Tensor:
         """The row that holds each row's next state, int64 ``[N]``; N where none does."""
-        return self.behind
+        return self.successor_row
 
     def factor(self, name: str, value: float | Tensor) -> float | Tensor:
         """A setting of each row: a number, or ``[N, ...]``; no tensor is asked for its number."""
@@ -127,14 +127,14 @@ def unroll_rows(
     """Evaluate a network on the next observation of each row, as `unroll_steps` does."""
     # A network that looks at single rows is given N of them, any other the 2 N slots of plain
     # steps.
-    rows = torch.arange(len(steps.behind), device=steps.behind.device)
-    outside = steps.behind == len(rows)
+    rows = torch.arange(len(steps.successor_row), device=steps.successor_row.device)
+    outside = steps.successor_row == len(rows)
     if all_absent(inputs.following, steps.batch):
         steps = steps.without_next(outside)
     lost = steps.lost
     source, is_next, is_start = steps.source, steps.is_next, steps.is_start
     if inputs.is_row_wise:
-        source, is_next = torch.where(outside, rows, steps.behind), outside
+        source, is_next = torch.where(outside, rows, steps.successor_row), outside
     if lost is not None:  # what may hold anything is not read
         is_next = is_next & ~lost[source]
     given = {}
@@ -206,13 +206,13 @@ def read_rows(
         return torch.cat([values, rest])
 
     missing = torch.zeros_like(steps.terminated) if steps.missing is None else steps.missing
-    behind = torch.cat([rows, rows.new_full((1,), size)])[steps.successor]
+    successor_row = torch.cat([rows, rows.new_full((1,), size)])[steps.successor]
     return (
         placed(torch.ones_like(steps.ends), False),
         placed(steps.terminated, False),
         placed(missing, False),
         placed(steps.ends, True),
-        placed(behind, size),
+        placed(successor_row, size),
         filled(rows[slots.source], 0),
         filled(slots.is_next, False),
         filled(slots.is_start, True),

@@ -1,4 +1,4 @@
-"""Which dimension of a batch is time: the one that is said, the one of that name, or the last."""
+"""The time dimension of a batch: the given one, the one named so, or the last."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _misplaced(batch: TensorDictBase, dim: int, why: str, advice: str) -> str:
 
 
 def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str = NAMED) -> None:
-    """Raise or warn where ids and steps join no neighbours, and would if time lay elsewhere."""
+    """Raise or warn where ids and steps join no neighbours, and would along another dimension."""
     count = len(segments)
     if count < LEAST_JOINS or batch.batch_size[-1] < 2 or count != segments.num_real:
         return
@@ -94,7 +94,7 @@ def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None
         return
     msg = (
         f"{number} of {len(ids)} rows continue an earlier row of their trajectory, and none from "
-        "the row before: environments lie interleaved, and nothing is carried from step to step. "
+        "the row before: environments are interleaved, and nothing is carried from step to step. "
         "Lay trajectories end to end: batch.transpose(0, -1).reshape(-1) of the batch [T, N]."
     )
     warnings.warn(msg, UserWarning, stacklevel=2)
@@ -121,7 +121,7 @@ def _look_for_time(batch: TensorDictBase) -> None:
 
 
 def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:
-    """Turn a batch so that time is its last dimension, and name it where it was said to be time."""
+    """Transpose time to the last dimension, and name it if the caller gave the dimension."""
     last: int = tensordict.ndim - 1
     turned = tensordict if dim == last else tensordict.transpose(dim, last)
     if not is_said:

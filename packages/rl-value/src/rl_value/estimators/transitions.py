@@ -1,4 +1,4 @@
-"""The real steps of one batch, flat, with all that an estimator needs to know of them."""
+"""The real steps of one batch as flat arrays, the input of estimators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Transitions:
     # bool [M, *G, 1], not terminated, and the next observation could not be had; None where the
     # batch does not say so
     missing: Tensor | None
-    # int64 [M], how far away the next observation is; None where it is one step
+    # int64 [M], distance to the next observation; None if it is one step
     ahead: Tensor | None
     # where time was in what the caller has, which settings per step are laid out like; None where
     # it was last
@@ -109,13 +109,13 @@ class Transitions:
         )
 
     def successor_values(self, values: Tensor, others: Tensor) -> Tensor:
-        """Take values ``[M, ...]`` where each step's next state is, and others where it is none."""
+        """Values ``[M, ...]`` of each step's successor, and `others` for steps without one."""
         where = self.successor
         inside = (where < len(values)).view(-1, *(1,) * (values.ndim - 1))
         return torch.where(inside, values[where.clamp(max=len(values) - 1)], others)
 
     def stored(self, key: NestedKey) -> Tensor | None:
-        """Read an entry ``[M, ...]`` of the batch; None where it is missing."""
+        """Read an entry ``[M, ...]`` of the batch; None if it is missing."""
         value = find(self.batch, as_tuple(key))
         return None if value is None else self.segments.gather(floats(value, key))
 
@@ -159,7 +159,7 @@ class Transitions:
 
 
 def under_next(key: NestedKey) -> tuple[str, ...]:
-    """Where an entry that is named as at the root is under ``"next"``."""
+    """The key under ``"next"`` of an entry that is named as at the root."""
     parts = as_tuple(key)
     return parts if parts[0] == keys.NEXT else next_key(parts)
 
@@ -260,7 +260,7 @@ def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> T
 
 
 def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor | None:
-    """The real rows that a marker ``[*B, T]`` is set in, bool ``[M]``; None where it is absent."""
+    """A marker ``[*B, T]`` of the real rows, bool ``[M]``; None if it is absent."""
     flag, shape = find(batch, as_tuple(key)), batch.batch_size
     if flag is None:
         return None
@@ -268,7 +268,7 @@ def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor
 
 
 def floats(values: Tensor, key: NestedKey) -> Tensor:
-    """Hold an entry to floating point."""
+    """Raise for an entry that is no tensor of floating point."""
     given: object = values
     if not isinstance(given, Tensor):
         msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."

@@ -1,4 +1,4 @@
-"""Steps with their values, and what every estimator does with its results."""
+"""Transitions with values, and the treatment of results that all estimators share."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def finished(valued: ValuedTransitions, advantage: Tensor, target: Tensor) -> tu
     if valued.left_out is not None:
         advantage = torch.where(valued.left_out, 0, advantage)
         target = torch.where(valued.left_out, valued.value, target)
-    if valued.found.fits is not None:  # outside of the budget of shifted even values are unknown
-        target = torch.where(valued.steps.widen(valued.found.fits), target, 0)
+    if (
+        valued.found.in_budget is not None
+    ):  # outside of the budget of shifted even values are unknown
+        target = torch.where(valued.steps.widen(valued.found.in_budget), target, 0)
     return advantage, target
 
 

@@ -92,7 +92,7 @@ class VTrace(ValueEstimator):
 
     @property
     def optional_keys(self) -> list[NestedKey]:
-        """Entries that may be passed by name besides, the log-probability of the action too."""
+        """Optional inputs that may be passed as keywords, and the log-probability of the action."""
         return [*super().optional_keys, log_probability_key(self.action_key)]
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:

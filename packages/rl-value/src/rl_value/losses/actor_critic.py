@@ -1,4 +1,4 @@
-"""What losses of an actor and a critic share."""
+"""Base class of the losses of an actor and a critic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 
 
 class ActorCriticLoss(LossModule):
-    """A loss of an actor, with a critic and an entropy bonus where they are wanted.
+    """A loss of an actor, with an optional critic and an optional entropy bonus.
 
     Args:
         actor_network: has ``get_dist``, the distribution of actions now.
@@ -58,7 +58,7 @@ class ActorCriticLoss(LossModule):
         separate_losses: parameters that both networks share learn from the actor's loss alone.
         delay_value: next values come from a copy of the critic that `SoftUpdate` moves.
         functional: accepted; parameters are the networks' own either way.
-        device: accepted; everything is computed where the data lies.
+        device: accepted; everything is computed on the device of the data.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: which steps count, see `LossModule`.
         moved: arguments that are given elsewhere.
@@ -136,7 +136,7 @@ class ActorCriticLoss(LossModule):
 
     @property
     def target_critic_network_params(self) -> TensorDictParams | None:
-        """The parameters that next states are valued with."""
+        """The parameters of the network that values next states."""
         late = self.target_critic_network
         return parameters_of(self.critic_network if late is None else late)
 
@@ -156,7 +156,7 @@ class ActorCriticLoss(LossModule):
 
     @property
     def optional_keys(self) -> list[NestedKey]:
-        """Entries that may be passed by name besides: what is stored of a step, and markers."""
+        """Optional inputs that may be passed as keywords: stored estimates, and markers."""
         stored = [self.entries[name] for name in ("advantage", "value_target", "value")]
         own = log_probability_key(self.entries["action"])
         return [*super().optional_keys, *stored, own, next_key(self.entries["value"])]
@@ -179,7 +179,7 @@ class ActorCriticLoss(LossModule):
 
         Args:
             tensordict: a TED batch ``[*B, T]`` with actions, the log-probabilities that the loss
-                reads, and advantages and value targets or what they are computed from.
+                reads, and advantages and value targets or the inputs of the value estimator.
 
         Returns:
             Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
@@ -198,7 +198,7 @@ class ActorCriticLoss(LossModule):
             seen = self._seen(tensordict, *networks, more=self._stored())
             acting = PolicyTerms(self.actor_network, seen)
             value = None if self.critic_coeff is None else self._value(seen)
-            found = self._by_equations(seen, acting, advantage, counted)
+            found = self._closed_form(seen, acting, advantage, counted)
             if found is None:
                 found = self._by_autograd(seen, acting.dist, advantage, counted)
             if value is not None:
@@ -206,11 +206,11 @@ class ActorCriticLoss(LossModule):
             return self._collected(found)
 
     def _stored(self) -> list[NestedKey]:
-        """What may have been stored when the actor acted."""
+        """Entries that the actor may have stored when it acted."""
         return [*self.actor_network.out_keys, self.entries["action"]]
 
     def _advantage(self, batch: TensorDictBase) -> Tensor:
-        """The advantage of each step; where it is missing the value estimator writes it."""
+        """The advantage of each step; the value estimator writes a missing one."""
         wanted = [self.entries["advantage"]]
         if self.critic_coeff is not None:
             wanted.append(self.entries["value_target"])
@@ -241,14 +241,16 @@ class ActorCriticLoss(LossModule):
         before = self._before(batch, dist, now.shape)
         self._check_advantage(advantage, now.shape)
         log_weight = kept(now if before is None else now - before, counted).unsqueeze(-1)
-        gain, reported = self._gain(log_weight, self._scaled(advantage, counted), counted)
+        gain, reported = self._policy_objective(
+            log_weight, self._scaled(advantage, counted), counted
+        )
         objective = {self.objective: -self._reduce(gain, counted)}
         return objective | reported | self._entropy(batch, dist, counted)
 
-    def _by_equations(
+    def _closed_form(
         self, batch: TensorDictBase, acting: PolicyTerms, advantage: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor] | None:
-        """The same of one of K choices, in a few passes; None where they are something else."""
+        """The same for categorical logits, in a few passes; None where that does not apply."""
         logits, shape = acting.parameter_of(Categorical, "logits"), batch.batch_size
         coefficient = self.entropy_coeff if self.entropy_bonus else 0.0
         if not isinstance(coefficient, int | float) or self.reduction == "none":
@@ -260,11 +262,11 @@ class ActorCriticLoss(LossModule):
         stored = [self._scaled(advantage, counted), *([] if before is None else [before])]
 
         def again(logits: Tensor) -> tuple[Tensor, Tensor]:
-            found = self._by_autograd(batch, acting.made_of(logits), advantage, counted)
+            found = self._by_autograd(batch, acting.distribution_of(logits), advantage, counted)
             return found[self.objective], found.get("loss_entropy", found[self.objective])
 
         terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
-        recipe = ClosedFormLoss(self._gain_of, coefficient, self.reduction == "mean", again)
+        recipe = ClosedFormLoss(self._objective_array, coefficient, self.reduction == "mean", again)
         with np.errstate(all="ignore"):  # weights that are infinite are for the caller to see
             made = None if terms is None else losses_of_choice(recipe, terms)
         if made is None:
@@ -284,16 +286,18 @@ class ActorCriticLoss(LossModule):
         """Log-probabilities that are stored; None where the loss reads none."""
         return None
 
-    def _gain(
+    def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What is to be gained by each step, and what is reported alongside it.
+        """The objective of each step, and statistics by name.
 
         The weight is π(a|s), divided by μ(a|s) where that is stored.
         """
         return log_weight * advantage, {}
 
-    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> ObjectiveValues:
+    def _objective_array(
+        self, log_prob: Array, advantage: Array, *before: Array
+    ) -> ObjectiveValues:
         """The same by equations."""
         return ObjectiveValues(log_prob * advantage, advantage.copy(), {})  # the batch may change
 
@@ -333,7 +337,7 @@ class ActorCriticLoss(LossModule):
     def _of_critic(
         self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
-        """``loss_critic`` and what is reported alongside it, by equations where it has them."""
+        """``loss_critic`` and its statistics, in closed form if possible."""
         weight = self.critic_coeff
         assert weight is not None  # there are values
         target = _constant(batch, self.entries["value_target"])

@@ -32,16 +32,16 @@ FLOATS = (torch.float32, torch.float64)
 
 @dataclass
 class ObjectiveValues:
-    """What each step gains, and what one more in its log-probability would add."""
+    """The objective of each step, and its derivative by the log-probability."""
 
     value: Array  # [n]
     slope: Array  # [n]
-    reported: dict[str, float]  # statistics by name
+    reported: dict[str, float]  # statistics
 
 
 @dataclass
 class LossInputs:
-    """What the equations read, of the n steps that count."""
+    """Inputs of the equations, of the n steps that count."""
 
     logits: Array  # [n, K]
     action: Array  # int64 [n], each one of the K
@@ -51,7 +51,7 @@ class LossInputs:
 
 @dataclass
 class ClosedFormLoss:
-    """How a loss is made of them."""
+    """A loss as an equation of its inputs, with its settings."""
 
     gain: Callable[..., ObjectiveValues]  # of log-probabilities and what is stored, each [n]
     entropy_coeff: float  # η
@@ -63,7 +63,7 @@ class ClosedFormLoss:
 def terms_of(
     logits: Tensor, action: Tensor | None, counted: Tensor | None, stored: list[Tensor]
 ) -> LossInputs | None:
-    """Collect what the equations read, where they are for it."""
+    """Collect the inputs of the equations; None where the equations do not apply."""
     taken, whole = array_of(action, torch.int64), array_of(logits, logits.dtype)
     if taken is None or whole is None or logits.dtype not in FLOATS:
         return None

@@ -36,11 +36,11 @@ def critic_terms(
     settings: CriticSettings,
 ) -> dict[str, Tensor]:
     """Compute the loss of a critic and its statistics, by equations where it has them."""
-    found = critic_by_equations(value, target, counted, settings)
+    found = critic_closed_form(value, target, counted, settings)
     return critic_by_autograd(value, target, stored, counted, settings) if found is None else found
 
 
-def critic_by_equations(
+def critic_closed_form(
     value: Tensor, target: Tensor, counted: Tensor | None, settings: CriticSettings
 ) -> dict[str, Tensor] | None:
     """The same in a few passes; None where values and targets are something else."""

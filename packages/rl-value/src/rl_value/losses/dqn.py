@@ -38,7 +38,7 @@ SPACES = ("one_hot", "categorical")
 class DQNLoss(LossModule):
     """The distance of action values from bootstrapped targets.
 
-    The target is r + γ max Q'(s', ·), Q' the network that lags behind; with `double_dqn` it is
+    The target is r + γ max Q'(s', ·), Q' the target network; with `double_dqn` it is
     r + γ Q'(s', argmax Q(s', ·)). Other estimators than TD0 take that value in the place of
     V(s'). Next values come from one unroll, exact for recurrent networks. Written is ``loss``,
     and into the batch ``"td_error"``, the squared error of each step ``[*B, T, 1]``.
@@ -52,10 +52,10 @@ class DQNLoss(LossModule):
         double_dqn: choose next actions with the network itself.
         action_space: ``"one_hot"`` or ``"categorical"``; by default what the network says.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` where it is.
+        use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` if it is stored.
         loss_mask_key: which steps count, see `LossModule`.
         functional: accepted; parameters are the network's own either way.
-        device: accepted; everything is computed where the data lies.
+        device: accepted; everything is computed on the device of the data.
         moved: arguments that are given elsewhere.
 
     Raises:
@@ -144,7 +144,7 @@ class DQNLoss(LossModule):
 
     @property
     def optional_keys(self) -> list[NestedKey]:
-        """Entries that may be passed by name besides: markers, and weights of steps."""
+        """Optional inputs that may be passed as keywords: markers, and weights of steps."""
         return [*super().optional_keys, self.entries["priority_weight"]]
 
     @property
@@ -183,9 +183,9 @@ class DQNLoss(LossModule):
         return self._collected({"loss": reduce(found, counted, self.reduction, weight)})
 
     def _targets(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
-        """What the action of each step should be worth ``[*B, T, ...]``, and where nobody knows.
+        """The target of each step ``[*B, T, ...]``, and a flag of the steps without one.
 
-        Marks the steps of which that was found out now.
+        Marks in the batch the steps without a target that it does not mark yet.
         """
         check_writable(batch)
         dim, last = time_dimension(batch, self.value_estimator.time_dim), batch.ndim - 1
@@ -216,21 +216,21 @@ class DQNLoss(LossModule):
 
     @torch.no_grad()
     def _placed(self, steps: Transitions) -> dict[NestedKey, Tensor]:
-        """Targets, where they are unknown, and marks of such steps, in the place of their rows."""
+        """Targets, a flag of unknown ones and markers of those steps, in the shape of the batch."""
         target, found = self._target(steps)
         made: dict[NestedKey, Tensor] = {"target": target}
         if found.missing is not None:
             made["unknown"] = found.missing
             if steps.missing is None:
                 made[keys.NEXT_MISSING] = found.missing.flatten(1).any(1)
-        if found.fits is not None:
-            late, unknown = steps.widen(~found.fits), made.get("unknown")
+        if found.in_budget is not None:
+            late, unknown = steps.widen(~found.in_budget), made.get("unknown")
             made["unknown"] = late if unknown is None else late | unknown
-            made[keys.SHIFTED_VALID] = found.fits
+            made[keys.SHIFTED_VALID] = found.in_budget
         return {key: steps.segments.scatter(value) for key, value in made.items()}
 
     def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
-        """What the action of each step should be worth ``[M, *G, C]``, and what follows it."""
+        """The target of each step ``[M, *G, C]``, and the values of the next states."""
         found = self._next_values(steps)
         if self.value_estimator.calls.missing_next == "root":
             self.value_estimator._substituted = (
@@ -240,7 +240,7 @@ class DQNLoss(LossModule):
         return self.value_estimator.returns_of(steps, found)[1], found
 
     def _next_values(self, steps: Transitions) -> UnrolledValues:
-        """The value of each step's next state by the network that lags behind."""
+        """The value of each step's next state by the target network."""
         late = self.target_value_network
         network = self.value_network if late is None else late
         values, best = self.entries["action_value"], self.entries["chosen_action_value"]
@@ -262,7 +262,7 @@ class DQNLoss(LossModule):
     def _unroll(
         self, network: TensorDictModuleBase, steps: Transitions, wanted: NestedKey
     ) -> UnrolledValues:
-        """What a network says of each step's next state."""
+        """The output of a network at each step's next state."""
         if isinstance(steps, StaticTransitions):
             return unroll_rows(network, self._read, steps, wanted)
         return unroll_steps(network, steps, wanted, self.value_estimator.calls)

@@ -1,4 +1,4 @@
-"""What all losses share: names, masks, value estimators and networks that lag behind."""
+"""Base class of losses: keys, masks, value estimators and target networks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LossModule(NamedModule):
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: ``"auto"`` as above; another key for that flag alone; None for all steps.
-        entries: keys by what they are for, alongside those of value estimators.
+        entries: default keys of the loss, in addition to those of value estimators.
 
     Raises:
         ValueError: there is no such reduction.
@@ -227,7 +227,7 @@ class LossModule(NamedModule):
 
 
 def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:
-    """Copy a network that is to lag behind: the same values, no gradients."""
+    """Copy a network as a target network: the same values, no gradients."""
     return deepcopy(network).requires_grad_(False)
 
 
@@ -256,7 +256,7 @@ def _names(kinds: tuple[ValueEstimators, ...]) -> str:
 
 
 def refuse_moved(given: dict[str, Any]) -> None:
-    """Raise for arguments that a loss does not take, and say where they are given."""
+    """Raise for arguments that a loss does not take, and name the call that does."""
     for name in given:
         hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
         msg = f"unexpected argument {name!r}. {hint}"

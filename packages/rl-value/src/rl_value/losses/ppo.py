@@ -120,15 +120,17 @@ class PPOLoss(ActorCriticLoss):
             return standardise(advantage, counted, self.normalize_advantage_exclude_dims)
         return super()._scaled(advantage, counted)
 
-    def _gain(
+    def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         gain, reported = self._surrogate(log_weight, advantage, counted)
         return gain, reported | {"kl_approx": -reduce(log_weight.detach(), counted)}
 
-    def _gain_of(self, log_prob: Array, advantage: Array, *before: Array) -> ObjectiveValues:
+    def _objective_array(
+        self, log_prob: Array, advantage: Array, *before: Array
+    ) -> ObjectiveValues:
         log_prob -= before[0]
-        gain = self._surrogate_of(log_prob, advantage)
+        gain = self._surrogate_array(log_prob, advantage)
         gain.reported["kl_approx"] = -float(np.add.reduce(log_prob)) / log_prob.size
         return gain
 
@@ -138,7 +140,7 @@ class PPOLoss(ActorCriticLoss):
         """The gain, and what this kind of objective reports."""
         return log_weight.exp() * advantage, {}
 
-    def _surrogate_of(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
+    def _surrogate_array(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
         """The same by equations."""
         gain = np.exp(log_weight)
         gain *= advantage
@@ -206,7 +208,7 @@ class ClipPPOLoss(PPOLoss):
         }
         return torch.min(ratio * advantage, clipped * advantage), reported
 
-    def _surrogate_of(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
+    def _surrogate_array(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
         ratio = np.exp(log_weight)
         clipped = np.minimum(np.maximum(ratio, self._bounds[0]), self._bounds[1])
         reported = {
@@ -224,7 +226,7 @@ class KLPENPPOLoss(PPOLoss):
     """Proximal policy optimisation with a penalty on the divergence, whose weight adapts.
 
     -E[w A] + β E[KL(μ, π)]. After each call, β is multiplied by `increment` where the divergence
-    is above 1.5 times `dtarg`, and by `decrement` where it is below `dtarg` / 1.5. Alongside what
+    is above 1.5 times `dtarg`, and by `decrement` if it is below `dtarg` / 1.5. Alongside what
     `PPOLoss` writes there are ``kl`` and ``beta``. The batch must hold the parameters of the
     distribution that acted. (Schulman et al., arXiv:1707.06347, section 4.)
 
@@ -295,7 +297,7 @@ class KLPENPPOLoss(PPOLoss):
         """Parameters of the distribution that acted, besides."""
         return [*super()._stored(), *self.actor_network[-1].in_keys]
 
-    def _by_equations(self, *given: Any) -> None:
+    def _closed_form(self, *given: Any) -> None:
         """Not at all: the divergence is one of distributions."""
 
     def _by_autograd(

@@ -16,7 +16,7 @@ from rl_value.losses.arrays import Array
 
 @dataclass
 class PrecomputedLoss:
-    """Losses of one tensor, and the way back to it."""
+    """Losses of one tensor, and their gradient by it."""
 
     losses: tuple[float, ...]
     # gives [n, ...], the gradient of the sum of the losses, each weighted with one number
@@ -27,7 +27,7 @@ class PrecomputedLoss:
 
 
 def attach(known: PrecomputedLoss, at: Tensor) -> tuple[Tensor, ...]:
-    """Make tensors of losses that are known, whose gradients reach what they were computed from."""
+    """Return precomputed losses as scalar tensors that are differentiable by their input."""
     # Each tensor that losses are computed from has a node of its own, so that the losses of one can
     # go back while the graph of another stays.
     found: tuple[Tensor, ...] = _apply(known, at)  # type: ignore[no-untyped-call]

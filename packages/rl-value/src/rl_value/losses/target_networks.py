@@ -1,4 +1,4 @@
-"""Copies of networks that lag behind, and how they follow."""
+"""Target networks, and the updates that move them towards their sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TargetUpdate:
             target.copy_(source)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is no part of the networks: the count of steps, if there is one."""
+        """The count of steps, if there is one; the networks keep their own state."""
         return {} if self.counter is None else {"counter": self.counter}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class HardUpdate(TargetUpdate):
         self.counter = 0
 
     def step(self) -> None:
-        """Count a step, and copy where it is time."""
+        """Count a step, and copy every `interval` steps."""
         self.counter += 1
         if self.counter >= self.interval:
             self.counter = 0
@@ -201,7 +201,7 @@ class HardUpdate(TargetUpdate):
 
 
 def _pairs_of(loss: nn.Module) -> Pairs:
-    """The networks of a loss with those that follow them."""
+    """The networks of a loss, each with its target network."""
     pairs = [
         (getattr(loss, name.removeprefix(PREFIX)), target)
         for name, target in loss.named_children()
@@ -238,7 +238,7 @@ def _check_alike(source: nn.Module, target: nn.Module) -> None:
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name."""
+    """Parameters and buffers with their names."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 

@@ -1,4 +1,4 @@
-"""What the functions of this package take: steps along time, checked at the edge."""
+"""Checks of the arguments of returns, and arrays that returns derive from them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
         count = int((terminated & ~done).sum())
         msg = (
             f"{count} steps are terminated and not done, and a step that terminated is done: are "
-            "the two swapped? terminated stands ahead of done: pass them by name."
+            "the two swapped? terminated is the argument before done: pass them as keywords."
         )
         raise ValueError(msg)
 
@@ -113,7 +113,7 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
             raise ValueError(msg)
 
 
-def cut_behind(done: Tensor, time_dim: int) -> Tensor:
+def cut_after(done: Tensor, time_dim: int) -> Tensor:
     """Mark the steps after which nothing flows: done ones, and the last ones of time."""
     cut = done.clone()
     if cut.numel():
@@ -141,7 +141,7 @@ def _zero(values: Tensor, flag: Tensor) -> Tensor:
 
 
 def decay_of(gamma: float | Tensor, lmbda: float | Tensor, cut: Tensor, reward: Tensor) -> Tensor:
-    """Multiply the factors of a recurrence, with zeros where it is cut."""
+    """Multiply the factors of a recurrence, with zeros at cuts."""
     if isinstance(gamma, Tensor) and isinstance(lmbda, Tensor):
         gamma = gamma.to(reward.dtype)  # so is the product
     factor = gamma * lmbda

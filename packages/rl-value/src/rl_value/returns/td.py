@@ -9,7 +9,7 @@ from rl_value.returns.arguments import (
     check_flags,
     check_fraction,
     check_steps,
-    cut_behind,
+    cut_after,
     decay_of,
     time_of,
     zeroed,
@@ -136,7 +136,7 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
     if is_plain((gamma, lmbda), reward, next_value):
         factors = (float(gamma), float(lmbda))
         return _in_pieces(reward, next_value, terminated, done, factors, time_dim)
-    cut = cut_behind(done | terminated, time_dim)
+    cut = cut_after(done | terminated, time_dim)
     ahead = zeroed(next_value, terminated)
     kept = decay_of(1.0, lmbda, cut, reward)  # λ, and 0 where nothing follows
     ahead = (ahead - kept * ahead).masked_fill(kept == 1, 0)  # λ = 1 reads no value on the way

@@ -8,7 +8,7 @@ from rl_value.returns.arguments import (
     check_flags,
     check_fraction,
     check_steps,
-    cut_behind,
+    cut_after,
     decay_of,
     time_of,
     zeroed,
@@ -78,7 +78,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
         raise ValueError(msg)
     ratio = log_ratio.exp()
     rho = ratio.clamp(max=rho_thresh)
-    cut = cut_behind(done | terminated, time_dim)
+    cut = cut_after(done | terminated, time_dim)
     delta = rho * (reward + gamma * zeroed(next_value, terminated) - value)
     decay = decay_of(gamma, lmbda, cut, reward) * ratio.clamp(max=c_thresh)
     correction = linear_scan(zeroed(decay, cut), delta, time_dim=time_dim)

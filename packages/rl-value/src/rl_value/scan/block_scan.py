@@ -52,7 +52,7 @@ class PieceScan:
         steps = BLOCK if seldom else 16 if len(term) >= 2_048 else 8
         whole = 0 if len(term) <= FEW else len(term) // steps * steps
         with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
-            self._singly(weight[whole:], term[whole:], out[whole:])
+            self._scan_rows_singly(weight[whole:], term[whole:], out[whole:])
             weight, term, out = weight[:whole], term[:whole], out[:whole]
             if seldom and self.powers is not None:
                 self.carry, is_finite = self.powers.scan(weight, term, out, self.carry)
@@ -101,7 +101,7 @@ class PieceScan:
         whole: Floats = ~np.logical_or.reduce(cut, 0) * self.factor ** len(cut)
         return whole
 
-    def _singly(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
+    def _scan_rows_singly(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
         """The rows that fill no block."""
         if not len(term):
             return

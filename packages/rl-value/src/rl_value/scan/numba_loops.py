@@ -1,8 +1,8 @@
 """Generalised advantages in one pass, compiled by numba: the only file here that needs it.
 
-Each y waits for the one after it, which takes the processor longer than anything else. So a tile
-is cut into eight chains that are scanned side by side, all but the last as if nothing lay after
-them. Then what does is carried into each chain, up to its first cut. Nothing is multiplied across
+Each y depends on the next one, and that latency dominates the time. So a tile
+is cut into eight chains that are scanned side by side, all but the last as if nothing followed
+them. Then the next y is carried into each chain, up to its first cut. Nothing is multiplied across
 a cut, so that what is not finite stays in front of its own.
 """
 
@@ -95,7 +95,7 @@ def scan_chains(y, cut, factor, last, powers):
         first, cuts = end - CHAIN, 0
         for place in range(first, end):
             cuts += cut[place]
-        if cuts:  # the last one is looked for where there is one
+        if cuts:  # the y that is carried in stops at the last cut of the chain
             first = end
             while not cut[first - 1]:
                 first -= 1

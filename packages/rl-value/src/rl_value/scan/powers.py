@@ -19,8 +19,8 @@ STEPS = np.arange(BLOCK, dtype=np.int16)
 class Powers:
     """Scans blocks of 32 steps as products with the triangle of powers of the factor."""
 
-    # A block that is cut is multiplied once more for each cut, with zeros after the cut: what lies
-    # in front of a cut is a sum over nothing else.
+    # A block that is cut is multiplied once more for each cut, with zeros after the cut, so
+    # that the sums before a cut hold nothing else.
 
     def __init__(self, factor: float, dtype: np.dtype[Any]) -> None:
         apart = np.subtract.outer(STEPS, STEPS).astype(float)
@@ -44,9 +44,9 @@ class Powers:
         heads[:-1], heads[-1] = _times(blocks, self.of_head, np.empty_like(blocks[:, 0])), carry
         # a b that is not finite is in the sum of its block
         is_finite = bool(np.isfinite(heads).all())
-        split, behind = block[inside], at[inside, None] < STEPS
+        split, after_cut = block[inside], at[inside, None] < STEPS
         made = blocks[split]
-        np.copyto(made, 0, where=behind)
+        np.copyto(made, 0, where=after_cut)
         made = _times(made, self.triangle, np.empty_like(made))
         heads[split[::-1]] = made[::-1, 0]  # where a block is cut twice its first cut comes last
         join(factors, heads)
@@ -54,13 +54,13 @@ class Powers:
         after = (heads[1:] * self.factor).astype(y.dtype)
         after[block[~inside]] = 0
         blocks[:, -1] += after
-        _put_in_front(made, behind, split, _times(blocks, self.triangle, y))
+        _write_before_cuts(made, after_cut, split, _times(blocks, self.triangle, y))
         return float(heads[0]), is_finite
 
 
 @lru_cache(maxsize=16)
 def powers_of(factor: float, dtype: np.dtype[Any]) -> Powers:
-    """Make the powers of a factor, or return those that were made."""
+    """The powers of a factor; the last 16 are cached."""
     return Powers(factor, dtype)
 
 
@@ -77,19 +77,19 @@ def join(weight: Floats, term: Floats) -> None:
         seen *= 2
 
 
-def _put_in_front(made: Floats, behind: Flags, block: NDArray[Any], y: Floats) -> None:
-    """Write to blocks what is in front of each cut, and after the cut before it."""
+def _write_before_cuts(made: Floats, after_cut: Flags, block: NDArray[Any], y: Floats) -> None:
+    """Write the results between each cut and the one before it to their blocks."""
     last = np.ones(len(block), bool)
     np.not_equal(block[1:], block[:-1], out=last[:-1])
     if last.all():
-        np.copyto(made, y[block], where=behind)
+        np.copyto(made, y[block], where=after_cut)
         y[block] = made
         return
     final, where = made[last], block[last]
-    np.copyto(final, y[where], where=behind[last])
+    np.copyto(final, y[where], where=after_cut[last])
     y[where] = final
     earlier = np.flatnonzero(~last)  # cuts that are not the last of their block
-    own = ~behind[earlier] & (behind[earlier - 1] | last[earlier - 1, None])
+    own = ~after_cut[earlier] & (after_cut[earlier - 1] | last[earlier - 1, None])
     row, step = np.nonzero(own)
     y[block[earlier[row]], step] = made[earlier[row], step]
 

@@ -46,8 +46,8 @@ def test_n_step_slots_report_holes_after_segments_shorter_than_n():
 def test_layout_cut_to_a_budget_tells_the_steps_that_fit():
     slots = one_step_slots(segments(2, 1))
     row, none = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.bool)
-    assert slots.cut_to(row, 4, none).fits.tolist() == [True, True, False]
-    assert slots.cut_to(row, 4, torch.tensor([False, False, True])).fits.tolist() == [True] * 3
+    assert slots.cut_to(row, 4, none).in_budget.tolist() == [True, True, False]
+    assert slots.cut_to(row, 4, torch.tensor([False, False, True])).in_budget.tolist() == [True] * 3
 
 
 def test_layout_filled_to_a_size_repeats_its_first_slot_as_segments():

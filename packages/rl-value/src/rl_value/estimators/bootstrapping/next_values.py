@@ -1,4 +1,4 @@
-"""Values of the rows of a batch and of what comes after them, from one call of the network."""
+"""Values and next values of the rows of a batch, from one call of the network."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from rl_value.estimators.transitions import Transitions
 
 @dataclass(frozen=True)
 class UnrolledValues:
-    """What a network says of every step and of its next state."""
+    """Outputs of a network at every step and at its next state."""
 
     now: Tensor  # [M, ...]
     following: Tensor  # [M, ...]
     missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None where all have one
-    fits: Tensor | None  # bool [M], steps within the budget; None without one
+    in_budget: Tensor | None  # bool [M], steps within the budget; None without one
     # steps that stand in for their own next state, int64 []; None without
     substituted: Tensor | None
 
@@ -65,7 +65,7 @@ def unroll_steps(
     reader = SlotReader(network, steps.batch, steps.segments, slots, stand_in)
     is_exact = calls.missing_next != "root" and not is_row_wise(network)
     if stand_in is not None and steps.ahead is not None and is_exact:
-        _refuse_behind_lost(slots, steps, stand_in)
+        _refuse_lost_between(slots, steps, stand_in)
     size = calls.chunk_slots(steps.given_shape, len(slots))
     call = partial(unroll, reader, [wanted], chunk_size=size)
     (values,) = call(params=params)
@@ -77,11 +77,11 @@ def unroll_steps(
     if calls.missing_next == "root" and stand_in is not None:
         substituted, missing = (stand_in & outside).sum(), None
     now, following = values[slots.row_slot], ahead[slots.next_slot]
-    if stand_in is not None and missing is not None:  # what stands in is no value
+    if stand_in is not None and missing is not None:  # the stand-in is no value
         following = blank(following, stand_in & outside)
     if calls.shifted:  # what terminated has no slot of its own: nothing follows
         following = blank(following, slots.next_slot == slots.row_slot)
-    return UnrolledValues(now, following, missing, slots.fits, substituted)
+    return UnrolledValues(now, following, missing, slots.in_budget, substituted)
 
 
 def _side_by_side(
@@ -91,7 +91,7 @@ def _side_by_side(
     calls: ValueCallConfig,
     params: tuple[TensorDictBase | None, TensorDictBase | None],
 ) -> UnrolledValues:
-    """The same for a network that looks at single rows: they are read where they lie."""
+    """The same for a network that looks at single rows: they are read in place."""
     if lacks_next(network, steps.batch):
         steps = steps.without_next(steps.ends)
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
@@ -100,17 +100,17 @@ def _side_by_side(
     own, late = params
     rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
     if late is None and calls.single_call:
-        now, behind = evaluate(network, rows_and_ends, wanted, own)
+        now, after_ends = evaluate(network, rows_and_ends, wanted, own)
         ahead = now
     else:
         (now,) = evaluate(network, rows_and_ends[:1], wanted, own)
-        ahead, behind = evaluate(network, rows_and_ends, wanted, own if late is None else late)
+        ahead, after_ends = evaluate(network, rows_and_ends, wanted, own if late is None else late)
     substituted = None
     if stand_in is not None and calls.missing_next == "root":
         substituted, missing = stand_in.sum(), None
-    elif stand_in is not None:  # what stands in is no value of the next state
-        behind = blank(behind, stand_in)
-    return UnrolledValues(now, _following(ahead, lasts, behind), missing, None, substituted)
+    elif stand_in is not None:  # the stand-in is no value of the next state
+        after_ends = blank(after_ends, stand_in)
+    return UnrolledValues(now, _following(ahead, lasts, after_ends), missing, None, substituted)
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
@@ -118,21 +118,21 @@ def blank(values: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *(1,) * (values.ndim - 1)), 0, values)
 
 
-def _following(values: Tensor, lasts: Tensor, behind: Tensor) -> Tensor:
+def _following(values: Tensor, lasts: Tensor, after_ends: Tensor) -> Tensor:
     """The value of the row that follows each row; after the last ones of segments another."""
-    has_graph = values.requires_grad or behind.requires_grad
+    has_graph = values.requires_grad or after_ends.requires_grad
     # the row after the last one is overwritten: the last row ends a segment
     if has_graph and torch.is_grad_enabled():
-        return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, behind)
-    if not has_graph and values.dtype == behind.dtype and _is_one_column(values):
+        return torch.cat([values[1:], values[:1]]).index_copy(0, lasts, after_ends)
+    if not has_graph and values.dtype == after_ends.dtype and _is_one_column(values):
         now = array_of(values).reshape(-1)
         made = np.empty_like(now)
         made[:-1] = now[1:]
-        made[array_of(lasts)] = array_of(behind).reshape(-1)
+        made[array_of(lasts)] = array_of(after_ends).reshape(-1)
         return torch.from_numpy(made).view(values.shape)
     following = torch.empty_like(values, memory_format=torch.contiguous_format)
     following[:-1] = values[1:]
-    return following.index_copy_(0, lasts, behind.to(values.dtype))
+    return following.index_copy_(0, lasts, after_ends.to(values.dtype))
 
 
 def _is_one_column(values: Tensor) -> bool:
@@ -145,7 +145,7 @@ def _slots(
     network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig
 ) -> UnrollLayout:
     if steps.ahead is None:
-        slots = one_step_slots(steps.segments, behind_terminated=not calls.shifted)
+        slots = one_step_slots(steps.segments, after_terminated=not calls.shifted)
         return _budgeted(slots, steps, calls) if calls.shifted else slots
     if calls.shifted:
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
@@ -160,13 +160,13 @@ def _slots(
     return replace(slots, has_holes=False)
 
 
-def _refuse_behind_lost(slots: UnrollLayout, steps: Transitions, lost: Tensor) -> None:
+def _refuse_lost_between(slots: UnrollLayout, steps: Transitions, lost: Tensor) -> None:
     """Raise for next observations that a recurrent network reaches only by way of a lost one."""
     # lost next observations up to each slot: more at the next one than at the row means that one
     # is on the way, where the state of the network stops being right
     so_far = (slots.is_next & lost[slots.source]).cumsum(0)
-    behind = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
-    count = int((behind & ~steps.terminated.flatten(1).all(1)).sum())
+    after_ends = (so_far[slots.next_slot] > so_far[slots.row_slot]) & slots.needs_extra & ~lost
+    count = int((after_ends & ~steps.terminated.flatten(1).all(1)).sum())
     if count:
         msg = (
             f"the next observations of {count} n-step rows come after one that is missing, which "

@@ -1,4 +1,4 @@
-"""One sequence of slots for all observations of a batch: its rows, and what comes after them."""
+"""The sequence of slots for all observations of a batch: rows and next observations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rl_layout import Segments
 
 @dataclass(frozen=True)
 class UnrollLayout:
-    """Where each observation is in the flat sequence that a network reads once."""
+    """Slots of observations in the flat sequence that a network reads once."""
 
-    # Rows of a segment follow each other, and after them lie the next observations that are no row
+    # Rows of a segment follow each other, and after them come the next observations that are no row
     # of the segment: one for plain steps, up to n for n-step rows. So a recurrent network continues
     # into them from the state it is in.
 
@@ -24,7 +24,9 @@ class UnrollLayout:
     is_start: Tensor  # bool [K], first slot of a segment
     row_slot: Tensor  # int64 [M], slot of each real row
     next_slot: Tensor  # int64 [M], slot of each real row's next observation
-    fits: Tensor | None = None  # bool [M], rows with room for what they need; None where all have
+    in_budget: Tensor | None = (
+        None  # bool [M], rows with room for what they need; None where all have
+    )
     # whether steps are missing before some next observation, as after a slice of n-step rows that
     # is shorter than n
     has_holes: bool = False
@@ -44,14 +46,14 @@ class UnrollLayout:
         kept = torch.arange(len(self), device=row.device) - first < room
         place = kept.cumsum(0) - 1  # new number of each slot that is kept
         # a terminated step needs no next value, so its own slot is enough
-        fits = kept[self.row_slot] & (terminated | kept[self.next_slot])
+        in_budget = kept[self.row_slot] & (terminated | kept[self.next_slot])
         return UnrollLayout(
             self.source[kept],
             self.is_next[kept],
             self.is_start[kept],
             torch.where(kept[self.row_slot], place[self.row_slot], 0),
             torch.where(kept[self.next_slot], place[self.next_slot], 0),
-            fits,
+            in_budget,
         )
 
     def filled_to(self, size: int) -> UnrollLayout:
@@ -82,11 +84,11 @@ class UnrollLayout:
         return list(pairwise(cuts))
 
 
-def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> UnrollLayout:
+def one_step_slots(segments: Segments, *, after_terminated: bool = True) -> UnrollLayout:
     """Lay out plain steps: each segment, and the last next observation of each."""
     device, count = segments.starts.device, segments.num_real
     has_extra = torch.ones(len(segments), dtype=torch.bool, device=device)
-    if not behind_terminated:
+    if not after_terminated:
         has_extra = segments.kinds != 2
     # exclusive sum: slots that the segments before add to the number of a row
     extras_before = has_extra.cumsum(0) - has_extra.to(torch.int64)
@@ -95,7 +97,7 @@ def one_step_slots(segments: Segments, *, behind_terminated: bool = True) -> Unr
     extra_row = lasts[has_extra]
     extra_slot = row_slot[extra_row] + 1
     next_slot = row_slot + 1
-    if not behind_terminated:  # what is not there points at the row itself
+    if not after_terminated:  # what is not there points at the row itself
         next_slot[lasts[~has_extra]] -= 1
     starts = row_slot[segments.offsets[:-1]]
     return _assemble(row_slot, next_slot, (extra_row, extra_slot), starts)

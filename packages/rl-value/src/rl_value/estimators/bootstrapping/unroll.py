@@ -23,7 +23,7 @@ from rl_value.estimators.bootstrapping.sequence_layout import UnrollLayout
 
 @dataclass(frozen=True)
 class _Roles:
-    """What the entries of a network are to it."""
+    """Roles of the entries of a network."""
 
     states: set[Key]
     observed: tuple[NestedKey, ...]
@@ -209,7 +209,7 @@ def read_side_by_side(
 ) -> tuple[dict[Key, Tensor], dict[Key, Tensor]]:
     """Read the real rows as they are, and the last next observation of each segment."""
     rows: dict[Key, Tensor] = {}
-    behind: dict[Key, Tensor] = {}
+    after_ends: dict[Key, Tensor] = {}
     for key in map(as_tuple, network.in_keys):
         root, after = find(batch, key), find(batch, (keys.NEXT, *key))
         if root is None:
@@ -220,8 +220,8 @@ def read_side_by_side(
             wide = stand_in.view(-1, *(1,) * (ends.ndim - 1))
             ends = torch.where(wide, segments.last(root), ends)
         rows[key] = segments.gather(root)
-        behind[key] = ends.to(root.dtype)
-    return rows, behind
+        after_ends[key] = ends.to(root.dtype)
+    return rows, after_ends
 
 
 def evaluate(

@@ -38,7 +38,7 @@ def both(left, right):
 
 @triton.jit
 def load_steps(a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT):
-    """Steps (a, b, cut) [R, C] of a chunk, and where they lie; the neutral step after the end."""
+    """Steps (a, b, cut) [R, C] of a chunk, and their addresses; the neutral step after the end."""
     # The scan from the first row on is the adjoint: its step t takes a and the cut of row t - 1.
     inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
     place = row[:, None] * num_columns + column[None, :]
