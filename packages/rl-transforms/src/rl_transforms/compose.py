@@ -1,4 +1,4 @@
-"""Several transforms as one, and plain callables as transforms."""
+"""Composition of transforms, and callables as transforms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Callback = Callable[[TensorDictBase], TensorDictBase]
 
 
 class Compose(Transform):
-    """Several transforms as one: outputs pass them in order, inputs in reverse.
+    """Chains transforms: outputs pass them in order, inputs in reverse order.
 
-    Its flags follow from its members: it is `online` if any member is, `needs_rows` if any does,
-    and belongs to the write side where every member does.
+    It is `online` if any member is, has `needs_rows` if any member does, and `side` ``"write"`` if
+    all members do.
 
     Args:
         *transforms: transforms, or callables from tensordict to tensordict.
@@ -45,7 +45,7 @@ class Compose(Transform):
         self._derive()
 
     def append(self, transform: Transform | Callback) -> Compose:
-        """Add a transform after the others, in place, and return this one.
+        """Append a transform, in place, and return this one.
 
         Args:
             transform: a transform, or a callable from tensordict to tensordict.
@@ -59,18 +59,18 @@ class Compose(Transform):
         return self.insert(len(self), transform)
 
     def insert(self, index: int, transform: Transform | Callback) -> Compose:
-        """Add a transform ahead of the one at a place, in place, and return this one.
+        """Insert a transform before an index, in place, and return this one.
 
         Args:
-            index: the place, from ``-len`` to ``len``.
+            index: where, from ``-len`` to ``len``.
             transform: a transform, or a callable from tensordict to tensordict.
 
         Returns:
             This one.
 
         Raises:
-            IndexError: there is no such place.
-            TypeError: it is neither transform nor callable.
+            IndexError: the index is out of range.
+            TypeError: it is neither a transform nor a callable.
         """
         check_whole("index", index)
         if not -len(self) <= index <= len(self):
@@ -96,13 +96,13 @@ class Compose(Transform):
         return self.transforms[index]
 
     def forward(self, batch: TensorDictBase, source: RowSource | None = None) -> TensorDictBase:
-        """Pass rows through every transform in order; `source` goes to those that need rows."""
+        """Pass rows through every transform in order; members with `needs_rows` get `source`."""
         for one in self:
             batch = one(batch, source) if one.needs_rows else one(batch)
         return batch
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
-        """Pass data through every inverse in reverse order, up to one that holds it back."""
+        """Pass data through every inverse in reverse order; None once a member returns None."""
         data: TensorDictBase | None = batch
         for one in reversed(list(self)):
             if data is None:
@@ -111,21 +111,21 @@ class Compose(Transform):
         return data
 
     def write_state(self) -> Any:
-        """Return what the inverses of members keep between calls; None where none does."""
+        """Return the write states of the members; None if there are none."""
         states = [(one, state) for one in self if (state := one.write_state()) is not None]
         return states or None
 
     def restore_write_state(self, state: Any) -> None:
-        """Let members keep again what `write_state` returned.
+        """Restore the write states of the members.
 
         Args:
-            state: what it returned, not None.
+            state: a result of `write_state`, not None.
         """
         for one, kept in state:
             one.restore_write_state(kept)
 
     def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Pass what a reset starts from through every transform in reverse order."""
+        """Pass a reset request through every transform in reverse order."""
         for one in reversed(list(self)):
             request = one.before_reset(request, mask)
         return request
@@ -138,10 +138,10 @@ class Compose(Transform):
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            What the next step starts from.
+            The root of the next step.
 
         Raises:
-            ValueError: a transform drops what one ahead of it carries from step to step.
+            ValueError: a transform drops an entry that an earlier one carries from step to step.
         """
         roots = []
         for one in self:
@@ -194,12 +194,12 @@ class Compose(Transform):
         return spec
 
     def split(self) -> tuple[Compose, Compose]:
-        """Tell what must run at every step from what can be computed on finished rows.
+        """Split into transforms that run at every step and transforms for finished rows.
 
         Returns:
-            The transforms to `step` with, and those to call `rows` of afterwards, nested ones
-            unpacked. A transform that is not `online` stays with the first where one that is
-            comes after it, since that one may read what it writes.
+            The transforms to `step`, and the transforms to call `rows` of afterwards; nested
+            composes are flattened. A transform ahead of an `online` one is stepped too, since the
+            online one may read its output.
 
         Example:
             >>> from rl_transforms import InitTracker, RewardSum, StepCounter
@@ -215,7 +215,7 @@ class Compose(Transform):
 
     @property
     def carried(self) -> list[NestedKey]:
-        """What steps of the members read because the reset or the step before wrote it."""
+        """Keys that the members carry from step to step."""
         return [key for one in self for key in one.carried]
 
     def _check_carried(self, roots: list[TensorDictBase]) -> None:
@@ -229,7 +229,7 @@ class Compose(Transform):
                         raise _dropped(members[other], key, one)
 
     def check_place(self, place: Place) -> None:
-        """Raise for a place where a member cannot work, in that member's words."""
+        """Raise the error of the first member that cannot work in a place."""
         for one in self:
             one.check_place(place)
 
@@ -279,10 +279,10 @@ class CallableTransform(Transform):
             batch: rows ``[*B]`` or ``[*B, T]``.
 
         Returns:
-            What the function returned.
+            Its result.
 
         Raises:
-            TypeError: that is not a tensordict.
+            TypeError: the result is not a tensordict.
         """
         result = self.function(with_entries(batch, {}))
         if not isinstance(result, TensorDictBase):
@@ -293,10 +293,10 @@ class CallableTransform(Transform):
         return result
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Call the function on the root; rows outside the mask keep what they hold."""
+        """Call the function on the root; rows outside the mask keep their values."""
         if mask is None:
             return self.forward(root)
-        # a function that changes leaves in place must not reach the rows that continue
+        # cloned, so that a function that changes leaves in place leaves rows outside the mask alone
         copies = {as_key(key): value.clone() for key, value in leaves(root)}
         result = self.forward(with_entries(root, copies))
         kept = {}
@@ -315,13 +315,13 @@ class CallableTransform(Transform):
 def _dropped(culprit: Transform, key: NestedKey, owner: Transform) -> ValueError:
     who, whose = type(culprit).__name__, type(owner).__name__
     return ValueError(
-        f"{who} drops {key!r}, which {whose} carries from one step to the next: let it pass, or "
+        f"{who} drops {key!r}, which {whose} carries from one step to the next: keep it, or "
         f"put {who} ahead of {whose}."
     )
 
 
 def as_transform(thing: Transform | Callback) -> Transform:
-    """Make a transform of a callable; a transform stays itself.
+    """Wrap a callable as a transform; a transform is returned as it is.
 
     Args:
         thing: a transform, or a callable from tensordict to tensordict.

@@ -19,7 +19,7 @@ Place = Literal["environment", "worker", "buffer"]
 
 
 class Transform(nn.Module):
-    """A change of tensordicts: rows going out, data going in, and the steps of an environment.
+    """Base class of transforms of tensordicts, for environments, collectors and buffers.
 
     An environment calls `reset`, `step` and `inv`; a buffer calls `inv` on what it stores and
     `forward` on what it samples; a collector may leave `step` out of a transform that is not
@@ -31,22 +31,21 @@ class Transform(nn.Module):
     one that shares the untouched leaves, or the same one if there is nothing to do.
 
     Args:
-        in_keys: what `forward`, `reset`, `step` and `rows` read. Each is looked for at the root and
-            under ``"next"``.
-        out_keys: what they write, one per entry of ``in_keys``; the same keys by default.
-        in_keys_inv: what `inv` writes: names inside the environment, or inside the buffer.
-        out_keys_inv: what `inv` reads, one per entry of ``in_keys_inv``: names outside. The same
-            keys by default.
+        in_keys: keys that `forward`, `reset`, `step` and `rows` read, at the root and under
+            ``"next"``.
+        out_keys: keys that they write, one per entry of ``in_keys``; the same keys by default.
+        in_keys_inv: keys that `inv` writes: names inside the environment or the buffer.
+        out_keys_inv: keys that `inv` reads, one per entry of ``in_keys_inv``: names outside. The
+            same keys by default.
 
     Attributes:
-        online: a policy or the environment reads what it writes, so it runs at every step.
+        online: the policy or the environment reads its output, so it runs at every step.
             Otherwise a collector may call `rows` instead. It may be set on an instance.
         rows_only: `step` does nothing and `rows` does the work: an environment calls `rows` at the
             end of a rollout, a collector at the end of a batch.
-        side: where it belongs in a buffer: ``"read"`` when samples are drawn, ``"write"`` when data
-            are stored.
+        side: when a buffer applies it: ``"read"``, to samples, or ``"write"``, to data to store.
         needs_rows: `forward` takes a `rl_layout.RowSource` alongside the sample.
-        places: where it may sit; see `check_place`.
+        places: where it can be used; see `check_place`.
 
     Raises:
         TypeError: keys are not given as a list.
@@ -131,63 +130,62 @@ class Transform(nn.Module):
         return with_entries(batch, changes) if changes else batch
 
     def write_state(self) -> Any:
-        """Return what `inv` keeps from one call to the next; None where it keeps nothing.
+        """Return the state that `inv` keeps between calls; None if it keeps none.
 
-        A buffer asks ahead of every write, and hands it to `restore_write_state` where the write
-        fails. It costs no copy, so later calls of `inv` must not change it.
+        A buffer saves it before every write, and restores it if the write fails. It is no copy,
+        so later calls of `inv` must not change it in place.
         """
         return None
 
     def restore_write_state(self, state: Any) -> None:
-        """Keep again what `write_state` returned.
+        """Restore the state that `write_state` returned.
 
         Args:
-            state: what it returned, not None.
+            state: a result of `write_state`, not None.
         """
 
     def before_reset(self, request: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Transform what an environment is given to reset from, ahead of its reset.
+        """Transform the request of a reset, before the environment resets.
 
         Args:
-            request: ``[*B]``, empty or what the caller passed.
+            request: ``[*B]``, the tensordict that the caller passed to the reset, or an empty one.
             mask: bool ``[*B]``, the rows to be reset; None where all are.
 
         Returns:
             The new request.
         """
-        del mask  # only what adds rows of its own needs it
+        del mask  # for transforms that add entries
         return request
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Transform what an environment returned from a reset.
+        """Transform the root that a reset returned.
 
-        Rows outside the mask keep what the root holds under the out keys: there it holds the
-        values carried from the step before. Only where in and out key are the same and the leaf
-        still has the shape or dtype from before the transform, it is raw in every row and
-        transformed in every row.
+        Rows outside the mask keep their values under the out keys, carried from the step before.
+        Exception: a leaf with the same in and out key that still has the shape or dtype from
+        before the transform is raw in every row, and is transformed in every row.
 
         Args:
             root: ``[*B]``, after the reset.
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            What the next step starts from. In keys that a reset does not return are passed over.
+            The root of the next step. In keys that a reset does not return are skipped.
         """
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = root.get(key, None)
             if value is not None:
-                # a leaf that is changed in place must not reach the rows that continue
+                # cloned, so that apply_leaf may change it in place
                 given = value if mask is None else value.clone()
                 fresh = self._named(self.apply_leaf, key, given)
                 changes[out] = _merged(mask, fresh, root.get(out, None))
         return with_entries(root, changes) if changes else root
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Transform what an environment returned from a step.
+        """Transform the result of a step.
 
         Args:
-            root: ``[*B]``, what the step started from.
+            root: ``[*B]``, the root of the step.
             after: ``[*B]``, the entries under ``"next"``.
 
         Returns:
@@ -216,7 +214,7 @@ class Transform(nn.Module):
         Returns:
             The transformed rows.
         """
-        del last  # only what runs on from row to row needs it
+        del last  # for transforms that accumulate over rows
         return self.forward(batch)
 
     def apply_leaf(self, value: Tensor) -> Tensor:
@@ -228,42 +226,42 @@ class Transform(nn.Module):
         return value
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe what `apply_leaf` makes of such a leaf."""
+        """Return the spec of the result of `apply_leaf`."""
         return spec
 
     def inverse_leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe what `invert_leaf` takes, where it must make such a leaf."""
+        """Return the spec of the argument of `invert_leaf`, given the spec of its result."""
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Describe the observations that come out. Called after the done and reward specs."""
+        """Return the spec of transformed observations. Called after the done and reward specs."""
         return self._outward(spec)
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Describe the rewards that come out, given those that go in."""
+        """Return the spec of transformed rewards."""
         return self._outward(spec)
 
     def transform_done_spec(self, spec: Composite) -> Composite:
-        """Describe the done flags that come out. Called after the reward specs."""
+        """Return the spec of transformed done flags. Called after the reward specs."""
         return self._outward(spec)
 
     def transform_state_spec(self, spec: Composite) -> Composite:
-        """Describe the state to put in from outside, given what the inside takes."""
+        """Return the spec of the state before `inv`, given the environment's."""
         return self._inward(spec)
 
     def transform_action_spec(self, spec: Composite) -> Composite:
-        """Describe the action to put in from outside, given what the inside takes."""
+        """Return the spec of the action before `inv`, given the environment's."""
         return self._inward(spec)
 
     def check_place(self, place: Place) -> None:
-        """Raise for a place where the transform cannot work.
+        """Raise if the transform cannot be used in a place.
 
         Args:
             place: ``"environment"``, ``"worker"`` (an environment inside a serial or parallel
                 one) or ``"buffer"``.
 
         Raises:
-            ValueError: it cannot sit there; the message says where it can.
+            ValueError: it cannot be used there; the message lists the places where it can.
         """
         if place not in self.places:
             msg = (
@@ -274,7 +272,7 @@ class Transform(nn.Module):
 
     @property
     def carried(self) -> list[NestedKey]:
-        """What a step reads at the root because the reset or the step before wrote it there."""
+        """Keys that a step reads at the root, written by the reset or the step before."""
         return []
 
     def extra_repr(self) -> str:

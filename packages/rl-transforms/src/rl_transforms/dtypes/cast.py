@@ -17,9 +17,9 @@ from rl_transforms.transform import Transform, with_specs
 class DTypeCastTransform(Transform):
     """Casts leaves of one dtype to another on their way out, and back on their way in.
 
-    Without keys it casts every leaf of that dtype. Inputs of an environment are then those that
-    its action and state specs say have ``dtype_in``; a buffer, which has no specs, casts every
-    leaf of ``dtype_out`` that goes in.
+    Without keys it casts every leaf of that dtype. On the way into an environment it then casts
+    the leaves whose action and state specs have ``dtype_in``; into a buffer, which has no specs,
+    every leaf of ``dtype_out``.
 
     Args:
         dtype_in: dtype inside the environment or the buffer.

@@ -1,4 +1,4 @@
-"""Lives that are lost inside an episode."""
+"""Loss of lives as a flag."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ class EndOfLife(Transform):
     In an environment it writes ``("next", eol_key)`` and resets nothing: the flag is an
     observation, not a done flag. On sampled rows it writes the same from the lives in them, where
     it is not there yet. With `mark_done`, in a buffer only, they also end there: ``terminated`` and
-    ``done`` are set, so that a learner takes a life for an episode, while the stored rows stay as
-    the environment made them. A step that was truncated stays so.
+    ``done`` are set, so that a learner treats a life as an episode; stored rows do not change. A
+    truncated step stays truncated.
 
     Args:
         eol_key: the flag, bool in the shape of the done flag.
-        lives_key: how many lives are left, a number ``[*B]`` or ``[*B, 1]`` that the environment
-            shows.
-        done_key: the done flag of the group that has these lives.
-        mark_done: end rows on the way out of a buffer.
+        lives_key: number of lives left, an observation ``[*B]`` or ``[*B, 1]``.
+        done_key: the done flag of the group with these lives.
+        mark_done: terminate sampled rows at a lost life; for buffers.
 
     Raises:
         TypeError: a key is none.
@@ -57,12 +56,12 @@ class EndOfLife(Transform):
         keys.as_tuple(done_key)
         self.eol_key, self.lives_key, self.done_key = eol_key, lives_key, done_key
         self.mark_done = mark_done
-        if mark_done:  # an environment that says done is reset
+        if mark_done:  # a done flag would make the environment reset
             self.places = frozenset({"buffer"})
         self._shape: torch.Size | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Mark the steps of sampled rows, and end them there where that was asked for.
+        """Mark the steps of sampled rows; with `mark_done` also terminate them.
 
         Args:
             batch: TED rows ``[*B]`` or ``[*B, T]``.
@@ -84,14 +83,14 @@ class EndOfLife(Transform):
             if flag is None:
                 raise missing(self, key, batch)
             ended = lost_life
-            if name == keys.TERMINATED:  # what was truncated there was not a life lost
+            if name == keys.TERMINATED:  # a truncation is no lost life
                 truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
                 ended = lost_life if truncated is None else lost_life & ~truncated
             changes[key] = flag | ended
         return with_entries(marked, changes)
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Write the flag of rows that have lost no life yet.
+        """Clear the flag in the rows that were reset.
 
         Args:
             root: ``[*B]``, after the reset.
@@ -117,7 +116,7 @@ class EndOfLife(Transform):
 
         Args:
             root: ``[*B]`` with the lives before it.
-            after: ``[*B]`` with those after it, and the done flag.
+            after: ``[*B]`` with the lives after it, and the done flag.
 
         Returns:
             The new ``after``.

@@ -14,10 +14,10 @@ from rl_transforms.transform import Transform
 
 
 class Driven(Protocol):
-    """What a transform may do with the environment that it drives.
+    """The part of an environment that a `Driver` can use.
 
-    Roots and results are ``[*B]``. Rows outside a mask stand still, and hold nothing that counts in
-    what comes back.
+    Roots and results are ``[*B]``. Rows outside a mask are not stepped; their values in the result
+    are arbitrary.
 
     Attributes:
         batch_size: the sizes ``[*B]``.
@@ -42,7 +42,7 @@ class Driven(Protocol):
         ...
 
     def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
-        """Step some rows, bool ``[*B]``, or all, from a root with actions; what comes after."""
+        """Step some rows, bool ``[*B]``, or all, from a root with actions; return ``"next"``."""
         ...
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
@@ -54,19 +54,19 @@ class Driven(Protocol):
         ...
 
     def over(self, after: TensorDictBase) -> Tensor:
-        """Tell which rows a step has ended, bool ``[*B]``."""
+        """Return which rows are done after a step, bool ``[*B]``."""
         ...
 
     def merge(self, old: TensorDictBase, new: TensorDictBase, rows: Tensor) -> TensorDictBase:
-        """Take some rows, bool ``[*B]``, of one and the others of the other."""
+        """Take some rows, bool ``[*B]``, of `new` and the others of `old`."""
         ...
 
 
 class Driver(Transform):
-    """A transform that takes steps of its own: it needs an environment that it can drive.
+    """A transform that steps the environment itself.
 
-    An environment in whose rows it sits calls `drive_step` in place of its step, or `drive_reset`
-    after its reset. What stands in front of it belongs to the environment that it drives.
+    The transformed environment calls `drive_step` instead of a step, or `drive_reset` after a
+    reset. The transforms ahead of it are part of the environment that it drives.
 
     Attributes:
         drives: ``"step"`` or ``"reset"``, the one that it changes.
@@ -86,14 +86,14 @@ class Driver(Transform):
             root: ``[*B]``, with actions.
 
         Returns:
-            What is under ``"next"``.
+            The entries under ``"next"``.
         """
         return env.step_rows(root)
 
     def drive_reset(
         self, env: Driven, root: TensorDictBase, mask: Tensor | None = None
     ) -> TensorDictBase:
-        """Go on from a reset, to what counts as the first root.
+        """Step from a reset to the first root of the episode.
 
         Args:
             env: the environment.
@@ -101,13 +101,13 @@ class Driver(Transform):
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            The root to start from; rows outside the mask as they were.
+            The first root; rows outside the mask are unchanged.
         """
         del mask  # all rows are as the reset left them
         return root
 
     def seed(self, seed: int) -> None:
-        """Start the transform's own random numbers anew.
+        """Reseed the transform's own generator.
 
         Args:
             seed: 0 or more.

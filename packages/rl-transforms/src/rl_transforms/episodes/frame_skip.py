@@ -1,4 +1,4 @@
-"""One action for several frames."""
+"""Action repeat: one action for several frames."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rl_transforms.transform import with_specs
 
 
 class FrameSkip(Driver):
-    """Takes each action for several frames, and adds up the rewards.
+    """Repeats each action for several frames, and sums the rewards.
 
-    The last frame counts, and the one that ends an episode is the last: rows that end earlier stand
-    still while others continue. Transforms in front of it see every frame, as `TimeMaxPool` of two
-    that ends flicker, and limits there count frames; those after it see one step.
+    The observation is that of the last frame. An episode that ends earlier skips the remaining
+    frames. Transforms ahead of this one see every frame, for example a `TimeMaxPool` against
+    flicker, and limits there count frames; transforms after it see one step.
 
     A Gymnasium environment skips faster by ``GymEnv(..., frame_skip=)``.
 
     Args:
-        frame_skip: how often each action is taken, at least 1.
+        frame_skip: frames per action, at least 1.
 
     Raises:
         ValueError: `frame_skip` is less than 1.
@@ -41,7 +41,7 @@ class FrameSkip(Driver):
         self.frame_skip = frame_skip
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave rows as they are: frames are skipped while they are played."""
+        """Return rows unchanged: frames are skipped when the environment steps."""
         return batch
 
     def drive_step(self, env: Driven, root: TensorDictBase) -> TensorDictBase:

@@ -1,4 +1,4 @@
-"""Episodes that begin after some steps without an action."""
+"""No-op actions at the start of episodes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rl_transforms.episodes.env_driver import Driven, Driver
 
 
 class NoopReset(Driver):
-    """Takes a random number of steps that do nothing, from 1 to `noops`, after every reset.
+    """Takes a random number of no-op steps, from 1 to `noops`, after every reset.
 
-    So that episodes begin in different states. The steps are taken in the environment itself,
-    beneath all transforms wherever this one stands among them: what they give is in no rollout, and
-    trackers begin after them. An episode that ends on the way is reset, and what is left of the
-    steps follows. In a partial reset the other rows stand still.
+    Episodes then begin in different states. The base environment takes the steps, whatever the
+    position of this transform: they are in no rollout, and trackers start after them. An episode
+    that ends during these steps is reset, and the remaining steps follow. In a partial reset the
+    other rows are not stepped.
 
-    Each row draws a number of its own from a generator that `env.set_seed` seeds, or that is seeded
-    by torch's global one when it is first used. The generator is part of `state_dict`.
+    Each row draws its own number from a generator that `env.set_seed` seeds; otherwise torch's
+    global generator seeds it at first use. The generator is part of `state_dict`.
 
     Args:
-        noops: most steps to take, at least 1.
+        noops: the largest number of steps, at least 1.
         random: take a random number; otherwise always `noops`.
-        noop_action: what does nothing: a tensor in the form of an environment's action, without or
-            with batch dimensions; the first choice of a discrete action where None. By key where
-            there are several actions.
+        noop_action: a tensor of the shape of the environment's action, with or without batch
+            dimensions, or a dict of them by key if there are several actions. None means the first
+            choice of a discrete action.
 
     Raises:
         ValueError: `noops` is less than 1.
@@ -54,13 +54,13 @@ class NoopReset(Driver):
         self._state: Tensor | None = None  # of the generator, once it was used
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave rows as they are: the steps are taken while they are played."""
+        """Return rows unchanged: no-op steps are taken at resets."""
         return batch
 
     def drive_reset(
         self, env: Driven, root: TensorDictBase, mask: Tensor | None = None
     ) -> TensorDictBase:
-        """Take steps that do nothing, in the rows that were reset.
+        """Take no-op steps in the rows that were reset.
 
         Args:
             env: the environment.
@@ -86,7 +86,7 @@ class NoopReset(Driver):
         return root
 
     def actions(self, spec: Composite) -> dict[NestedKey, Tensor]:
-        """Make the actions that do nothing.
+        """Return the no-op actions.
 
         Args:
             spec: of all actions ``[*B]``.
@@ -95,8 +95,8 @@ class NoopReset(Driver):
             An action for each key.
 
         Raises:
-            ValueError: one is no discrete choice and none was given; or what was given lies
-                outside its spec, or is for no action.
+            ValueError: an action is not discrete and has no `noop_action`; or `noop_action` is
+                outside the spec of the action, or for no action.
         """
         names = list(spec.keys(include_nested=True, leaves_only=True))
         given = self.noop_action
@@ -112,11 +112,11 @@ class NoopReset(Driver):
         return made
 
     def seed(self, seed: int) -> None:
-        """Start the random numbers anew."""
+        """Reseed the generator."""
         self._state = torch.Generator().manual_seed(seed).get_state()
 
     def transform_action_spec(self, spec: Composite) -> Composite:
-        """Raise for actions of which none is known to do nothing, ahead of the first reset.
+        """Raise for actions without a known no-op, before the first reset.
 
         Raises:
             ValueError: as for `actions`.
@@ -125,11 +125,11 @@ class NoopReset(Driver):
         return spec
 
     def extra_repr(self) -> str:
-        """Say how many steps."""
+        """Show the arguments."""
         return f"noops={self.noops}, random={self.random}"
 
     def _drawn(self, shape: torch.Size) -> Tensor:
-        """How many steps each row takes."""
+        """Draw the number of steps of each row."""
         if not self.random:
             return torch.full(shape, self.noops)
         if self._state is None:
@@ -142,11 +142,11 @@ class NoopReset(Driver):
         return drawn
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        """The state of the generator, where it was used."""
+        """Return the state of the generator, if it was used."""
         return {} if self._state is None else {"generator": self._state.clone()}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        """Go on with what `get_extra_state` returned."""
+        """Restore the state of the generator."""
         self._state = state["generator"].clone() if state else None
 
 

@@ -1,4 +1,4 @@
-"""Counting the steps of a trajectory, and truncating if there are enough."""
+"""Step counts of trajectories, and time limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rl_transforms.transform import with_specs
 
 
 class StepCounter(GroupTransform):
-    """Counts the steps since the last reset, and truncates if there are enough.
+    """Counts the steps since the last reset, and truncates at a limit.
 
     ``step_count`` is 0 at a reset and one more after every step, in the root's and in every nested
     done group. With `max_steps` a step that reaches it is truncated and done, never terminated,
@@ -106,7 +106,7 @@ class StepCounter(GroupTransform):
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Count a step, and truncate if there are enough.
+        """Count a step, and truncate at the limit.
 
         Args:
             root: ``[*B]`` with ``step_count``.

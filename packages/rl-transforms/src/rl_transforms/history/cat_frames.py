@@ -24,30 +24,30 @@ from rl_transforms.transform import Transform
 
 
 class CatFrames(Transform):
-    """Lays the last N frames of a trajectory side by side, the newest last.
+    """Stacks the last N frames of a trajectory along one dimension, the newest last.
 
-    A frame and the stack of frames have two names. In an environment the stack is written alongside
-    the frame at every step, for the policy to read. A buffer drops stacks that come in and rebuilds
-    them in every sample from the frames of the rows before, which its `rl_layout.RowSource` proves:
-    a frame is stored once, and the stack has the bits that the policy saw, whatever the sampler.
-    On a batch without a buffer the rows before are looked for in the batch.
+    A frame and its stack have different keys. An environment writes the stack at every step, for
+    the policy. A buffer drops stacks on write and rebuilds them in every sample from earlier rows,
+    which its `rl_layout.RowSource` proves: each frame is stored once, and the stack has the same
+    bits as in the environment, for any sampler. Without a buffer, earlier rows are those of the
+    batch.
 
-    Where a trajectory begins, frames that there never were are the first frame again, or a
-    constant. A frame that there was and that cannot be had any more, being overwritten, lost or
-    ahead of the batch, is filled in the same way, and the row is marked in bool
-    ``("collector", "history_missing")`` ``[*B, T]``, at the root and under ``"next"`` alike.
+    Before the first step of a trajectory the stack is padded, with the first frame or a constant.
+    A frame that existed but cannot be read (overwritten, lost or ahead of the batch) is padded the
+    same way, and the row is marked in bool ``("collector", "history_missing")`` ``[*B, T]``, for
+    the root and ``"next"`` together.
 
-    A trajectory begins where its ids begin. Where a collector cut and the environment continued, as
-    ``("collector", "mid_episode")`` says, a stack rebuilt begins at the cut, the policy's ran on,
-    and the rows that lack a frame are marked.
+    If a collector cuts a trajectory and the environment continues, marked by
+    ``("collector", "mid_episode")``, the policy's stack spans the cut and a rebuilt one does not:
+    the rows that lack a frame are marked.
 
     Args:
-        N: how many frames, at least 1.
-        dim: the dimension of a frame to lay them along, negative: -3 of ``[C, H, W]``.
+        N: number of frames, at least 1.
+        dim: dimension to stack along, negative: -3 for the channels of ``[C, H, W]``.
         in_keys: frames; ``["pixels"]`` by default.
-        out_keys: their stacks; by default ``"stacked_"`` is put before the last part of each key.
-        padding: ``"same"`` for the first frame again, ``"constant"`` for a number.
-        padding_value: that number; the dtype of the frames must hold it.
+        out_keys: stacks; by default ``"stacked_"`` before the last part of each key.
+        padding: ``"same"`` to repeat the first frame, ``"constant"`` for `padding_value`.
+        padding_value: the constant, representable in the dtype of the frames.
 
     Raises:
         ValueError: N, dim or padding is out of range, or a stack has the name of its frame.
@@ -108,8 +108,8 @@ class CatFrames(Transform):
 
         Raises:
             KeyError: a frame or a marker is missing.
-            ValueError: a frame has too few dimensions; or frames of the sample are not those that
-                the buffer holds, because a transform ahead of this one changed them.
+            ValueError: a frame has too few dimensions; or frames of the sample differ from the
+                stored ones, because a transform ahead of this one changed them.
         """
         for key in self.in_keys:
             frame = batch.get(key, None)
@@ -127,7 +127,7 @@ class CatFrames(Transform):
         return with_entries(batch, {**changes, **afters})
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase:
-        """Drop the stacks of rows to be stored; what goes into an environment passes."""
+        """Drop the stacks of rows to be stored; an environment's inputs are unchanged."""
         if batch.get(keys.NEXT, None) is None:
             return batch
         return without_entries(batch, [*self.out_keys, *map(next_key, self.out_keys)])
@@ -177,7 +177,7 @@ class CatFrames(Transform):
         return with_entries(after, changes)
 
     def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
-        """Stack the frames of finished rows, going on from the column before.
+        """Stack the frames of finished rows, continuing from the column before.
 
         Args:
             batch: ``[*B, T]`` in the order of collection.

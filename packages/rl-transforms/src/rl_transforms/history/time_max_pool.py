@@ -23,18 +23,17 @@ class TimeMaxPool(Transform):
 
         pooled[t] = max(frame[t], frame[t - 1], ..., frame[t - T + 1])
 
-    over the frames of the same trajectory; its first frame is pooled with nothing. In an
-    environment the transform keeps the frames that the next step needs, T - 1 of each key, as part
-    of `state_dict`: they are in no tensordict and cost a batch nothing.
+    over the frames of the same trajectory. In an environment the transform itself keeps the last
+    T - 1 frames of each key, as part of `state_dict`; batches do not hold them.
 
-    Rows that were stored as single frames are pooled when they are sampled: the frames before a row
-    are those of its sample or, where a buffer has them, stored ones that the markers prove. Frames
-    that cannot be had, as where a ring has overwritten them, are left out of the maximum.
+    Stored single frames are pooled when they are sampled: earlier frames come from the sample or
+    from the buffer, as far as the markers prove them. Frames that cannot be read, for example
+    overwritten ones, are left out of the maximum.
 
     Args:
         in_keys: frames; ``["observation"]`` by default.
-        out_keys: what to call the pooled ones; the same by default.
-        T: how many frames to pool, at least 1.
+        out_keys: pooled frames; the same keys by default.
+        T: number of frames to pool, at least 1.
 
     Raises:
         ValueError: T is less than 1.
@@ -99,14 +98,14 @@ class TimeMaxPool(Transform):
         return with_entries(batch, changes)
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Begin anew in the rows that were reset: a first frame is pooled with nothing.
+        """Restart in the rows that were reset: the pool of a first frame is that frame.
 
         Args:
             root: ``[*B]``, after the reset.
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            The root with the frames; rows outside the mask keep what was pooled.
+            The root with the frames; rows outside the mask keep their pooled ones.
 
         Raises:
             KeyError: a frame is missing.
@@ -176,12 +175,12 @@ class TimeMaxPool(Transform):
         return {key: frames[key] for key in self.in_keys}, proved & stored.to(proved.device)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The frames that the next step needs, by the number of their key."""
+        """Return the last T - 1 frames, by the index of their key."""
         named = enumerate(self._recent.get(key) for key in self.in_keys)
         return {str(i): recent.clone() for i, recent in named if recent is not None}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on from the frames that `get_extra_state` returned."""
+        """Restore the frames that `get_extra_state` returned."""
         self._recent = {self.in_keys[int(i)]: recent.clone() for i, recent in state.items()}
 
 

@@ -1,4 +1,4 @@
-"""Several leaves as one."""
+"""Concatenation of leaves."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rl_transforms.transform import Transform, with_specs, without_specs
 
 
 class CatTensors(Transform):
-    """Joins leaves along one of their dimensions.
+    """Concatenates leaves along one of their dimensions.
 
     Args:
         in_keys: leaves, all of one shape but for that dimension.
-        out_key: what to call them together.
-        dim: along which, counted from the end.
-        del_keys: drop the leaves themselves.
-        sort: order them by name; otherwise in the order in which they are given.
+        out_key: key of the result.
+        dim: dimension to concatenate along, counted from the end.
+        del_keys: drop the original leaves.
+        sort: order leaves by key; otherwise as in `in_keys`.
 
     Raises:
         ValueError: there is no leaf to join, or the dimension is not negative.

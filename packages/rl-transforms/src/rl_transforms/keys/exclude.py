@@ -16,7 +16,7 @@ class ExcludeTransform(Transform):
     """Drops some entries, at the root and under ``"next"``.
 
     Args:
-        *excluded_keys: leaves or groups to drop; those that are missing are passed over.
+        *excluded_keys: leaves or groups to drop; missing ones are skipped.
         inverse: drop them from data going in instead.
 
     Raises:

@@ -22,16 +22,16 @@ MANY = 64  # steps above which reading the longest segment saves more than it co
 
 
 class MultiStep(Transform):
-    """Makes rows reach n steps ahead.
+    """Turns sampled rows into n-step rows.
 
-    A row whose trajectory continues for m more rows, with itself, reaches min(n, m) steps; a cut
-    ends it like a done step does. So samples must be slices: rows drawn one by one have no
-    successors there, which is warned of once; `MultiStepTransform` stores n-step rows instead.
-    See `multi_step` for what is written.
+    A row with m rows left in its segment, itself included, spans min(n, m) steps; a cut ends a
+    segment like a done step. So samples must be slices: single rows lack their successors, which is
+    warned of once; `MultiStepTransform` stores n-step rows instead. See `multi_step` for the
+    result.
 
     Args:
         gamma: discount of a step, above 0 and at most 1.
-        n_steps: how far to reach, at least 1.
+        n_steps: n, at least 1.
         reward_keys: rewards to add up; ``["reward"]`` by default.
 
     Raises:

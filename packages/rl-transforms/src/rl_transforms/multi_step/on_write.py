@@ -1,4 +1,4 @@
-"""n-step rows on their way into a buffer, from any number of producers."""
+"""n-step rows made when a buffer stores them, for any number of producers."""
 
 from __future__ import annotations
 
@@ -42,32 +42,30 @@ _NONE_PENDING = PendingRows(None, np.zeros(0, dtype=np.int64))
 class MultiStepTransform(Transform):
     """Makes rows reach n steps ahead while they are stored, combined by ids and steps.
 
-    A row is passed on when the rows that it reaches have come, or its trajectory has ended; until
-    then it is held back, with at most n - 1 rows of each open trajectory. Rows are combined by
-    ``("collector", "traj_ids")`` and ``"traj_step"``, so any number of producers may write in any
-    order. What is passed on keeps the order in which it came, is flat and has no padding.
+    A row is held back until its n rows have arrived or its trajectory has ended, at most n - 1 rows
+    of each open trajectory. Rows are combined by ``("collector", "traj_ids")`` and ``"traj_step"``,
+    so any number of producers may write in any order. The result is flat, in the order of arrival,
+    without padding.
 
     Rows without ids or steps are combined by their observations: neighbours of one call unless
     these contradict it, and rows of two calls where ``("next", observation)`` of the earlier one
     and the observation of the later one are equal bit for bit, as in a loop that adds one row, or
-    one row of every environment, a call. Where two rows that wait say the same comes next, none is
-    continued. Without a next observation they reach only as far as the call that brought them. A
-    warning says once where rows without ids reach less far than asked for.
+    one row of every environment, a call. Held rows with equal next observations are ambiguous and
+    are not continued. Rows without a next observation span their own call only. A warning is given
+    once if rows without ids span fewer than n steps.
 
-    A trajectory that has not gone on in `patience` calls of its producer is taken for cut.
-    Otherwise the rows of one that was given up, as by a reset ahead of its end, would wait for
-    ever.
+    A trajectory without a new row in `patience` calls of its producer counts as cut. Otherwise the
+    rows of an abandoned one, for example after an early reset, would be held back forever.
 
     With `columns` rows are passed on in the shape ``[*B, T]`` that a storage with ``ndim=2`` wants.
-    Environments end at different times, so to keep it rectangular the last n - 1 steps of every
-    environment are held back, ended or not. Producers are told apart by the high 31 bits of their
-    ids; row b of a call continues row b of the same producer's call before, where ids and steps
-    say so.
+    The last n - 1 steps of every environment are held back, ended or not, to keep the shape
+    rectangular. The high 31 bits of the ids identify the producer; row b of a call continues row b
+    of the same producer's previous call if ids and steps agree.
 
     Args:
-        n_steps: how far to reach, at least 1.
+        n_steps: n, at least 1.
         gamma: discount of a step, above 0 and at most 1.
-        reward_keys: rewards to add up; ``["reward"]`` by default.
+        reward_keys: rewards to sum; ``["reward"]`` by default.
         columns: pass rows on as ``[*B, T]``.
         patience: calls of its producer that a trajectory may miss, at least 1.
 
@@ -118,11 +116,11 @@ class MultiStepTransform(Transform):
         return None if held is None else held.batch()
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave samples as they are: what is stored has its n steps."""
+        """Return samples unchanged: stored rows are n-step rows."""
         return batch
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
-        """Take rows in and pass on those that are complete.
+        """Accept rows and return the n-step rows that are complete.
 
         Args:
             batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
@@ -159,19 +157,19 @@ class MultiStepTransform(Transform):
         return extended if has_ids else self._with_warning(extended)
 
     def _with_warning(self, extended: TensorDictBase | None) -> TensorDictBase | None:
-        """The same rows, once their warning is said if they reach less far than asked for."""
+        """Warn once if rows without ids span fewer than n steps; return the rows."""
         if extended is not None and not self._warned:
             self._warned = warn_of_ended_calls(extended, self.n_steps)
         return extended
 
     def _within_call(self, batch: TensorDictBase) -> TensorDictBase:
-        """Rows that reach as far as their call does: nothing tells which row continues which."""
+        """n-step rows that span their own call only, as rows without ids and observations do."""
         extended = multi_step(batch, self.gamma, self.n_steps, self.in_keys)
         self._with_warning(extended)
         return extended
 
     def flush(self) -> TensorDictBase | None:
-        """Pass on what is held back, as if every trajectory were cut here.
+        """Return the rows that are held back, as if every trajectory were cut here.
 
         Returns:
             n-step rows ``[K]``, or ``[*B, T]`` with `columns`, that reach as far as there are
@@ -205,7 +203,7 @@ class MultiStepTransform(Transform):
             self._columns.blocks = state
 
     def _complete(self, rows: FlatRows) -> TensorDictBase | None:
-        """The n-step rows of those that are complete, None without any; the others are held."""
+        """The complete n-step rows, None if there are none; the others are held back."""
         order = TrajectoryOrder.of(rows.leaves)
         check_group_flags(rows.leaves, order.remaining == 1)
         waited = calls_pending(order, self._pending.waited)
@@ -221,7 +219,7 @@ class MultiStepTransform(Transform):
         return extended
 
     def _by_column(self, batch: TensorDictBase, columns: PendingSteps) -> TensorDictBase | None:
-        """The n-step rows of all but the last steps of every environment, which are held."""
+        """The n-step rows of all but the last n - 1 steps of every environment."""
         fresh = FlatRows.of(batch)
         if not columns.blocks:
             self._check(batch, fresh)
@@ -239,7 +237,7 @@ class MultiStepTransform(Transform):
         return extended if has_ids else self._with_warning(extended)
 
     def _all_but_last(self, rows: FlatRows, waiting: int) -> TensorDictBase | None:
-        """The n-step rows of ``[*B, T]`` but for the last steps, None without any."""
+        """The n-step rows of ``[*B, T]`` without the last `waiting` steps, None if none remain."""
         width = rows.shape[-1]
         if width <= waiting:
             return None
@@ -256,10 +254,10 @@ class MultiStepTransform(Transform):
         for key in self.in_keys:
             reward = fresh.leaves.get(next_key(key))
             if reward is None or not reward.is_floating_point():
-                flat_reward(batch, key)  # which says what is wrong
+                flat_reward(batch, key)  # raises the error
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return what is held back, as `state_dict` wants it."""
+        """Return the rows that are held back, for `state_dict`."""
         if self._columns is not None:
             return {"columns": self._columns.state()}
         held = self._pending.rows
@@ -268,7 +266,7 @@ class MultiStepTransform(Transform):
         return {"held": held.batch(own=True).to_dict(), "waited": self._pending.waited.tolist()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Hold back what `get_extra_state` returned."""
+        """Restore the rows that `get_extra_state` returned."""
         if ("columns" in state) != (self._columns is not None):
             msg = "the state holds rows back as columns, or flat, and this transform does not: "
             raise ValueError(msg + "make it with the same columns=.")
@@ -281,7 +279,7 @@ class MultiStepTransform(Transform):
 
 
 def _numbered_here(held: FlatRows | None) -> FlatRows | None:
-    """Held rows that were numbered here; those with ids of their own are continued by no others."""
+    """The held rows if their ids were assigned here; rows with stored ids match by those."""
     return held if held is not None and OWN_ID in held.leaves else None
 
 
@@ -290,7 +288,7 @@ def _has_ids(rows: FlatRows) -> bool:
 
 
 def _time_dim(batch: TensorDictBase) -> int | None:
-    """Where time lies, if not last."""
+    """The time dimension, None if it is the last one."""
     names = names_of(batch) or []
     time: int = names.index(keys.TIME) if keys.TIME in names else batch.ndim - 1
     return None if time == batch.ndim - 1 else time

@@ -1,4 +1,4 @@
-"""Next observations as small differences to the observations before them."""
+"""Next observations as differences of few bits."""
 
 from __future__ import annotations
 

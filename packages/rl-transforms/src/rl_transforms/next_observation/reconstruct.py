@@ -1,4 +1,4 @@
-"""Next observations rebuilt from the rows that follow."""
+"""Next observations rebuilt from later rows."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from rl_transforms.transform import Transform
 
 
 class NextStateReconstructor(Transform):
-    """Rebuilds next observations that were not stored, from the rows that hold them.
+    """Rebuilds next observations that were not stored, from the observations of later rows.
 
-    The next observation of a row is the observation of the row ``steps_to_next_obs`` (or 1)
-    further on, where the markers prove that row: equal ids, consecutive steps, neither ``is_init``
-    nor done in between. It is looked for alongside the row in the sample, then in the buffer's
-    `rl_layout.RowSource` if there is one. Where it cannot be had, at done steps and cuts, floats
-    are filled with `fill_value`, integers and flags with zeros, and
+    The next observation of a row is the observation ``steps_to_next_obs`` (or 1) rows later, if the
+    markers prove that row: equal ids, consecutive steps, neither ``is_init`` nor done in between.
+    It is read from the sample, otherwise from the buffer's `rl_layout.RowSource`. At done steps and
+    cuts there is none: floats are filled with `fill_value`, integers and flags with zeros, and
     ``("collector", "next_missing")`` is True.
 
-    A next observation that is stored, and not marked as missing, is unchanged: the row next to it
-    may hold other numbers, where a normaliser has moved on.
+    A next observation that is stored and not marked as missing is unchanged: the later row may
+    hold other numbers, for example after a running normaliser.
 
     Args:
         keys: observations to rebuild; ``["observation"]`` by default.
-        fill_value: what floating-point leaves hold where nothing is proved.
+        fill_value: value of floating-point leaves without a proved next observation.
 
     Raises:
         TypeError: keys are not given as a list.

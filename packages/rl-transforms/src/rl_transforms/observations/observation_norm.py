@@ -1,4 +1,4 @@
-"""Observations of mean 0 and deviation 1, by statistics of rows."""
+"""Normalisation of observations by fixed statistics."""
 
 from __future__ import annotations
 

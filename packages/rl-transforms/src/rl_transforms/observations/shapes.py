@@ -61,7 +61,7 @@ class UnsqueezeTransform(Transform):
     """Adds a dimension of size 1 on the way out, and takes it away on the way in.
 
     Args:
-        dim: where it stands afterwards, counted from the end: -1 for the last.
+        dim: index of the new dimension, counted from the end: -1 for the last.
         in_keys: leaves; ``["observation"]`` by default.
         out_keys: what to call them; the same by default.
         in_keys_inv: leaves to take a dimension from on the way in, by their inner names.

@@ -25,26 +25,26 @@ from rl_transforms.transform import Transform, with_specs
 
 
 class VecNorm(Transform):
-    """Scales observations by the mean and deviation of all that were seen: (x - mean) / std.
+    """Normalises observations by running statistics: (x - mean) / std.
 
-    In an environment every observation is counted once, by the reset or the step that gave it, and
-    scaled by statistics that hold it. So a step moves the statistics on, and an observation stays
-    as it was scaled when it was seen. On other rows (`forward`) statistics are used, not moved.
+    In an environment every observation updates the statistics once, in the reset or step that
+    returned it, and is then scaled by them. It is not rescaled later. `forward` uses the statistics
+    and does not update them.
 
-    They are kept in double precision on the host: a mean and a sum of squared distances for every
-    entry of a leaf, merged as Chan, Golub and LeVeque merge those of two sets. With a `decay` below
-    1 every step, of however many environments, makes what was seen before count less.
+    The statistics are in double precision on the host: a mean and a sum of squared deviations for
+    every entry of a leaf, merged as by Chan, Golub and LeVeque. With a `decay` below 1 every step,
+    of any number of environments, reduces the weight of earlier observations.
 
-    `share_memory` puts them into memory that all copies made from then on read and write, in
-    whatever process. `freeze` ends the counting of one copy; `to_observation_norm` makes a fixed
-    transform of what is known. `state_dict` has all that is known; that of a copy that shares has
-    its own part as well, and loading it there restores that part.
+    `share_memory` moves them into memory that all later copies read and write, in any process.
+    `freeze` stops the updates of one copy; `to_observation_norm` returns a fixed transform.
+    `state_dict` holds the merged statistics; that of a sharing copy also holds its own part, which
+    loading restores.
 
     Args:
         in_keys: observations; ``["observation"]`` by default.
-        out_keys: what to call them; the same by default.
-        decay: what a row still counts a step later, above 0 and at most 1.
-        eps: the least deviation to divide by, above 0.
+        out_keys: scaled observations; the same keys by default.
+        decay: factor on the weight of a row at every step, above 0 and at most 1.
+        eps: the smallest standard deviation to divide by, above 0.
 
     Attributes:
         frozen: whether steps and resets leave the statistics as they are.
@@ -81,7 +81,7 @@ class VecNorm(Transform):
         self._stores: list[LocalMoments | SharedMoments] = [LocalMoments() for _ in self.in_keys]
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Scale sampled or rolled-out rows, and leave the statistics as they are.
+        """Scale sampled or rolled-out rows, without an update of the statistics.
 
         Args:
             batch: rows ``[*B]`` or ``[*B, T]``.
@@ -104,14 +104,14 @@ class VecNorm(Transform):
         return with_entries(batch, changes)
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
-        """Count and scale what a reset returned; in keys that it does not return are passed over.
+        """Count and scale the observations of a reset; missing in keys are skipped.
 
         Args:
             root: ``[*B]``, after the reset.
             mask: bool ``[*B]``, the rows that were reset; None where all were.
 
         Returns:
-            The root; rows outside the mask are not counted, and keep what they hold.
+            The root; rows outside the mask are not counted, and keep their values.
 
         Raises:
             ValueError: an observation is not finite, or of another shape than before.
@@ -130,7 +130,7 @@ class VecNorm(Transform):
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
-        """Count and scale what a step returned.
+        """Count and scale the observations of a step.
 
         Args:
             root: ``[*B]``, what the step started from.
@@ -154,7 +154,7 @@ class VecNorm(Transform):
         return with_entries(after, changes)
 
     def rows(self, batch: TensorDictBase, last: TensorDictBase | None = None) -> TensorDictBase:
-        """Raise for finished rows: the statistics move on with every step.
+        """Raise for finished rows: the statistics change with every step.
 
         Raises:
             ValueError: always.
@@ -181,7 +181,7 @@ class VecNorm(Transform):
             self._count(number, rows, always=True)
 
     def freeze(self, frozen: bool = True) -> VecNorm:
-        """Leave the statistics as they are from now on, or move them again; return this one."""
+        """Stop the updates of the statistics, or resume them; return this transform."""
         self.frozen = frozen
         return self
 
@@ -189,11 +189,11 @@ class VecNorm(Transform):
         """Share the statistics with every copy made from now on; needs ``rl-slabs``.
 
         Args:
-            lanes: how many copies may write, each in its thread; those whose process ended are
-                not counted.
+            lanes: the largest number of copies that write at the same time, each in its thread;
+                copies of ended processes do not count.
 
         Returns:
-            This one. What it knows already is its part of what is shared.
+            This transform. Its statistics so far become its part of the shared ones.
 
         Raises:
             ImportError: rl-slabs is not installed.
@@ -220,14 +220,14 @@ class VecNorm(Transform):
         return self
 
     def statistics(self, key: NestedKey | None = None) -> tuple[float, Tensor, Tensor]:
-        """Read what is known of a leaf.
+        """Return the statistics of a leaf.
 
         Args:
             key: an entry of ``in_keys``; the first one if None.
 
         Returns:
-            How many rows count, and their mean and standard deviation, float64, in the shape of a
-            row.
+            The weighted number of rows, and their mean and standard deviation, float64, in the
+            shape of a row.
 
         Raises:
             RuntimeError: there are no statistics yet.
@@ -240,7 +240,7 @@ class VecNorm(Transform):
         return known.count, torch.from_numpy(known.mean), torch.from_numpy(known.std)
 
     def to_observation_norm(self, dtype: torch.dtype | None = None) -> Transform:
-        """Make a transform that scales by what is known now, for good.
+        """Return a fixed transform with the current statistics.
 
         Args:
             dtype: of the observations; torch's default if None.
@@ -260,11 +260,11 @@ class VecNorm(Transform):
         return made[0] if len(made) == 1 else Compose(*made)
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Describe scaled leaves, which may be anywhere."""
+        """Return unbounded specs of the scaled leaves."""
         return self._unbounded(spec)
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Describe scaled rewards, which may be anywhere."""
+        """Return unbounded specs of the scaled rewards."""
         return self._unbounded(spec)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class VecNorm(Transform):
         return {"all": states, "part": [_as_state(store.part) for store in self._stores]}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_extra_state` returned: its own part where this one shares."""
+        """Restore the statistics; a sharing transform restores its own part."""
         is_shared = any(isinstance(store, SharedMoments) for store in self._stores)
         if is_shared and "part" not in state:
             msg = "the state is that of statistics that are not shared: load it, then share_memory."

@@ -58,7 +58,7 @@ class RewardSum(Transform):
         self.reward_specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave sampled rows as they are: sums are stored, never guessed."""
+        """Return sampled rows unchanged: sums are stored with them."""
         return batch
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:

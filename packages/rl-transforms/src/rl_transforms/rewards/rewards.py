@@ -112,7 +112,7 @@ class RewardClipping(Transform):
         return value.clamp(self.clamp_min, self.clamp_max)
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe a clipped reward: bounded where it is clipped, or where its spec was."""
+        """Return the spec of clipped rewards: bounded by the clip and by the reward's spec."""
         return limited(spec, self.apply_leaf)
 
 

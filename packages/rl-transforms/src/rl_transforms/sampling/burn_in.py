@@ -36,24 +36,24 @@ class Module(Protocol):
 
 
 class BurnIn(Transform):
-    """Runs recurrent modules without gradient over the first rows of slices, and takes these away.
+    """Runs recurrent modules without gradient over the first rows of slices, and drops these rows.
 
-    What is left starts from the state after them, instead of one that was stored by older weights.
+    The remaining rows start from the resulting state, not from one stored by older weights.
     Modules run in recurrent mode, from the state stored in the first row of each slice, and must
     write ``("next", state)`` in the last row of each.
 
-    In a flat batch every segment loses its first `burn_in` rows, and one that is no longer is gone.
-    A segment that begins where its trajectory does, at ``traj_step`` 0, starts from a state that is
-    right and loses none. A batch ``[*B, T]`` stays rectangular: it loses its first columns,
-    whatever lies there. What is left is marked ``is_init`` where a slice begins now.
+    In a flat batch every segment loses its first `burn_in` rows; shorter segments disappear. A
+    segment from the start of its trajectory, ``traj_step`` 0, has an exact initial state and loses
+    none. A batch ``[*B, T]`` stays rectangular and loses its first columns. Remaining rows are
+    marked ``is_init`` where a slice now begins.
 
-    The modules are the caller's: neither saved nor trained with the transform.
+    The modules belong to the caller: the transform neither saves nor trains them.
 
     Args:
         modules: one module or several, run in order.
-        burn_in: how many rows, at least 1.
-        out_keys: states to hand on, by their names at the root; by default those that the modules
-            write under ``"next"``.
+        burn_in: number of rows, at least 1.
+        out_keys: states to pass on, by their keys at the root; by default all states that the
+            modules write under ``"next"``.
 
     Raises:
         TypeError: a module has no ``in_keys`` and ``out_keys``.
@@ -107,12 +107,12 @@ class BurnIn(Transform):
             batch: TED rows ``[N]`` or ``[*B, T]``, with the states that were stored.
 
         Returns:
-            The rows that are left, ``[M]`` or ``[*B, T - burn_in]``, the first of each slice with
-            the state after those that are gone. Everything else in them is as it was.
+            The remaining rows, ``[M]`` or ``[*B, T - burn_in]``; the first row of each slice holds
+            the state after the dropped rows. Other entries are unchanged.
 
         Raises:
-            KeyError: a state, or what a module reads, is missing; or a module wrote no state.
-            ValueError: no row would be left.
+            KeyError: a state or an input of a module is missing; or a module wrote no state.
+            ValueError: no row would remain.
         """
         for key in self.in_keys:
             if batch.get(key, None) is None:

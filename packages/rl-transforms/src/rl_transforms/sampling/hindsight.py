@@ -22,12 +22,12 @@ RowFunction = Callable[[TensorDictBase], Tensor]
 
 
 class HindsightStrategy(StrEnum):
-    """Which of the goals that a trajectory reached represents the one that was wanted.
+    """Which achieved goal of a trajectory replaces the desired one.
 
     Attributes:
-        FUTURE: one that was reached by this step or a later one, each with the same chance.
-        FINAL: the one that the last step reached.
-        EPISODE: any one of the trajectory, each with the same chance.
+        FUTURE: one achieved at this step or later, uniformly.
+        FINAL: the one achieved at the last step.
+        EPISODE: one achieved anywhere in the trajectory, uniformly.
 
     Example:
         >>> HindsightStrategy("final").name
@@ -40,26 +40,25 @@ class HindsightStrategy(StrEnum):
 
 
 class HindsightRelabel(Transform):
-    """Puts goals that a trajectory reached in the place of the goal that it had, in sampled rows.
+    """Replaces goals in sampled rows by goals that the same trajectory achieved.
 
-    A row that is drawn gets, at the root and under ``"next"``, the goal that one of the rows of its
-    trajectory reached: the ``("next", achieved)`` of that row. Its reward is computed anew, and its
-    termination if there is a function for it. Rows are told to be of one trajectory by the
-    markers: with a buffer's `rl_layout.RowSource` whatever the sampler, so single rows do as well
-    as slices; without one inside the batch. Only what the buffer still holds of a trajectory
-    counts, so the last step of one that continues is the newest that came.
+    Each row is relabelled with probability `her_ratio`: its goal, at the root and under ``"next"``,
+    becomes the ``("next", achieved)`` of a row of its trajectory. The reward is recomputed, and the
+    termination if there is a function for it. The markers prove which rows share a trajectory: in
+    the buffer through its `rl_layout.RowSource`, for single rows and slices; otherwise inside the
+    batch. Only stored rows count, so the last step of an open trajectory is its newest one.
 
-    Bool ``("collector", "relabelled")`` ``[*B, T]`` says which rows have another goal; the others
-    are as they were.
+    Bool ``("collector", "relabelled")`` ``[*B, T]`` marks the rows with a new goal; the others are
+    unchanged.
 
     See Andrychowicz et al., Hindsight Experience Replay, 2017.
 
     Args:
         reward_fn: from relabelled rows ``[K]`` to their rewards, ``[K]`` or ``[K, 1]``.
-        her_ratio: the chance of a row to be relabelled.
+        her_ratio: probability that a row is relabelled.
         strategy: which goal; see `HindsightStrategy`.
-        goal_key: the goal that was wanted.
-        achieved_goal_key: the goal that was reached.
+        goal_key: the desired goal.
+        achieved_goal_key: the achieved goal.
         terminated_fn: from relabelled rows ``[K]`` to whether they end the task, bool ``[K]`` or
             ``[K, 1]``; the flags stay as they are if None.
         reward_key: the reward, without ``"next"``.
@@ -127,7 +126,7 @@ class HindsightRelabel(Transform):
 
         Raises:
             KeyError: a goal, the reward or, with a source, ``("collector", "row")`` is missing.
-            ValueError: rows reach several steps ahead, goals wanted and reached differ in shape or
+            ValueError: the rows are n-step rows, desired and achieved goals differ in shape or
                 dtype, or a function returned another shape.
         """
         self._check(batch)
