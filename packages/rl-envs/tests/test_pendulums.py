@@ -210,7 +210,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
     env.set_seed(3)
     first = env.rollout(6, break_when_any_done=False)
     other.load_state_dict(env.state_dict())
-    root = env._advance(first[:, -1])
+    root = env.next_root(first[:, -1])
     batches = []
     for one in (env, other):
         torch.manual_seed(5)

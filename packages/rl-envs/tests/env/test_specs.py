@@ -41,6 +41,6 @@ def test_a_missing_spec_is_named():
 
 def test_setting_a_spec_again_forgets_what_followed_from_it():
     env = CountingEnv()
-    assert env._after_leaves[0][0] == ("observation",)
+    assert env.after_leaves[0][0] == ("observation",)
     env.observation_spec = Composite(other=Unbounded((3,)))
-    assert env._after_leaves[0][0] == ("other",)
+    assert env.after_leaves[0][0] == ("other",)

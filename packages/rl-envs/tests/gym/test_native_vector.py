@@ -298,7 +298,7 @@ def test_a_policy_of_unknown_keys_and_a_known_one_take_turns(opaque_first):
         if base.resets_by_stepping:
             then = {}
         else:
-            root = env.maybe_reset(env._advance(first[:, -1]))
+            root = env.maybe_reset(env.next_root(first[:, -1]))
             shown = [*env.observation_spec.keys(), "done", "terminated", "truncated"]
             then = {"tensordict": root.select(*shown)}
         second = env.rollout(8, act, break_when_any_done=False, auto_reset=False, **then)
@@ -338,8 +338,8 @@ def _collect(env, act, carried, num_steps, found):
     def columns(leaves, number):
         return {key: spec.zero().numpy()[:, None].repeat(number, 1) for key, spec in leaves}
 
-    shown = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
-    root, after = columns(shown, num_steps + 1), columns(env._after_leaves, num_steps)
+    shown = (*env.observation_leaves, *env.done_leaves, *env.action_leaves)
+    root, after = columns(shown, num_steps + 1), columns(env.after_leaves, num_steps)
     root["collector", "mask"] = np.zeros((4, num_steps + 1), bool)
     binding = env.bind(root, after)
     if carried is None:
@@ -378,11 +378,11 @@ def test_limits_of_transforms_are_refused():
 def test_a_reset_row_is_no_step_by_hand_either():
     env = native()
     step = env.rand_step(env.reset())
-    step = env.rand_step(env._advance(step))
+    step = env.rand_step(env.next_root(step))
     with pytest.raises(RuntimeError, match=r"rows \[1\] .* would only reset them"):
-        env.rand_step(env._advance(step))
+        env.rand_step(env.next_root(step))
     with pytest.raises(RuntimeError, match="resets single rows only while the others step"):
-        env.maybe_reset(env._advance(step))
+        env.maybe_reset(env.next_root(step))
     assert env.reset()["observation"][:, 2].tolist() == [0, 0, 0, 0]
 
 

@@ -70,7 +70,7 @@ def test_the_fast_path_goes_on_from_a_root_as_the_slow_one_does(number):
         env.native_rows = fast
         env.set_seed(5)
         first = env.rollout(9, policy(), break_when_any_done=False)
-        root = env.maybe_reset(env._advance(first[..., -1]))
+        root = env.maybe_reset(env.next_root(first[..., -1]))
         given = root.clone()
         going_on = {"auto_reset": False, "break_when_any_done": False}
         batches.append(env.rollout(30, policy(), tensordict=root, **going_on))

@@ -156,7 +156,7 @@ def test_a_policy_acts_on_its_own_device():
 
 def over(env, num_steps=9):
     """The root after a rollout, as `step_mdp` makes it: its done flags are set."""
-    return env._advance(env.rollout(num_steps)[..., -1])
+    return env.next_root(env.rollout(num_steps)[..., -1])
 
 
 EPISODES_OF_TWO = {

@@ -211,7 +211,7 @@ def test_a_root_goes_on_with_its_own_counts(marked):
         env.native_rows = fast
         env.set_seed(5)
         first = env.rollout(4, policy=_right)
-        root = env.maybe_reset(env._advance(first[-1])).exclude("action")
+        root = env.maybe_reset(env.next_root(first[-1])).exclude("action")
         root["is_init"] = torch.tensor([marked])  # a cut that the environment knows nothing of
         act = TensorDictModule(lambda seen: torch.eye(2)[1].bool(), ["observation"], ["action"])
         batches.append(env.rollout(25, act, auto_reset=False, tensordict=root))

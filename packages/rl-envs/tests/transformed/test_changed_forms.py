@@ -132,7 +132,7 @@ def test_transforms_in_transforms_may_change_the_form_twice():
 def test_rows_that_go_on_keep_their_changed_entries_at_a_partial_reset(kind):
     with around(kind, CHANGES["images"]) as env:
         step = env.step(env.rand_action(env.reset()))
-        root = env._advance(step).set("_reset", torch.tensor([[True], [False]]))
+        root = env.next_root(step).set("_reset", torch.tensor([[True], [False]]))
         root = env.reset(root)
         assert torch.equal(root["pixels"][1], step["next", "pixels"][1])
         assert root["place"].tolist() == [[0.0] * 3, [1 / 3] * 3]

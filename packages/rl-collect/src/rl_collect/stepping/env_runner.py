@@ -99,7 +99,7 @@ class Player:
         """The root after a batch, or after the step that transforms have not finished yet."""
         # It owns its memory: the batch is somebody else's.
         if not self.env.native_rows:
-            root = self.env._advance(batch[..., -1] if reached is None else reached)
+            root = self.env.next_root(batch[..., -1] if reached is None else reached)
         else:  # there a policy reads what the environment shows, nothing else
             after = batch.get(keys.NEXT)[..., -1] if reached is None else reached.get(keys.NEXT)
             root = after.select(*self._shown, strict=False)

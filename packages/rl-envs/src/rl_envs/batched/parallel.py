@@ -126,11 +126,11 @@ class ParallelEnv(EnvBase):
         self._buffers = SharedStepBuffers(Slab.shared(schema, self.num_workers))
         for process in range(len(self.pool)):
             self._attach(process)
-        declared = (*self._observation_leaves, *self._done_leaves)
+        declared = (*self.observation_leaves, *self.done_leaves)
         self._shown = {key: self._buffers.root[key] for key, _ in declared}
-        inputs = self._action_leaves
+        inputs = self.action_leaves
         if not self.reads_actions_only:
-            inputs = [*inputs, *self._observation_leaves, *self._state_leaves]
+            inputs = [*inputs, *self.observation_leaves, *self.state_leaves]
         self._inputs = {key: self._buffers.root[key] for key, _ in inputs}
         self._input_specs = dict(inputs)
         self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}

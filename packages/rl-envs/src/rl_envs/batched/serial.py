@@ -106,7 +106,7 @@ class SerialEnv(EnvBase):
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or the rows of a mask; see `EnvBase.reset`."""
-        if self._has_fixed_forms:
+        if self.has_fixed_forms:
             return super().reset(tensordict, **kwargs)
         checks.check_open(self)
         checks.check_batch(self, tensordict)
@@ -118,7 +118,7 @@ class SerialEnv(EnvBase):
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
-        if self._has_fixed_forms:
+        if self.has_fixed_forms:
             return super().step(tensordict)
         checks.check_step(self, tensordict)
         tensordict = checks.cast_actions(self, tensordict)
@@ -137,7 +137,7 @@ class SerialEnv(EnvBase):
         if tensordict is None:
             return stack_rows([env.reset(**kwargs) for env in self.envs])
         first = self.envs[0]
-        shown = [*first._observation_leaves, *first._done_leaves]
+        shown = [*first.observation_leaves, *first.done_leaves]
         names = [key for key, _ in shown]
         pairs = zip(self.envs, split_root(tensordict, shown), strict=True)
         return stack_rows([env.reset(root, **kwargs).select(*names) for env, root in pairs])

@@ -42,10 +42,10 @@ def schema_of(env: Environment) -> RowSchema | None:
     """The schema of one environment's row; None where its entries do not fit into shared rows."""
     # shared rows need a fixed shape, a dtype that numpy has, and the CPU; specs are [N, *B, ...],
     # a row is [*B, ...]
-    shown = [*env._observation_leaves, *env._done_leaves]
-    root: SpecLeaves = [*shown, *env._action_leaves, *env._state_leaves]
+    shown = [*env.observation_leaves, *env.done_leaves]
+    root: SpecLeaves = [*shown, *env.action_leaves, *env.state_leaves]
     parts = [((_ROOT, *key), spec) for key, spec in root]
-    parts += [((keys.NEXT, *key), spec) for key, spec in env._after_leaves]
+    parts += [((keys.NEXT, *key), spec) for key, spec in env.after_leaves]
     if env.device.type != "cpu" or not all(_fits(spec) for _, spec in parts):
         return None
     leaves: dict[Any, Any] = {key: (spec.dtype, spec.shape[1:]) for key, spec in parts}

@@ -66,8 +66,8 @@ class EnvWorker:
     def attach(self, slab: Slab, first: int) -> None:
         """Attach the shared rows of the environments here, the first of which is row `first`."""
         self._rows = SharedStepBuffers(slab, slice(first, first + len(self.env.envs)))
-        shown = (*self.env._observation_leaves, *self.env._done_leaves)
-        inputs = (*self.env._action_leaves, *self.env._observation_leaves, *self.env._state_leaves)
+        shown = (*self.env.observation_leaves, *self.env.done_leaves)
+        inputs = (*self.env.action_leaves, *self.env.observation_leaves, *self.env.state_leaves)
         self._shown = {key: self._rows.root[key] for key, _ in shown}
         self._inputs = {key: self._rows.root[key] for key, _ in inputs}
 
@@ -110,12 +110,12 @@ class EnvWorker:
 
     def get_states(self) -> list[Any]:
         """The state of each environment."""
-        states: list[Any] = self.env._get_state()["envs"]
-        return states
+        return [env.state_dict() for env in self.env.envs]
 
     def set_states(self, states: list[Any]) -> None:
-        """Go back to a state of each environment."""
-        self.env._set_state({"envs": states})
+        """Restore the state of each environment."""
+        for env, state in zip(self.env.envs, states, strict=True):
+            env.load_state_dict(state)
 
     def close(self) -> None:
         """Close the environments."""

@@ -65,7 +65,7 @@ def restore_on_error(env: Environment, state: Mapping[str, Any]) -> Iterator[Non
     if missing:
         msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."
         raise KeyError(msg)
-    before, names = deepcopy(env._get_state()), list(state["state"])
+    before, names = deepcopy(env.state_dict()["state"]), list(state["state"])
     if not before.keys() <= set(names):
         msg = (
             f"the state is of another environment: it holds {names}, and {env!r} has "
@@ -173,8 +173,8 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
 def cast_actions(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
     """Cast actions to the dtype of their specs; raise where that would change a number."""
     # the input stays as it is: a copy is made as soon as one action has to be cast
-    lead, out = env._lead(tensordict), tensordict
-    for key, spec in env._action_leaves:
+    lead, out = env.leading_sizes(tensordict), tensordict
+    for key, spec in env.action_leaves:
         value = tensordict.get(key, None)
         if value is None:
             names = [keys.as_key(name) for name, _ in keys.leaves(tensordict)]
@@ -320,7 +320,7 @@ def _range(value: Tensor) -> str:
 
 def fit_columns(env: Environment, after: TensorDictBase, lead: torch.Size) -> None:
     """Give rewards and done flags their last dimension of size 1, in place."""
-    for key, spec in (*env._reward_leaves, *env._done_leaves):
+    for key, spec in (*env.reward_leaves, *env.done_leaves):
         value = after.get(key, None)
         if value is None:
             continue
@@ -335,7 +335,7 @@ def check_reset(
     env: Environment, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
 ) -> TensorDictBase:
     """Check what a reset returned, and complete its done flags, in place."""
-    lead = env._lead(root)
+    lead = env.leading_sizes(root)
     fit_columns(env, root, lead)
     flagged, waits = [], can_sync(env)  # groups that the reset returned flags for
     for prefix in env.done_groups:
@@ -356,7 +356,7 @@ def check_reset(
     # flags of rows that were reset are False; those of the others come from the root, which may
     # hold a done that differs from terminated | truncated
     complete_done(root, flagged, "reset", waits=waits, agree=False)
-    check_leaves([*env._observation_leaves, *env._done_leaves], root, lead, "reset")
+    check_leaves([*env.observation_leaves, *env.done_leaves], root, lead, "reset")
     return root
 
 

@@ -175,12 +175,12 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if waits and kept is not None and masks and selects_no_row(masks):
             return kept
         whole = kept is None or not masks or (waits and selects_every_row(masks))
-        root = self._fresh(None if whole else with_masks(kept, masks), masks, kwargs)
+        root = self.reset_checked(None if whole else with_masks(kept, masks), masks, kwargs)
         self._is_started = True
         if kept is not None:
             root = kept.update(root) if whole else merge(kept, root, masks)
         if self.check_values:
-            checks.check_values(self._observation_leaves, root, "reset")
+            checks.check_values(self.observation_leaves, root, "reset")
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -212,7 +212,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         self._num_moves += 1
         root = fitted.copy() if fitted is tensordict else fitted
         self._forget(root)
-        after = self._stepped(self._step(root))
+        after = self.complete_step(self._step(root))
         given = root.get("next", None)
         root.set("next", after if given is None else given.update(after))
         return root
@@ -239,7 +239,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             (1.0, 0.0)
         """
         step = self.step(tensordict)
-        return step, self.maybe_reset(self._advance(step))
+        return step, self.maybe_reset(self.next_root(step))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows of a root whose done flags are set.
@@ -376,7 +376,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             True
         """
         checks.check_batch(self, tensordict)
-        shape = () if tensordict is None else self._lead(tensordict)
+        shape = () if tensordict is None else self.leading_sizes(tensordict)
         drawn = self.full_action_spec.rand(shape)
         return drawn if tensordict is None else tensordict.copy().update(drawn)
 
@@ -554,15 +554,15 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if old is not None and any(old.get(key, None) is not None for key in self.done_keys):
             del root["next"]
 
-    def _lead(self, tensordict: TensorDictBase) -> torch.Size:
-        """The sizes that a tensordict has before the environment's own."""
+    def leading_sizes(self, tensordict: TensorDictBase) -> torch.Size:
+        """The batch sizes of a tensordict before the environment's own."""
         return torch.Size(tensordict.batch_size[: tensordict.ndim - len(self.batch_size)])
 
-    def _advance(self, step: TensorDictBase) -> TensorDictBase:
-        """Make the root that follows a step; done flags are kept."""
+    def next_root(self, step: TensorDictBase) -> TensorDictBase:
+        """Make the root `[*B]` after a step, without rewards and actions; done flags are kept."""
         return step_mdp(step, reward_keys=self.reward_keys, action_keys=self.action_keys)
 
-    def _fresh(
+    def reset_checked(
         self,
         tensordict: TensorDictBase | None,
         masks: Mapping[Prefix, Tensor],
@@ -580,14 +580,14 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         copy = returned.copy()
         return copy.clear_device_() if self._has_objects else copy
 
-    def _stepped(self, after: TensorDictBase) -> TensorDictBase:
+    def complete_step(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
         after = self._own(checks.check_returned(self, after, "step"))
-        lead = self._lead(after)
+        lead = self.leading_sizes(after)
         checks.fit_columns(self, after, lead)
         waits, agree = can_sync(self), self.flags_agree
         complete_done(after, self.done_groups, "step", waits=waits, agree=agree)
-        checks.check_leaves(self._after_leaves, after, lead, "step")
+        checks.check_leaves(self.after_leaves, after, lead, "step")
         if self.check_values:
-            checks.check_values(self._after_leaves, after, "step")
+            checks.check_values(self.after_leaves, after, "step")
         return after

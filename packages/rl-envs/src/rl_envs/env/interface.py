@@ -99,26 +99,47 @@ class Environment(Protocol):
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
         """Split into what must step and the transforms that can wait for finished rows."""
 
-    # the hooks of a class, and what is derived from its specs
+    # derived from the specs
     @property
-    def _action_leaves(self) -> SpecLeaves: ...
+    def action_leaves(self) -> SpecLeaves:
+        """Key and spec of each action."""
+
     @property
-    def _observation_leaves(self) -> SpecLeaves: ...
+    def observation_leaves(self) -> SpecLeaves:
+        """Key and spec of each observation."""
+
     @property
-    def _reward_leaves(self) -> SpecLeaves: ...
+    def reward_leaves(self) -> SpecLeaves:
+        """Key and spec of each reward, without `"next"`."""
+
     @property
-    def _done_leaves(self) -> SpecLeaves: ...
+    def done_leaves(self) -> SpecLeaves:
+        """Key and spec of each done flag."""
+
     @property
-    def _state_leaves(self) -> SpecLeaves: ...
+    def state_leaves(self) -> SpecLeaves:
+        """Key and spec of each state that a step reads."""
+
     @property
-    def _after_leaves(self) -> SpecLeaves: ...
+    def after_leaves(self) -> SpecLeaves:
+        """Key and spec of each entry under `"next"`: observations, rewards, done flags."""
+
     @property
-    def _has_fixed_forms(self) -> bool: ...
+    def has_fixed_forms(self) -> bool:
+        """Whether all entries are tensors of fixed shapes."""
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase: ...
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase: ...
-    def _stepped(self, after: TensorDictBase) -> TensorDictBase: ...
-    def _advance(self, step: TensorDictBase) -> TensorDictBase: ...
-    def _lead(self, tensordict: TensorDictBase) -> torch.Size: ...
-    def _get_state(self) -> dict[str, Any]: ...
+    def complete_step(self, after: TensorDictBase) -> TensorDictBase:
+        """Check and complete the result of `_step`, on a copy."""
+
+    def next_root(self, step: TensorDictBase) -> TensorDictBase:
+        """Make the root after a step; done flags are kept."""
+
+    def leading_sizes(self, tensordict: TensorDictBase) -> torch.Size:
+        """The batch sizes of a tensordict before the environment's own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Save the state."""
+
     def _set_state(self, state: Mapping[str, Any]) -> None: ...

@@ -62,7 +62,7 @@ def _reason_of_rows(env: Any, what: str, rows: Any, has_time: bool) -> Exception
     sizes = "[*B, T, ...]" if has_time else "[*B, ...]"
     if not isinstance(rows, Mapping):
         return TypeError(f"{what}: expected arrays {sizes} by key, in a dictionary: got {rows!r}.")
-    leaves = dict((*env._after_leaves, *env._action_leaves, *env._state_leaves))
+    leaves = dict((*env.after_leaves, *env.action_leaves, *env.state_leaves))
     rank = len(env.batch_size)
     for key, array in rows.items():
         if not isinstance(key, tuple) or not isinstance(array, np.ndarray):
@@ -77,7 +77,7 @@ def _reason_of_rows(env: Any, what: str, rows: Any, has_time: bool) -> Exception
             expected = (*spec.shape[:rank], *(["T"] if has_time else []), *spec.shape[rank:])
             return ValueError(f"{what} {key}: expected shape {expected}, got {shape}.")
     if what.endswith("step_into: root"):
-        lacking = [key for key, _ in env._action_leaves if key not in rows]
+        lacking = [key for key, _ in env.action_leaves if key not in rows]
         if lacking:
             return KeyError(f"{what}: the actions {lacking} are missing: got {list(rows)}.")
     return None

@@ -15,13 +15,13 @@ from rl_specs import Binary, Composite, NonTensor, StackedComposite, TensorSpec,
 SpecLeaves = list[tuple[tuple[str, ...], TensorSpec]]
 DERIVED = (
     "_groups",
-    "_action_leaves",
-    "_observation_leaves",
-    "_reward_leaves",
-    "_done_leaves",
-    "_state_leaves",
-    "_after_leaves",
-    "_has_fixed_forms",
+    "action_leaves",
+    "observation_leaves",
+    "reward_leaves",
+    "done_leaves",
+    "state_leaves",
+    "after_leaves",
+    "has_fixed_forms",
     "_has_objects",
 )
 
@@ -168,39 +168,45 @@ class EnvSpecs:
         return done_groups(self.full_done_spec)
 
     @cached_property
-    def _action_leaves(self) -> SpecLeaves:
+    def action_leaves(self) -> SpecLeaves:
+        """Key and spec of each action."""
         return leaves_of(self.full_action_spec)
 
     @cached_property
-    def _observation_leaves(self) -> SpecLeaves:
+    def observation_leaves(self) -> SpecLeaves:
+        """Key and spec of each observation."""
         return leaves_of(self.observation_spec)
 
     @cached_property
-    def _reward_leaves(self) -> SpecLeaves:
+    def reward_leaves(self) -> SpecLeaves:
+        """Key and spec of each reward, without `"next"`."""
         return leaves_of(self.full_reward_spec)
 
     @cached_property
-    def _done_leaves(self) -> SpecLeaves:
+    def done_leaves(self) -> SpecLeaves:
+        """Key and spec of each done flag."""
         return leaves_of(self.full_done_spec)
 
     @cached_property
-    def _state_leaves(self) -> SpecLeaves:
+    def state_leaves(self) -> SpecLeaves:
+        """Key and spec of each state that a step reads."""
         return leaves_of(self.state_spec)
 
     @cached_property
-    def _after_leaves(self) -> SpecLeaves:
+    def after_leaves(self) -> SpecLeaves:
+        """Key and spec of each entry under `"next"`: observations, rewards, done flags."""
         return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
 
     @cached_property
-    def _has_fixed_forms(self) -> bool:
+    def has_fixed_forms(self) -> bool:
         """Whether all entries are tensors whose shapes never vary."""
-        leaves = (*self._after_leaves, *self._action_leaves, *self._state_leaves)
+        leaves = (*self.after_leaves, *self.action_leaves, *self.state_leaves)
         return all(has_fixed_form(spec) for _, spec in leaves)
 
     @cached_property
     def _has_objects(self) -> bool:
         """Whether some entries are no tensors."""
-        return any(isinstance(spec, NonTensor) for _, spec in self._after_leaves)
+        return any(isinstance(spec, NonTensor) for _, spec in self.after_leaves)
 
     def _move_specs(self) -> None:
         """Follow the environment to its device."""

@@ -212,11 +212,11 @@ class PoolRollout:
         self.env, self.num_steps, self.plan = env, num_steps, plan
         self._actions = list(leaves_of(env.single_action_spec))
         self.columns = Columns(env.batch_size, num_steps + num_steps // 8 + 3)
-        self._shown = [*env._observation_leaves, *env._done_leaves]
-        self.columns.add_leaves([*self._shown, *env._action_leaves])
-        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
+        self._shown = [*env.observation_leaves, *env.done_leaves]
+        self.columns.add_leaves([*self._shown, *env.action_leaves])
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.after_leaves])
         self.at = np.zeros(env.num_envs, np.int64)  # [num_envs], the column of each row
-        self._written = {key for key, _ in env._action_leaves}
+        self._written = {key for key, _ in env.action_leaves}
         self._is_checked = False
         self._read = [key for key, _ in self._shown]
         if plan is not None and plan.in_keys is not None:

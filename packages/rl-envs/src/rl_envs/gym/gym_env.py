@@ -95,7 +95,7 @@ class GymEnv(EnvBase):
         self._one_action = len(taken) == 1 and not taken[0].path
         self._blank = {
             key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
-            for key, leaf in self._observation_leaves
+            for key, leaf in self.observation_leaves
         }
 
     def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:

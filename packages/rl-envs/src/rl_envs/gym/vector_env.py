@@ -273,13 +273,13 @@ class GymVectorEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset").numpy()
-        rows = self._blank(self._observation_leaves)
+        rows = self._blank(self.observation_leaves)
         self.reset_into(rows, mask)
         return self._built(rows)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         root = {key: tensordict.get(key).detach().numpy() for key, _ in self._readers}
-        after = self._blank(self._after_leaves)
+        after = self._blank(self.after_leaves)
         self.step_into(root, after)
         return self._built(after)
 

@@ -15,9 +15,9 @@ class RowBinding:
     def __init__(self, env: Environment, root: RowArrays, after: RowArrays) -> None:
         self.env, self.root, self.after = env, root, after
         self._before: tuple[Any, ...] = (slice(None),) * len(env.batch_size)
-        inputs = (*env._action_leaves, *env._observation_leaves, *env._state_leaves)
+        inputs = (*env.action_leaves, *env.observation_leaves, *env.state_leaves)
         self._inputs = {key: root[key] for key, _ in inputs if key in root}
-        shown = (*env._observation_leaves, *env._done_leaves)
+        shown = (*env.observation_leaves, *env.done_leaves)
         self._shown = {key: root[key] for key, _ in shown if key in root}
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ def can_play(env: Environment, request: Request, root: TensorDictBase | None = N
     # shapes; and for a policy that is no flat plan or writes under "next"
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
-    plain = env.done_groups == [()] and not env._state_leaves and env._has_fixed_forms
+    plain = env.done_groups == [()] and not env.state_leaves and env.has_fixed_forms
     if looks or not plain or not env.batch_locked:
         return False
     if request.policy is not None:
@@ -61,7 +61,7 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
 
 
 def _shown(env: Environment) -> list[Key]:
-    return [key for key, _ in (*env._observation_leaves, *env._done_leaves)]
+    return [key for key, _ in (*env.observation_leaves, *env.done_leaves)]
 
 
 def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
@@ -78,7 +78,7 @@ def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Le
     if not checked:
         checks.cast_actions(env, build(nest(made), env.batch_size))
         checked.append(True)
-    for key, spec in env._action_leaves:
+    for key, spec in env.action_leaves:
         if made[key].dtype != spec.dtype:
             made = {**made, key: checks.cast_action(key, spec, made[key])}
     return made
@@ -87,16 +87,18 @@ def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Le
 def _step(env: Environment, given: Leaves, *, is_first: bool) -> Leaves:
     raw = checks.check_returned(env, env._step(build(nest(given), env.batch_size)), "step")
     if is_first:  # where all forms are checked
-        return {key: leaf for key, leaf in keys.leaves(env._stepped(raw)) if _is_known(env, key)}
-    found = {key: raw.get(key, None) for key, _ in env._after_leaves}
+        return {
+            key: leaf for key, leaf in keys.leaves(env.complete_step(raw)) if _is_known(env, key)
+        }
+    found = {key: raw.get(key, None) for key, _ in env.after_leaves}
     flags = {name: _column(env, found[(name,)]) for name in keys.DONE_KEYS}
     names = zip(keys.DONE_KEYS, derive_flags(flags, (), "step", waits=False), strict=True)
-    rewards = {key: _column(env, found[key]) for key, _ in env._reward_leaves}
+    rewards = {key: _column(env, found[key]) for key, _ in env.reward_leaves}
     return found | rewards | {(name,): flag for name, flag in names}
 
 
 def _is_known(env: Environment, key: Key) -> bool:
-    return any(key == known for known, _ in env._after_leaves)
+    return any(key == known for known, _ in env.after_leaves)
 
 
 def _column(env: Environment, leaf: Tensor) -> Tensor:
@@ -113,9 +115,9 @@ def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
     if is_first:
         fresh = checks.check_reset(env, fresh.copy(), {(): mask})
     values: Leaves = {}
-    for key, _ in env._observation_leaves:
+    for key, _ in env.observation_leaves:
         leaf = fresh.get(key)
         values[key] = torch.where(fit_mask(mask, leaf), leaf, root[key])
-    for key, _ in env._done_leaves:
+    for key, _ in env.done_leaves:
         values[key] = torch.zeros_like(mask)
     return values

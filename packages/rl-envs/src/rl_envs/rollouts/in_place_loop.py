@@ -36,7 +36,7 @@ def holds_only_shown(env: Environment, root: TensorDictBase | None) -> bool:
     """Whether a root holds what a reset writes, and nothing that would be lost."""
     if root is None:
         return True
-    shown = dict((*env._observation_leaves, *env._done_leaves))
+    shown = dict((*env.observation_leaves, *env.done_leaves))
     held = dict(keys.leaves(root))
     return held.keys() == shown.keys() and all(
         (held[key].shape, held[key].dtype) == (spec.shape, spec.dtype)
@@ -91,13 +91,13 @@ class InPlaceRollout:
         self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row in them
         self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
-        root = (*env._observation_leaves, *env._done_leaves, *env._action_leaves)
+        root = (*env.observation_leaves, *env.done_leaves, *env.action_leaves)
         self.columns.add_leaves(list(root))
-        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env._after_leaves])
-        self._written = {key for key, _ in env._action_leaves}
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.after_leaves])
+        self._written = {key for key, _ in env.action_leaves}
         if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
-        shown = (*env._observation_leaves, *env._done_leaves)
+        shown = (*env.observation_leaves, *env.done_leaves)
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
         if plan is not None and plan.in_keys is not None:
             plan.check_reads(self._read)
@@ -227,14 +227,14 @@ class InPlaceRollout:
         if stop <= start:
             return
         time = len(self.env.batch_size)
-        for key, spec in self.env._action_leaves:
+        for key, spec in self.env.action_leaves:
             drawn = spec.rand((stop - start,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, stop - start).copy_(drawn)
 
     def _act(self, t: int, *, is_first: bool) -> None:
         if self.plan is None:
             if self._drawn is not None and t >= self._drawn:
-                for key, spec in self.env._action_leaves:
+                for key, spec in self.env.action_leaves:
                     self.columns.write(t, key, spec.rand())
             return
         if is_first:
@@ -251,9 +251,9 @@ class InPlaceRollout:
         given = build(nest(made), self.env.batch_size)
         fitted = checks.cast_actions(self.env, given)
         if fitted is not given:
-            made.update((key, fitted.get(key)) for key, _ in self.env._action_leaves)
+            made.update((key, fitted.get(key)) for key, _ in self.env.action_leaves)
             self.columns.casts = {
-                key: partial(checks.cast_action, key, spec) for key, spec in self.env._action_leaves
+                key: partial(checks.cast_action, key, spec) for key, spec in self.env.action_leaves
             }
         rows = len(self.env.batch_size)
         if resumes and made.keys() != self._written:
@@ -303,12 +303,12 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
 def check_rows(env: Environment, batch: TensorDictBase) -> None:
     """Raise for values outside their specs, all steps of a leaf at once."""
     rows = len(env.batch_size)
-    for key, spec in env._after_leaves:
+    for key, spec in env.after_leaves:
         value: Tensor = batch.get((keys.NEXT, *key))
         checks.check_value(key, spec, value.movedim(rows, 0), "step")
-    for key, spec in env._observation_leaves:
+    for key, spec in env.observation_leaves:
         checks.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
-    for key, spec in env._action_leaves:
+    for key, spec in env.action_leaves:
         checks.check_choice(key, spec, batch.get(key).movedim(rows, 0))
 
 

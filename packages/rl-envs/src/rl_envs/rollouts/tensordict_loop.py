@@ -58,7 +58,7 @@ def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDict
         ended = _ended(step, groups, ended)
         if len(steps) == request.max_steps or _breaks(ended, request):
             break
-        root = env.maybe_reset(env._advance(step))
+        root = env.maybe_reset(env.next_root(step))
     if request.set_truncated:
         steps[-1] = truncate(steps[-1], groups)
     batch = TensorDict.maybe_dense_stack(steps, len(env.batch_size))

@@ -64,7 +64,7 @@ def _play(env: EnvBase, num_steps: int, faults: dict[str, None]) -> None:
         _compare("step", step.get(keys.NEXT), [*shown, env.full_reward_spec], faults)
         if not _same(before, acted):
             faults["step: the root that it was given was changed; change a copy instead"] = None
-        root = env.maybe_reset(env._advance(step))
+        root = env.maybe_reset(env.next_root(step))
 
 
 def _compare(

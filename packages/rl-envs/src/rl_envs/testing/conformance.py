@@ -65,7 +65,7 @@ def _seeded_rollout(make: Callable[[], EnvBase], seed: int, num_steps: int) -> T
 
 def _check_partial_reset(make: Callable[[], EnvBase]) -> None:
     with make() as env:
-        root = env._advance(env.rand_step(env.reset()))
+        root = env.next_root(env.rand_step(env.reset()))
         for prefix in [()] if () in env.done_groups else env.done_groups:
             flag = env.full_done_spec[(*prefix, keys.DONE)]
             root.set((*prefix, "_reset"), torch.zeros(flag.shape, dtype=torch.bool))

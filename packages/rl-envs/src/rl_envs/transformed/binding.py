@@ -69,11 +69,11 @@ class TransformedBinding:
         steps = {array.shape[self._time] for array in (*root.values(), *after.values())}
         self._num_steps = max(steps)
         base = self.base
-        shown = dict((*base._observation_leaves, *base._done_leaves))
+        shown = dict((*base.observation_leaves, *base.done_leaves))
         self._raw_root = {key: self._own(key, leaf, root) for key, leaf in shown.items()}
-        results = dict(base._after_leaves)
+        results = dict(base.after_leaves)
         self._raw_after = {key: self._own(key, leaf, after) for key, leaf in results.items()}
-        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base._action_leaves,)}
+        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base.action_leaves,)}
         # outputs and inputs of the transforms, as tensors on the memory of the columns
         self._out = {name: _tensors(given) for name, given in (("root", root), ("after", after))}
         self._raw = {
@@ -85,7 +85,7 @@ class TransformedBinding:
         )
         self._carried = [
             key
-            for key, _ in (*env._observation_leaves, *env._state_leaves)
+            for key, _ in (*env.observation_leaves, *env.state_leaves)
             if key in root and key in after and self._raw_root.get(key) is not root[key]
         ]
         self._carries = self._passive_columns()
@@ -207,7 +207,7 @@ class TransformedBinding:
         if not bind_steps(pipeline, self.env.outer):
             return None
         results = []
-        for key, _ in (*self.env._observation_leaves, *self.env._done_leaves):
+        for key, _ in (*self.env.observation_leaves, *self.env.done_leaves):
             column = self._root.get(key)
             found = pipeline.now(key)
             is_raw = column is self._raw_root.get(key) and not pipeline.has_changed(key)
@@ -224,7 +224,7 @@ class TransformedBinding:
         fresh = ~real[..., t]
         self._fresh = {}
         if fresh.any():
-            columns = {key: self._raw_after[key] for key, _ in self.base._observation_leaves}
+            columns = {key: self._raw_after[key] for key, _ in self.base.observation_leaves}
             self._fresh = {key: self._column(col, t)[fresh] for key, col in columns.items()}
         truly: Array = self._column(self._raw_after["done",], t).reshape(self._rows).copy()
         return truly

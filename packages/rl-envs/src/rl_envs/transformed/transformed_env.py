@@ -225,8 +225,8 @@ class TransformedEnv(EnvBase):
         if in_keys is None:
             return self, waiting
         inner, deferred = self._parts(in_keys)
-        gone = {key for key, _ in self._observation_leaves}
-        gone -= {key for key, _ in inner._observation_leaves}
+        gone = {key for key, _ in self.observation_leaves}
+        gone -= {key for key, _ in inner.observation_leaves}
         gone |= {keys.as_tuple(k) for one in deferred if not one.rows_only for k in one.out_keys}
         return (self, waiting) if gone & set(in_keys) else (inner, deferred)
 
@@ -270,12 +270,12 @@ class TransformedEnv(EnvBase):
                 return self._outer.reset(self._inner.reset(**kwargs))
             whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
             self._inner._is_started = True  # every row is about to be
-            raw = self._inner._fresh(asked.copy().set(RESET, whole), {(): whole}, kwargs)
+            raw = self._inner.reset_checked(asked.copy().set(RESET, whole), {(): whole}, kwargs)
             return self._outer.reset(asked.update(raw))
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)
         rows = mask_of(masks, ()).squeeze(-1)
         asked = self._outer.before_reset(tensordict, rows)
-        raw = self._inner._fresh(asked, masks, kwargs)
+        raw = self._inner.reset_checked(asked, masks, kwargs)
         # rows that continue keep what the root holds, which has passed the transforms already
         root = merge(without_masks(asked, masks), raw, masks)
         return self._outer.reset(root, rows)
