@@ -12,5 +12,5 @@ from rl_policies.keys import listed
         (["a", ("c", "d")], ["a", ("c", "d")]),
     ],
 )
-def test_listed_knows_a_key_from_a_list_of_keys(keys, expected):
+def test_listed_tells_a_key_from_a_list_of_keys(keys, expected):
     assert listed(keys, "b") == expected

@@ -19,7 +19,7 @@ FAR = [(1.5, 0.01), (-1.5, 0.01), (100.0, 1.0), (38.4, 1.0), (-1e6, 1.0), (3.0, 
 
 
 @pytest.mark.parametrize(("loc", "scale"), FAR)
-def test_draws_far_from_loc_lie_at_the_near_bound(loc, scale):
+def test_samples_far_from_loc_are_near_the_closer_bound(loc, scale):
     torch.manual_seed(0)
     loc, scale = (torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in (loc, scale))
     dist = TruncatedNormal(loc, scale)
@@ -37,18 +37,18 @@ def test_draws_far_from_loc_lie_at_the_near_bound(loc, scale):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loc", [1e9, -1e9])
-def test_draws_are_at_the_near_bound_however_far_it_is(loc, dtype):
+def test_samples_equal_the_closer_bound_at_any_distance(loc, dtype):
     at = torch.tensor([loc], dtype=dtype, requires_grad=True)
     dist = TruncatedNormal(at, 1.0)
     drawn = dist.rsample((100,))
     assert abs(dist.mean.item() - math.copysign(1, loc)) < 1e-6
     drawn.sum().backward()
     assert ((drawn - math.copysign(1, loc)).abs() < 1e-6).all()
-    assert at.grad.abs() < 100  # a draw is held where it is
+    assert at.grad.abs() < 100  # the sample is clamped to the bound
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-def test_means_are_as_deep_as_draws_however_far_loc_is(side):
+def test_means_are_accurate_at_any_distance_of_loc(side):
     at = torch.tensor([side * 3e5], dtype=torch.float64, requires_grad=True)
     mean = TruncatedNormal(at, 1.0).mean
     mean.sum().backward()
@@ -56,7 +56,7 @@ def test_means_are_as_deep_as_draws_however_far_loc_is(side):
     assert at.grad.abs() < 1e-3
 
 
-def test_draws_and_their_slopes_are_one_function_on_both_sides():
+def test_sample_gradients_equal_finite_differences_across_both_formulas():
     loc = torch.linspace(20, 42, 45, dtype=torch.float64)  # log Φ runs from -200 to -860
     states = []
     for shift in (-1e-6, 0.0, 1e-6):
@@ -70,7 +70,7 @@ def test_draws_and_their_slopes_are_one_function_on_both_sides():
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, INF), (-INF, 0.0), (-INF, INF), (2.0, INF)])
-def test_an_infinite_bound_is_one(low, high):
+def test_infinite_bound_equals_a_far_finite_one(low, high):
     loc = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
     scale = torch.tensor([0.7, 1.5], dtype=torch.float64, requires_grad=True)
     dist = TruncatedNormal(loc, scale, low=low, high=high)
@@ -128,7 +128,7 @@ def test_forbidden_choices_add_nothing_to_the_gradient_of_a_divergence(kind, bot
     torch.testing.assert_close(ours, torch.autograd.grad(expected, [p, q]))
 
 
-def test_a_divergence_is_infinite_where_the_other_forbids_what_is_allowed():
+def test_divergence_is_infinite_if_q_forbids_a_choice_of_p():
     p = OneHotCategorical(logits=torch.tensor([0.0, -200.0]))
     q = OneHotCategorical(logits=torch.tensor([0.0, -INF]))
     assert kl_divergence(p, q) == INF
@@ -145,7 +145,7 @@ def integrated_entropy(low, width):
 @pytest.mark.parametrize("side", [1, -1])
 @pytest.mark.parametrize("low", [16.0, 21.0, 149.0, 151.0, 1e3, 1e6])
 @pytest.mark.parametrize("share", [2.0**-9, 1.0, INF])
-def test_the_entropy_keeps_its_digits_however_far_the_bounds_lie(low, share, side):
+def test_entropy_is_accurate_for_bounds_at_any_distance(low, share, side):
     # widths that numbers of the size of the bounds can tell
     width = share if share == INF else share * 2.0 ** -round(math.log2(low))
     loc = torch.zeros(1, dtype=torch.float64, requires_grad=True)

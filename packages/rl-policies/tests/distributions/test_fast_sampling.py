@@ -46,7 +46,7 @@ def assert_same_log_prob(kind, found, wanted):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [(5, 4), (5,), ()])
 @pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
-def test_the_same_numbers_are_drawn_as_by_the_distribution(kind, names, kwargs, rows, dtype):
+def test_fast_samples_equal_those_of_the_distribution(kind, names, kwargs, rows, dtype):
     given = parameters(names, dtype, rows)
     torch.manual_seed(7)
     sample, log_prob = direct_draw(kind, names, kwargs)(*given)
@@ -77,12 +77,12 @@ def test_fast_sampling_leaves_special_cases_to_the_distribution(kind, names, kwa
     assert direct_draw(kind, names, kwargs) is None
 
 
-def test_bounds_that_leave_nothing_are_refused():
+def test_crossed_bounds_raise():
     with pytest.raises(ValueError, match="low must be below high"):
         direct_draw(TanhNormal, VECTORS, {"low": 1.0, "high": 0.0})
 
 
-def test_parameters_that_the_distribution_must_look_at():
+def test_can_draw_rejects_parameters_of_other_forms():
     wide, x = torch.zeros(5, 3, dtype=torch.float64), torch.zeros(5, 3)
     with torch.no_grad():
         assert can_draw(x, x)
@@ -95,7 +95,7 @@ def test_parameters_that_the_distribution_must_look_at():
 
 
 @pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
-def test_acting_draws_the_same_with_and_without_gradient(kind, names, kwargs):
+def test_actions_are_equal_with_and_without_gradient(kind, names, kwargs):
     module = SamplingModule(
         names,
         distribution_class=kind,
@@ -113,7 +113,7 @@ def test_acting_draws_the_same_with_and_without_gradient(kind, names, kwargs):
     assert_same_log_prob(kind, fast[1], slow[1])
 
 
-def test_gradients_reach_the_parameters_when_they_are_wanted():
+def test_gradients_reach_the_parameters_when_enabled():
     module = SamplingModule(VECTORS, distribution_class=TanhNormal, return_log_prob=True)
     loc, scale = torch.zeros(5, 3, requires_grad=True), torch.ones(5, 3)
     with set_interaction_type(InteractionType.RANDOM):
@@ -122,7 +122,7 @@ def test_gradients_reach_the_parameters_when_they_are_wanted():
     assert loc.grad.abs().sum() > 0
 
 
-def test_too_many_or_too_few_parameters_are_refused():
+def test_wrong_number_of_parameters_raises():
     module = SamplingModule(VECTORS, distribution_class=IndependentNormal)
     x = torch.ones(5, 3)
     with set_interaction_type(InteractionType.RANDOM), torch.no_grad():
@@ -132,7 +132,7 @@ def test_too_many_or_too_few_parameters_are_refused():
             module.step(x, x, x)
 
 
-def test_nan_logits_are_refused_by_torchs_categorical():
+def test_nan_logits_raise_with_torch_categorical():
     net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["logits"])
     actor = ProbabilisticActor(net, ["logits"], distribution_class=Categorical)
     observation = torch.tensor([[0.0, torch.nan]])
@@ -162,7 +162,7 @@ def looped(module, *given):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("default", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
 @pytest.mark.parametrize(("kind", "names", "kwargs"), CASES)
-def test_the_calls_of_a_loop_do_what_step_does(kind, names, kwargs, default, dtype, log_prob):
+def test_step_calls_equal_step(kind, names, kwargs, default, dtype, log_prob):
     module = SamplingModule(
         names,
         distribution_class=kind,
@@ -183,7 +183,7 @@ def test_the_calls_of_a_loop_do_what_step_does(kind, names, kwargs, default, dty
     )
 
 
-def test_a_loop_looks_at_parameters_whose_form_changes():
+def test_step_calls_check_parameters_whose_form_changes():
     module = SamplingModule(
         VECTORS,
         distribution_class=IndependentNormal,
@@ -203,7 +203,7 @@ def test_a_loop_looks_at_parameters_whose_form_changes():
         assert call(x, x[0])[0].shape == (5, 3)  # only the distribution can broadcast
 
 
-def test_a_loop_heeds_interaction_and_gradient_at_every_step():
+def test_step_calls_follow_interaction_type_and_grad_mode():
     module = SamplingModule(VECTORS, distribution_class=IndependentNormal)
     ((call, *_),) = module.step_calls()
     loc, scale = torch.zeros(5, 3), torch.ones(5, 3, requires_grad=True)

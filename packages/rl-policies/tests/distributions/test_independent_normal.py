@@ -15,14 +15,14 @@ def peer(loc=LOC, scale=SCALE, dims=1):
 
 
 @pytest.mark.parametrize("dims", [0, 1, 2])
-def test_log_prob_and_entropy_are_those_of_torch(dims):
+def test_log_prob_and_entropy_equal_torch(dims):
     dist = IndependentNormal(LOC, SCALE, event_dim=dims)
     assert_close(dist.log_prob(VALUE), peer(dims=dims).log_prob(VALUE))
     assert_close(dist.entropy(), peer(dims=dims).entropy())
     assert dist.batch_shape == LOC.shape[: 2 - dims]
 
 
-def test_gradients_are_those_of_torch():
+def test_gradients_equal_torch():
     found = []
     for make in (IndependentNormal, peer):
         loc, scale = (each.clone().requires_grad_() for each in (LOC, SCALE))
@@ -58,7 +58,7 @@ def test_rsample_carries_the_gradient_and_sample_does_not():
     assert_close(scale.grad, ((sample.detach() - LOC) / SCALE).sum(0))
 
 
-def test_mean_mode_median_and_spread():
+def test_mean_mode_and_median_are_loc_and_deviation_is_scale():
     dist = IndependentNormal(LOC, SCALE)
     for name in ("mean", "mode", "median", "deterministic_sample"):
         assert torch.equal(getattr(dist, name), LOC)
@@ -66,18 +66,18 @@ def test_mean_mode_median_and_spread():
     assert_close(dist.variance, SCALE.square())
 
 
-def test_divergence_is_that_of_torch():
+def test_divergence_equals_torch():
     found = torch_dist.kl_divergence(
         IndependentNormal(LOC, SCALE), IndependentNormal(VALUE, SCALE.flip(0))
     )
     assert_close(found, torch_dist.kl_divergence(peer(), peer(VALUE, SCALE.flip(0))))
 
 
-def test_a_number_is_a_constant_scale():
+def test_number_is_a_constant_scale():
     assert_close(IndependentNormal(LOC, 2.0).log_prob(VALUE), peer(LOC, 2.0).log_prob(VALUE))
 
 
-def test_validation_looks_at_values():
+def test_validation_checks_values():
     dist = IndependentNormal(LOC, SCALE, validate_args=True)
     with pytest.raises(ValueError, match="support"):
         dist.log_prob(VALUE * torch.nan)

@@ -14,7 +14,7 @@ from rl_policies import (
 from rl_specs import OneHot
 
 
-def test_a_masked_choice_is_never_drawn_and_costs_no_gradient():
+def test_masked_choice_is_never_drawn_and_keeps_gradients_finite():
     torch.manual_seed(0)
     logits = torch.randn(5, 4, requires_grad=True)
     mask = torch.rand(5, 4) < 0.6
@@ -32,7 +32,7 @@ def test_a_masked_choice_is_never_drawn_and_costs_no_gradient():
     assert torch.equal(dist.deterministic_sample, dist.mode)
 
 
-def test_a_masked_choice_by_probabilities():
+def test_masked_choice_with_probs_is_never_drawn():
     dist = MaskedCategorical(probs=torch.tensor([0.2, 0.3, 0.5]), mask=torch.tensor([1, 0, 1]) > 0)
     assert_close(dist.probs, torch.tensor([2 / 7, 0, 5 / 7]))
     with pytest.raises(TypeError, match="must be bool"):
@@ -41,7 +41,7 @@ def test_a_masked_choice_by_probabilities():
         MaskedCategorical(torch.zeros(3), mask=torch.zeros(3).bool(), validate_args=True)
 
 
-def test_one_hot_vectors_are_drawn_where_the_mask_allows():
+def test_one_hot_samples_follow_the_mask():
     torch.manual_seed(0)
     logits, mask = torch.randn(5, 4), torch.rand(5, 4) < 0.6
     mask[:, 1] = True
@@ -62,7 +62,7 @@ def test_one_hot_vectors_are_drawn_where_the_mask_allows():
     assert (wide.sample().bool() & ~mask).sum() == 0
 
 
-def test_a_mask_has_to_be_given():
+def test_missing_mask_raises():
     for kind in (MaskedCategorical, MaskedOneHotCategorical):
         with pytest.raises(TypeError, match="mask"):
             kind(torch.zeros(3))

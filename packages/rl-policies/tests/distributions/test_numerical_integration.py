@@ -51,7 +51,7 @@ def trapezoid(dist, low, high, count=801):
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_the_density_of_vectors_is_what_its_integrals_say(name):
+def test_densities_of_vectors_agree_with_numerical_integrals(name):
     make, low, high = VECTORS[name]
     dist = make()
     x, mass = trapezoid(dist, low, high)
@@ -89,7 +89,7 @@ def known(dist, name):
     return found
 
 
-def test_only_a_tanh_normal_leaves_moments_to_sampling():
+def test_tanh_normal_alone_has_no_closed_moments():
     lacking = {
         name: [kind for kind in ("mean", "entropy") if known(make(), kind) is None]
         for name, (make, *_) in VECTORS.items()
@@ -111,7 +111,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_probabilities_of_choices_are_what_their_sums_say(name):
+def test_probabilities_of_choices_agree_with_sums(name):
     dist = CHOICES[name]()
     vectors = bool(dist.event_shape)
     every = torch.eye(4) if vectors else torch.arange(4)
@@ -134,7 +134,7 @@ def test_the_probabilities_of_choices_are_what_their_sums_say(name):
         assert (mass.T[~MASK] == 0).all()
 
 
-def test_the_mass_of_a_point_is_one():
+def test_mass_of_a_point_is_one():
     dist = Delta(LOC)
     every = torch.stack([LOC, LOC + 1e-4, LOC * torch.tensor([1.0, 0.0])])
     assert dist.log_prob(every).exp().tolist() == [1.0, 0.0, 0.0]

@@ -15,7 +15,7 @@ def law(dist: OneHotCategorical, draws: int = 60_000) -> torch.Tensor:
     return dist.sample((draws,)).double().mean(0)
 
 
-def test_log_prob_and_entropy_are_those_of_torch():
+def test_log_prob_and_entropy_equal_torch():
     dist, peer = OneHotCategorical(LOGITS), torch_dist.Categorical(logits=LOGITS)
     for index in range(3):
         value = torch.eye(3, dtype=torch.int64)[[index, 2 - index]]
@@ -29,7 +29,7 @@ def test_log_prob_by_hand():
 
 
 @pytest.mark.parametrize("statistic", ["log_prob", "entropy"])
-def test_gradients_are_those_of_torch(statistic):
+def test_gradients_equal_torch(statistic):
     value = torch.tensor([[0, 1, 0], [0, 0, 1]])
     found = []
     for kind in (OneHotCategorical, torch_dist.OneHotCategorical):
@@ -47,7 +47,7 @@ def test_samples_follow_the_probabilities():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_widened_ahead_of_the_noise(dtype):
+def test_half_precision_is_widened_before_the_noise(dtype):
     # in half precision noise has so few values that ties would favour the first choice
     dist = OneHotCategorical(torch.randn(300, 7).to(dtype))
     torch.manual_seed(3)
@@ -59,7 +59,7 @@ def test_half_precision_is_widened_ahead_of_the_noise(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.uint8])
-def test_samples_are_one_hot_in_the_wanted_dtype(dtype):
+def test_samples_are_one_hot_in_the_requested_dtype(dtype):
     sample = OneHotCategorical(LOGITS, dtype=dtype).sample((5, 4))
     assert sample.dtype == dtype
     assert sample.shape == (5, 4, 2, 3)
@@ -76,14 +76,14 @@ def test_log_prob_of_a_fresh_sample_and_of_its_copy_agree(dtype, sample_shape):
     assert_close(log_prob, dist.log_prob(sample.clone()))
 
 
-def test_a_sample_changed_in_place_is_read_again():
+def test_log_prob_of_a_sample_changed_in_place_is_recomputed():
     dist = OneHotCategorical(LOGITS)
     sample = dist.sample()
     sample.copy_(torch.tensor([[0, 0, 1], [0, 1, 0]]))
     assert_close(dist.log_prob(sample), LOGITS.log_softmax(-1)[[0, 1], [2, 1]])
 
 
-def test_a_forbidden_choice_is_never_drawn_and_makes_no_nan():
+def test_forbidden_choice_is_never_drawn_and_makes_no_nan():
     mask = torch.tensor([[True, False, True], [False, True, False]])
     logits = LOGITS.clone().requires_grad_()
     dist = OneHotCategorical(logits, mask=mask)
@@ -96,7 +96,7 @@ def test_a_forbidden_choice_is_never_drawn_and_makes_no_nan():
     assert logits.grad[0, 1] == 0
 
 
-def test_a_probability_of_zero_has_a_finite_gradient():
+def test_probability_of_zero_has_a_finite_gradient():
     probs = torch.tensor([0.0, 0.25, 0.75], requires_grad=True)
     dist = OneHotCategorical(probs=probs)
     (dist.log_prob(torch.tensor([0, 1, 0])) + dist.entropy()).backward()
@@ -127,7 +127,7 @@ def test_rsample_is_one_hot_forward_and_the_probabilities_backward():
     assert_close(logits.grad, other.grad)
 
 
-def test_acting_under_no_grad_does_not_cost_the_gradient():
+def test_gradient_survives_acting_under_no_grad():
     logits = LOGITS.clone().requires_grad_()
     dist = OneHotCategorical(logits)
     with torch.no_grad():
@@ -150,20 +150,20 @@ def test_enumerate_support_lists_every_vector():
     assert_close(total, torch.ones(2, dtype=torch.float64))
 
 
-def test_divergence_is_that_of_torch():
+def test_divergence_equals_torch():
     other = LOGITS.flip(-1)
     found = torch_dist.kl_divergence(OneHotCategorical(LOGITS), OneHotCategorical(other))
     peers = [torch_dist.Categorical(logits=each) for each in (LOGITS, other)]
     assert_close(found, torch_dist.kl_divergence(*peers))
 
 
-def test_divergence_ignores_what_neither_allows():
+def test_divergence_ignores_choices_that_both_forbid():
     mask = torch.tensor([True, False, True])
     pair = [OneHotCategorical(each, mask=mask) for each in (LOGITS, LOGITS.flip(-1))]
     assert torch_dist.kl_divergence(*pair).isfinite().all()
 
 
-def test_the_inputs_stay_as_they_were():
+def test_distribution_leaves_its_inputs_unchanged():
     logits = LOGITS.clone()
     dist = copy.deepcopy(OneHotCategorical(logits, mask=torch.tensor([True, True, False])))
     dist.log_prob(dist.sample())
@@ -193,11 +193,11 @@ def test_one_hot_categorical_refuses_wrong_parameters(kwargs, error, message):
         OneHotCategorical(**kwargs)
 
 
-def test_numbers_of_choices_are_refused():
+def test_indices_of_choices_raise():
     with pytest.raises(ValueError, match="vectors of 3 entries: got shape \\(2,\\)"):
         OneHotCategorical(LOGITS).log_prob(torch.tensor([0, 1]))
 
 
-def test_validation_refuses_what_is_not_one_hot():
+def test_validation_raises_for_vectors_that_are_not_one_hot():
     with pytest.raises(ValueError, match="support"):
         OneHotCategorical(LOGITS, validate_args=True).log_prob(torch.ones(2, 3))

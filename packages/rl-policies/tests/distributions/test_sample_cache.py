@@ -3,7 +3,7 @@ import torch
 from rl_policies.distributions.sample_cache import SampleCache
 
 
-def test_only_the_very_tensor_is_known():
+def test_holds_recognises_the_sample_itself_only():
     value = torch.zeros(3)
     drawn = SampleCache(value, 7)
     assert drawn.holds(value)
@@ -11,14 +11,14 @@ def test_only_the_very_tensor_is_known():
     assert not drawn.holds(value.clone())
 
 
-def test_a_value_that_was_written_to_is_not_known():
+def test_holds_rejects_a_sample_changed_in_place():
     value = torch.zeros(3)
     drawn = SampleCache(value, 7)
     value[1] = 2
     assert not drawn.holds(value)
 
 
-def test_compiled_code_knows_its_value():
+def test_holds_works_in_compiled_code():
     @torch.compile(backend="eager", fullgraph=True)
     def draw(x):
         value = x + 1

@@ -35,14 +35,14 @@ def peer(loc, scale, low, high):
 
 
 @BOUNDS
-def test_log_prob_of_stored_values_is_that_of_torch(low, high):
+def test_log_prob_of_stored_values_equals_torch(low, high):
     value = low + (high - low) * SHARES
     found = TanhNormal(LOC, SCALE, low=low, high=high).log_prob(value)
     assert_close(found, peer(LOC, SCALE, low, high).log_prob(value))
 
 
 @BOUNDS
-def test_gradients_are_those_of_torch(low, high):
+def test_gradients_equal_torch(low, high):
     value, found = low + (high - low) * SHARES, []
     for make in (
         lambda a, b: TanhNormal(a, b, low=low, high=high),
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_torch(low, high):
 
 
 @BOUNDS
-def test_the_gradient_through_a_sample_is_that_of_torch(low, high):
+def test_gradient_through_a_sample_equals_torch(low, high):
     found = []
     for make in (
         lambda a, b: TanhNormal(a, b, low=low, high=high),
@@ -70,7 +70,7 @@ def test_the_gradient_through_a_sample_is_that_of_torch(low, high):
     assert_close(*found)
 
 
-def test_the_gradient_at_a_detached_sample_is_that_of_torch():
+def test_gradient_at_a_detached_sample_equals_torch():
     loc, scale = (each.clone().requires_grad_() for each in (LOC, SCALE))
     dist = TanhNormal(loc, scale)
     with torch.no_grad():
@@ -81,14 +81,14 @@ def test_the_gradient_at_a_detached_sample_is_that_of_torch():
     assert_close((loc.grad, scale.grad), tuple(each.grad for each in other), rtol=1e-6, atol=1e-8)
 
 
-def test_the_density_adds_up_to_one():
+def test_density_integrates_to_one():
     dist = TanhNormal(LOC[0, 1:2], SCALE[0, 1:2], low=0.0, high=5.0)
     grid = torch.linspace(0, 5, 200_001, dtype=torch.float64)[1:-1, None]
     assert_close(dist.log_prob(grid).exp().sum() * 5 / 200_000, torch.tensor(1.0).double())
 
 
 @BOUNDS
-def test_samples_follow_the_law(low, high):
+def test_samples_follow_the_distribution(low, high):
     sample = TanhNormal(LOC, SCALE, low=low, high=high).sample((20_000,))
     inside = (2 * (sample - low) / (high - low) - 1).clamp(-1 + 1e-15, 1 - 1e-15)
     shares = torch_dist.Normal(LOC, SCALE).cdf(inside.atanh()).sort(0).values
@@ -108,6 +108,7 @@ def test_samples_never_pass_their_bounds(dtype):
 def test_log_prob_of_its_own_sample_is_exact_far_out():
     dist = TanhNormal(torch.tensor([40.0]), 1.0)
     sample = dist.sample()
+    # the sample is rounded to 1: only the cache still has u
     u = dist._drawn.origin[0].double()
     by_hand = -0.5 * (u - 40) ** 2 - 0.918938533204672 - 2 * (0.693147180559945 - u)
     assert sample == 1
@@ -115,12 +116,12 @@ def test_log_prob_of_its_own_sample_is_exact_far_out():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_a_value_on_a_bound_has_a_finite_log_prob(dtype):
+def test_value_on_a_bound_has_a_finite_log_prob(dtype):
     dist = TanhNormal(torch.zeros(2, dtype=dtype), 1.0, low=-2.0, high=4.0)
     assert dist.log_prob(torch.tensor([-2.0, 4.0], dtype=dtype)).isfinite()
 
 
-def test_a_sample_changed_in_place_is_read_again():
+def test_log_prob_of_a_sample_changed_in_place_is_recomputed():
     dist = TanhNormal(LOC, SCALE)
     sample = dist.sample()
     sample.copy_(2 * SHARES - 1)
@@ -135,7 +136,7 @@ def test_mode_is_the_image_of_loc(low, high):
         assert_close(getattr(dist, name), wanted)
 
 
-def test_mean_and_entropy_say_how_to_estimate_them():
+def test_mean_and_entropy_raise_and_say_how_to_estimate_them():
     dist = TanhNormal(LOC, SCALE)
     with pytest.raises(NotImplementedError, match="rsample"):
         _ = dist.mean
@@ -143,18 +144,18 @@ def test_mean_and_entropy_say_how_to_estimate_them():
         dist.entropy()
 
 
-def test_divergence_is_that_of_the_normal_distributions():
+def test_divergence_equals_that_of_the_normal_distributions():
     others = TanhNormal(LOC.flip(0), SCALE), torch_dist.Normal(LOC.flip(0), SCALE)
     found = torch_dist.kl_divergence(TanhNormal(LOC, SCALE), others[0])
     assert_close(found, torch_dist.kl_divergence(torch_dist.Normal(LOC, SCALE), others[1]).sum(-1))
 
 
-def test_divergence_across_bounds_is_refused():
+def test_divergence_across_bounds_raises():
     with pytest.raises(ValueError, match="bounds agree"):
         torch_dist.kl_divergence(TanhNormal(LOC, SCALE), TanhNormal(LOC, SCALE, high=2.0))
 
 
-def test_event_dims_says_what_is_summed():
+def test_log_prob_sums_over_event_dims():
     dist = TanhNormal(LOC, SCALE, event_dims=0)
     assert_close(
         dist.log_prob(2 * SHARES - 1).sum(-1), TanhNormal(LOC, SCALE).log_prob(2 * SHARES - 1)
@@ -168,17 +169,17 @@ def test_expand_repeats_the_rows():
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0), (HIGH, LOW)])
-def test_bounds_that_leave_nothing_are_refused(low, high):
+def test_crossed_bounds_raise(low, high):
     with pytest.raises(ValueError, match="low must be below high"):
         TanhNormal(LOC, SCALE, low=low, high=high, validate_args=True)
 
 
-def test_values_of_another_size_are_refused():
+def test_values_of_another_size_raise():
     with pytest.raises(ValueError, match=r"end in \(3,\): got shape \(2, 2\)"):
         TanhNormal(LOC, SCALE).log_prob(torch.zeros(2, 2))
 
 
-def test_validation_refuses_values_outside_the_bounds():
+def test_validation_raises_for_values_outside_the_bounds():
     with pytest.raises(ValueError, match="support"):
         TanhNormal(LOC, SCALE, validate_args=True).log_prob(LOC)
 

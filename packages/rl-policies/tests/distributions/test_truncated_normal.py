@@ -19,7 +19,7 @@ def points(low, high, count=200_001):
 
 
 @pytest.mark.parametrize(("loc", "scale", "low", "high"), CASES)
-def test_a_truncated_normal_is_what_its_integrals_say(loc, scale, low, high):
+def test_truncated_normal_agrees_with_numerical_integrals(loc, scale, low, high):
     given = [torch.tensor([value], dtype=torch.float64) for value in (loc, scale)]
     dist = TruncatedNormal(*given, low=low, high=high)
     x = points(low, high)
@@ -37,7 +37,7 @@ def test_a_truncated_normal_is_what_its_integrals_say(loc, scale, low, high):
     assert dist.log_prob(torch.tensor([high + 1.0], dtype=torch.float64)) == -torch.inf
 
 
-def test_gradients_of_a_truncated_normal_are_those_of_differences():
+def test_gradients_of_a_truncated_normal_equal_finite_differences():
     loc = torch.tensor([[0.3, -2.0]], dtype=torch.float64, requires_grad=True)
     scale = torch.tensor([[0.5, 0.8]], dtype=torch.float64, requires_grad=True)
 
@@ -52,7 +52,7 @@ def test_gradients_of_a_truncated_normal_are_those_of_differences():
     assert torch.autograd.gradcheck(drawn, (loc, scale))
 
 
-def test_a_truncated_normal_far_outside_keeps_to_its_bounds():
+def test_truncated_normal_with_loc_far_outside_stays_in_its_bounds():
     dist = TruncatedNormal(torch.tensor([50.0]), torch.tensor([0.1]), low=-1.0, high=1.0)
     assert dist.sample((100,)).isfinite().all()
     assert (dist.mode, dist.sample().item() <= 1.0) == (torch.tensor([1.0]), True)

@@ -13,7 +13,7 @@ def explore(spec, eps=1.0, **kwargs):
     return EGreedyModule(spec, eps_init=eps, eps_end=0.0, **kwargs)
 
 
-def test_eps_falls_in_a_line_and_stops():
+def test_eps_falls_linearly_to_its_end():
     module = EGreedyModule(Categorical(3), eps_init=0.9, eps_end=0.1, annealing_num_steps=8)
     found = []
     for frames in (1, 2, 4, 100):
@@ -29,7 +29,7 @@ def test_eps_is_saved():
     assert other.eps == 0.75
 
 
-def test_a_row_is_random_with_probability_eps():
+def test_row_is_random_with_probability_eps():
     module = explore(OneHot(4), eps=0.25)
     action = torch.eye(4, dtype=torch.bool)[torch.zeros(40_000, dtype=torch.int64)]
     changed = (module.step(action)[0] != action).any(-1).double().mean()
@@ -37,7 +37,7 @@ def test_a_row_is_random_with_probability_eps():
     assert abs(changed - 0.1875) < 0.0118
 
 
-def test_every_choice_is_drawn_alike():
+def test_random_choices_are_uniform():
     action = explore(Categorical(5)).step(torch.zeros(50_000, dtype=torch.int64))[0]
     assert (action.bincount(minlength=5) / 50_000 - 0.2).abs().max() < 0.0108
 
@@ -51,14 +51,14 @@ def test_epsilon_greedy_acts_under_random_only():
         assert (module.step(action)[0] != action).any()
 
 
-def test_the_default_counts_where_nothing_is_set():
+def test_default_interaction_type_applies_when_none_is_set():
     action = torch.full((40,), 3)
     assert (explore(Categorical(9)).step(action)[0] != action).any()
     still = explore(Categorical(9), default_interaction_type="deterministic")
     assert still.step(action)[0] is action
 
 
-def test_the_action_it_was_given_stays_as_it_was():
+def test_epsilon_greedy_leaves_its_input_unchanged():
     batch = TensorDict({"action": torch.full((40,), 3)}, [40])
     given = batch["action"]
     explore(Categorical(9))(batch)
@@ -98,7 +98,7 @@ def test_epsilon_greedy_is_seeded_by_torch():
         (Bounded(1, 2, shape=()), torch.zeros(5)),
     ],
 )
-def test_any_batch_of_any_spec(spec, action):
+def test_epsilon_greedy_takes_any_batch_of_any_spec(spec, action):
     explored = explore(spec).step(action)[0]
     assert (explored.shape, explored.dtype) == (action.shape, action.dtype)
     assert (explored != action).any() or action.ndim == 0
@@ -132,7 +132,7 @@ def test_random_actions_keep_to_the_mask(kind):
         ),
     ],
 )
-def test_schedules_and_specs_that_make_no_sense_are_refused(kwargs, error, message):
+def test_wrong_schedules_and_specs_raise(kwargs, error, message):
     with pytest.raises(error, match=message):
         EGreedyModule(**{"spec": Categorical(3), **kwargs})
 
@@ -151,20 +151,20 @@ def test_step_refuses_arguments_that_are_neither_action_nor_frames(given, error,
         EGreedyModule(Categorical(3)).step(given)
 
 
-def test_a_mask_without_a_choice_is_refused():
+def test_mask_without_a_choice_raises():
     module = explore(Categorical(3), action_mask_key="mask")
     mask = torch.tensor([[True, False, False], [False, False, False]])
     with pytest.raises(ValueError, match="1 empty rows"):
         module.step(torch.zeros(2).long(), mask)
 
 
-def test_a_missing_mask_is_named():
+def test_missing_mask_error_names_the_key():
     module = explore(Categorical(3), action_mask_key="mask")
     with pytest.raises(KeyError, match="'mask' is missing: there are action"):
         module(TensorDict({"action": torch.zeros(2).long()}, [2]))
 
 
-def test_several_numbers_are_replaced_together_or_not_at_all():
+def test_several_indices_are_replaced_together_or_not_at_all():
     explore = EGreedyModule(MultiCategorical([50, 60]), eps_init=0.5)
     actions = torch.full((300, 2), 99)
     changed = explore.step(actions)[0] != 99
@@ -172,7 +172,7 @@ def test_several_numbers_are_replaced_together_or_not_at_all():
     assert 50 < int(changed[:, 0].sum()) < 250
 
 
-def test_one_column_of_numbers_keeps_its_dimension():
+def test_single_column_of_indices_keeps_its_dimension():
     explore = EGreedyModule(MultiCategorical([5]), eps_init=1.0)
     made = explore.step(torch.full((7, 1), 9))[0]
     assert made.shape == (7, 1)
@@ -181,7 +181,7 @@ def test_one_column_of_numbers_keeps_its_dimension():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("steps", [1_000, 10_000_000, 50_000_000])
-def test_the_amount_falls_by_each_frame_however_many_there_are(dtype, steps):
+def test_amount_falls_with_every_frame_for_any_number_of_steps(dtype, steps):
     module = EGreedyModule(Categorical(4), eps_end=0.25, annealing_num_steps=steps).to(dtype)
     for _ in range(500):
         module.step(1)
@@ -194,14 +194,14 @@ def test_the_amount_falls_by_each_frame_however_many_there_are(dtype, steps):
     assert other.eps == 0.25
 
 
-def test_a_mask_of_another_width_is_refused():
+def test_mask_of_another_width_raises():
     for count in (1, 6):
         module = EGreedyModule(Categorical(4), action_mask_key="mask")
         with pytest.raises(ValueError, match=r"expected a mask of 4 choices.*got \(5, \d\)"):
             module.step(torch.zeros(5, dtype=torch.int64), torch.ones(5, count, dtype=torch.bool))
 
 
-def test_the_mask_of_the_spec_counts_beside_that_of_a_step():
+def test_masks_of_spec_and_step_both_apply():
     spec = Categorical(3, mask=torch.tensor([True, True, False]))
     module = explore(spec, action_mask_key="mask")
     drawn = module.step(torch.zeros(50).long(), torch.tensor([[False, True, True]]).expand(50, 3))
@@ -225,7 +225,7 @@ def test_dynamic_dimensions_take_the_sizes_of_the_action(spec, action):
     assert spec.is_in(found)
 
 
-def test_a_mask_tells_how_many_choices_there_are():
+def test_mask_gives_the_number_of_choices():
     module = explore(Categorical(-1), action_mask_key="mask")
     found = module.step(torch.zeros(3).long(), torch.tensor([[False, True, False, False]]))
     assert found[0].tolist() == [1, 1, 1]

@@ -33,7 +33,7 @@ def test_gaussian_noise_by_hand():
     assert_close(found, action + 0.4 * (mean + std * torch.randn(5, 3)))
 
 
-def test_gaussian_noise_has_the_spread_it_is_given():
+def test_gaussian_noise_has_the_given_deviation():
     module = AdditiveGaussianModule(WIDE, sigma_init=0.5, std=3.0)
     drawn = module.step(torch.zeros(20_000, 3))[0]
     # six standard errors
@@ -41,7 +41,7 @@ def test_gaussian_noise_has_the_spread_it_is_given():
     assert ((drawn.std(0) - 1.5).abs() < 6 * 1.5 / 40_000**0.5).all()
 
 
-def test_wandering_noise_by_hand():
+def test_ornstein_uhlenbeck_noise_by_hand():
     module = ou(theta=0.5, mu=2.0, sigma=0.3, dt=0.25)
     action, noise = torch.randn(5, 3), torch.randn(5, 3)
     module.step(250)
@@ -53,7 +53,7 @@ def test_wandering_noise_by_hand():
     assert_close(found, action + 0.75 * wanted)
 
 
-def test_wandering_noise_settles_where_its_equation_says():
+def test_ornstein_uhlenbeck_noise_has_its_stationary_mean_and_variance():
     module, noise = ou(theta=0.3, mu=1.5, sigma=0.4, dt=0.5), torch.zeros(4_000, 3)
     for _ in range(80):
         _, noise = module.step(torch.zeros(4_000, 3), noise)
@@ -64,7 +64,7 @@ def test_wandering_noise_settles_where_its_equation_says():
     assert ((noise.var(0) / variance - 1).abs() < 6 * (2 / 4_000) ** 0.5).all()
 
 
-def test_noise_belongs_to_a_trajectory():
+def test_noise_restarts_with_a_trajectory():
     module = ou(x0=0.5)
     primer = module.make_tensordict_primer()
     root = primer.reset(TensorDict({"action": torch.zeros(4, 3)}, [4]))
@@ -79,7 +79,7 @@ def test_noise_belongs_to_a_trajectory():
     assert torch.equal(again[~reset], root["ou_noise"][~reset])
 
 
-def test_noise_of_a_group_lies_beside_its_action():
+def test_noise_key_of_a_group_is_next_to_its_action():
     key = ("agents", "action")
     module = OrnsteinUhlenbeckModule(Composite({"agents": {"action": WIDE}}), action_key=key)
     assert module.in_keys == [key, ("agents", "ou_noise")]
@@ -93,7 +93,7 @@ def test_noise_of_a_group_lies_beside_its_action():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 5, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_actions_are_held_to_their_spec(kind, shape, dtype):
+def test_noisy_actions_stay_in_their_spec(kind, shape, dtype):
     low, high = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 0.1, 3.0])
     module = kind(Bounded(low, high, dtype=dtype), 50.0)
     action = torch.ones(shape, dtype=dtype)
@@ -106,7 +106,7 @@ def test_actions_are_held_to_their_spec(kind, shape, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_spec_of_several_environments_holds_for_any_batch(kind):
+def test_spec_of_several_environments_fits_any_batch(kind):
     module = kind(Bounded(-1, 1, shape=(4, 3)), 900.0)
     for rows in (4, 7):
         found = module.step(*inputs(module, torch.zeros(rows, 3)))[0]
@@ -155,7 +155,7 @@ def test_module_and_step_in_a_sequence_draw_the_same(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_specs_and_schedules_that_make_no_sense_are_refused(kind):
+def test_wrong_specs_and_schedules_raise(kind):
     with pytest.raises(TypeError, match=r"floating-point actions: got a spec of torch.int64"):
         kind(Categorical(3))
     with pytest.raises(TypeError, match="spec is missing"):
@@ -171,7 +171,7 @@ def test_specs_and_schedules_that_make_no_sense_are_refused(kind):
         module.step(*inputs(module, torch.zeros(5, 3).double()))
 
 
-def test_wandering_noise_that_makes_no_sense_is_refused():
+def test_wrong_ornstein_uhlenbeck_arguments_raise():
     with pytest.raises(ValueError, match="sigma=-1"):
         ou(sigma=-1.0)
     with pytest.raises(ValueError, match=r"got \(4, 3\) for actions \(5, 3\)"):

@@ -69,7 +69,7 @@ def test_module_step_and_tensordict_agree(make, kind):
     assert_close(found[2], found[0])
 
 
-def test_shapes_are_those_of_the_contract():
+def test_actor_outputs_have_the_shapes_of_the_contract():
     spec = OneHot(4)
     with random_interaction():
         batch = one_hot_actor(spec=spec)(rows())
@@ -79,13 +79,13 @@ def test_shapes_are_those_of_the_contract():
     assert_close(batch["sample_log_prob"], by_hand.log_prob(batch["action"].float()))
 
 
-def test_torch_categorical_has_the_shape_of_the_batch():
+def test_torch_categorical_actions_have_the_shape_of_the_batch():
     actor = one_hot_actor(spec=Categorical(4), distribution_class=torch_dist.Categorical)
     batch = actor(rows())
     assert batch["action"].shape == batch["sample_log_prob"].shape == (5,)
 
 
-def test_nothing_but_its_own_keys_changes():
+def test_actor_changes_its_output_keys_only():
     batch = rows()
     before = batch.clone()
     one_hot_actor()(batch)
@@ -93,7 +93,7 @@ def test_nothing_but_its_own_keys_changes():
     assert (batch.select("observation") == before).all()
 
 
-def test_keys_may_be_nested_and_named():
+def test_actor_takes_nested_and_renamed_keys():
     net = TensorDictModule(nn.Linear(3, 4), in_keys=[("a", "obs")], out_keys=[("a", "scores")])
     actor = one_hot_actor(
         net,
@@ -107,7 +107,7 @@ def test_keys_may_be_nested_and_named():
     assert batch["a", "log_prob"].shape == (5,)
 
 
-def test_a_mask_beside_the_network_is_read():
+def test_actor_reads_a_mask_from_the_batch():
     actor = one_hot_actor(in_keys={"logits": "logits", "mask": "allowed"})
     assert actor.in_keys == ["observation", "allowed"]
     batch = rows().set("allowed", torch.tensor([[False, True, False, False]]).expand(5, 4))
@@ -126,14 +126,14 @@ def test_get_dist_and_log_prob_serve_a_loss():
     assert all(parameter.grad is not None for parameter in actor.parameters())
 
 
-def test_get_dist_elsewhere_is_left_to_tensordict():
+def test_get_dist_with_tensordict_out_is_left_to_tensordict():
     actor, batch, out = one_hot_actor(), rows(), TensorDict({}, [5])
     dist = actor.get_dist(batch, out)
     assert_close(dist.logits, out["logits"].log_softmax(-1))
     assert "logits" not in batch
 
 
-def test_parameters_put_in_from_outside_are_used():
+def test_parameters_put_in_by_to_module_are_used():
     actor, batch = one_hot_actor(), rows()
     zeros = TensorDict.from_module(actor).apply(torch.zeros_like)
     with zeros.to_module(actor):
@@ -146,7 +146,7 @@ def test_actor_runs_in_a_sequence_with_a_critic():
     assert {"action", "sample_log_prob", "state_value"} <= set(batch.keys())
 
 
-def test_a_network_that_writes_the_action_is_only_scored():
+def test_actor_scores_an_action_that_its_network_writes():
     parts = (
         network(),
         TensorDictModule(
@@ -158,7 +158,7 @@ def test_a_network_that_writes_the_action_is_only_scored():
     assert_close(batch["sample_log_prob"], batch["logits"].log_softmax(-1).amin(-1))
 
 
-def test_the_last_part_can_be_another():
+def test_last_part_of_an_actor_can_be_replaced():
     actor = one_hot_actor()
     sampling = ProbabilisticTensorDictModule(
         ["logits"], ["action"], distribution_class=OneHotCategorical
@@ -177,7 +177,7 @@ def test_actor_is_saved_and_copied():
     assert_close(torch.load(file, weights_only=False)(batch)["logits"], wanted)
 
 
-def test_the_default_distribution_takes_the_parameter_as_it_is():
+def test_default_distribution_returns_its_parameter():
     net = TensorDictModule(nn.Linear(3, 2), in_keys=["observation"], out_keys=["param"])
     batch = ProbabilisticActor(net, in_keys=["param"])(rows())
     assert torch.equal(batch["action"], batch["param"])
@@ -191,35 +191,35 @@ def test_the_default_distribution_takes_the_parameter_as_it_is():
         (network(), ["loc"], TypeError, r"no argument \['loc'\]"),
     ],
 )
-def test_parts_that_do_not_meet_are_refused(module, in_keys, error, message):
+def test_parts_without_common_keys_raise(module, in_keys, error, message):
     with pytest.raises(error, match=message):
         ProbabilisticActor(module, in_keys, distribution_class=OneHotCategorical)
 
 
-def test_a_missing_observation_is_named():
+def test_missing_observation_error_names_the_key():
     for call in (one_hot_actor(), one_hot_actor().get_dist):
         with pytest.raises(KeyError, match="'observation' is missing: there are pixels"):
             call(TensorDict({"pixels": torch.zeros(5, 3)}, [5]))
 
 
-def test_a_network_of_another_size_is_refused():
+def test_network_of_another_size_raises():
     with pytest.raises(ValueError, match=r"end in shape \(3,\) by its spec: got \(5, 4\)"):
         one_hot_actor(spec=OneHot(3))(rows())
 
 
-def test_the_wrong_number_of_tensors_is_refused():
+def test_step_with_a_wrong_number_of_tensors_raises():
     with pytest.raises(TypeError, match=r"each of \['observation'\]: got 0"):
         one_hot_actor().step()
 
 
-def test_an_actor_writes_what_its_network_computes():
+def test_deterministic_actor_writes_the_output_of_its_network():
     net, batch = nn.Linear(3, 2), rows()
     actor = Actor(net, spec=Bounded(-9, 9, shape=(2,)))
     assert_close(actor(batch)["action"], net(batch["observation"]))
     assert_close(actor.step(batch["observation"])[0], batch["action"])
 
 
-def test_a_safe_actor_projects_however_it_is_called():
+def test_safe_actor_projects_in_every_way_of_calling():
     spec = Bounded(-1, 1, shape=(2,))
     actor = Actor(lambda x: 100 * x[:, :2], spec=spec, safe=True)
     batch, out = rows(), TensorDict({}, [5])
@@ -233,12 +233,12 @@ def test_a_safe_actor_projects_however_it_is_called():
         assert spec.is_in(action)
 
 
-def test_an_actor_may_write_more_than_the_action():
+def test_actor_may_write_more_keys_than_the_action():
     actor = Actor(lambda x: (x[:, :2], x), out_keys=["action", "hidden"])
     assert actor(rows())["hidden"].shape == (5, 3)
 
 
-def test_an_action_that_does_not_fit_is_refused():
+def test_action_of_another_shape_raises():
     with pytest.raises(TypeError, match=r"'action' must be torch.float32 by its spec"):
         Actor(nn.Linear(3, 2).double(), spec=Bounded(-1, 1, shape=(2,)))(rows().double())
     with pytest.raises(ValueError, match=r"end in shape \(4,\)"):

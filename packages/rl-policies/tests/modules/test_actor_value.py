@@ -76,7 +76,7 @@ def written(module, batch, by_step=False):
 
 @pytest.mark.parametrize("kind", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_parts_write_what_the_whole_writes(name, kind):
+def test_operators_write_the_outputs_of_the_whole(name, kind):
     both, batch = operator(name), rows()
     with set_interaction_type(kind):
         whole = written(both, batch)
@@ -104,7 +104,7 @@ def test_step_draws_what_the_module_draws(name):
             assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_a_loop_calls_the_networks_themselves():
+def test_step_calls_are_the_networks():
     both = operator()
     calls = [call for call, *_ in both.step_calls()]
     shared, policy, value = both.module
@@ -113,7 +113,7 @@ def test_a_loop_calls_the_networks_themselves():
     assert [call for call, *_ in both.get_policy_operator().step_calls()][:2] == calls[:2]
 
 
-def test_parameters_are_shared():
+def test_operators_share_parameters():
     both = operator()
     found = [*both.get_policy_operator().parameters(), *both.get_value_operator().parameters()]
     assert {id(one) for one in found} == {id(one) for one in both.parameters()}
@@ -122,7 +122,7 @@ def test_parameters_are_shared():
     assert both.get_value_head() is both.module[2]
 
 
-def test_a_loss_finds_distribution_and_gradient():
+def test_policy_operator_gives_a_loss_distribution_and_gradient():
     both, batch = operator(), rows()
     policy = both.get_policy_operator()
     with set_interaction_type(InteractionType.RANDOM), torch.no_grad():
@@ -135,7 +135,7 @@ def test_a_loss_finds_distribution_and_gradient():
     assert all(parameter.grad is not None for parameter in both.parameters())
 
 
-def test_a_policy_of_tensordict_itself_keeps_its_distribution():
+def test_policy_of_tensordict_keeps_its_distribution():
     sampling = ProbabilisticTensorDictModule(
         ["logits"], ["action"], distribution_class=OneHotCategorical
     )
@@ -149,7 +149,7 @@ def test_a_policy_of_tensordict_itself_keeps_its_distribution():
     assert batch["state_value"].shape == (6, 1)
 
 
-def test_a_copy_shares_nothing():
+def test_copy_shares_no_parameters():
     both, batch = operator(), rows()
     policy = both.get_policy_operator()
     written(policy, batch, by_step=True)
@@ -172,12 +172,12 @@ def test_a_copy_shares_nothing():
         ),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(parts, error, message):
+def test_wrong_parts_raise(parts, error, message):
     with pytest.raises(error, match=message):
         ActorValueOperator(*parts)
 
 
-def test_a_slice_is_a_sequence_of_the_parts():
+def test_slice_is_a_sequence_of_the_parts():
     both, batch = operator(), rows()
     head = both[:2]
     assert [*head.module] == [both.module[0], *both.module[1].module]
@@ -191,13 +191,13 @@ def test_a_slice_is_a_sequence_of_the_parts():
 
 @pytest.mark.parametrize("name", ["one-hot", "tanh", "values"])
 @pytest.mark.parametrize("part", [slice(1), slice(1, None), slice(None)])
-def test_policies_are_cut_into_their_parts(name, part):
+def test_policies_split_into_their_parts(name, part):
     policy = POLICIES[name]()
     assert [*policy[part].module] == [*policy.module[part]]
 
 
 @pytest.mark.parametrize("name", ["one-hot", "tanh"])
-def test_a_part_of_a_policy_is_chosen_by_what_it_writes(name):
+def test_select_subsequence_chooses_parts_by_their_outputs(name):
     policy = POLICIES[name]()
     wanted = policy.module[0].out_keys
     assert policy.select_subsequence(out_keys=wanted).out_keys == wanted

@@ -12,7 +12,7 @@ def rows():
     return TensorDict({"observation": torch.randn(5, 3), "action": torch.randn(5, 2)}, [5])
 
 
-def test_a_value_of_a_state_ends_in_a_one():
+def test_state_value_ends_in_a_singleton_dimension():
     net, batch = nn.Linear(3, 1), rows()
     critic = ValueOperator(net)
     assert critic(batch) is batch
@@ -20,7 +20,7 @@ def test_a_value_of_a_state_ends_in_a_one():
     assert batch["state_value"].shape == (5, 1)
 
 
-def test_a_value_of_an_action_goes_elsewhere():
+def test_state_action_value_has_its_own_key():
     critic = ValueOperator(MLP(out_features=1, depth=1), in_keys=["observation", "action"])
     assert critic.out_keys == ["state_action_value"]
     assert ValueOperator(nn.Linear(3, 1), in_keys=[("agents", "action")]).out_keys == [
@@ -38,28 +38,28 @@ def test_module_and_step_and_tensordict_agree():
     assert_close(critic(batch["observation"]), wanted)
 
 
-def test_several_values():
+def test_critic_writes_several_values():
     critic = ValueOperator(lambda x: (x[:, :1], x[:, 1:2]), out_keys=["one", ("two", "value")])
     batch = critic(rows())
     assert_close(batch["two", "value"], batch["observation"][:, 1:2])
 
 
-def test_skip_existing_is_heeded():
+def test_skip_existing_skips_the_critic():
     batch = rows().set("state_value", torch.full((5, 1), 7.0))
     with set_skip_existing(True):
         assert (ValueOperator(nn.Linear(3, 1))(batch)["state_value"] == 7).all()
 
 
-def test_a_squeezed_value_is_refused():
+def test_squeezed_value_raises():
     with pytest.raises(ValueError, match=r"'state_value' must end .* \(5,\) for a batch \(5,\)"):
         ValueOperator(lambda x: x[:, 0])(rows())
 
 
-def test_a_missing_observation_is_named():
+def test_missing_observation_error_names_the_key():
     with pytest.raises(KeyError, match="'pixels' is missing: there are observation, action"):
         ValueOperator(nn.Linear(3, 1), in_keys=["pixels"])(rows())
 
 
-def test_too_many_outputs_are_refused():
+def test_too_many_outputs_raise():
     with pytest.raises(ValueError, match=r"each of .*'state_value'.* returned 2"):
         ValueOperator(lambda x: (x, x))(rows())

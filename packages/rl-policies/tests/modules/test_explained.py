@@ -43,7 +43,7 @@ def actor():
     ],
     ids=map(str, range(9)),
 )
-def test_an_error_of_others_carries_a_note(call, words):
+def test_foreign_errors_carry_a_note(call, words):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever others raise
         call()
     (note,) = caught.value.__notes__
@@ -62,14 +62,14 @@ def test_an_error_of_others_carries_a_note(call, words):
     ],
     ids=["call", "item", "subsequence"],
 )
-def test_a_note_stands_beside_those_of_sequences(call, words):
+def test_note_is_added_to_those_of_sequences(call, words):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever others raise
         call()
     assert any(words in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("value", [None, 1.0, [0.0, 0.0]])
-def test_values_that_are_no_tensors_are_named(value):
+def test_values_that_are_no_tensors_raise_with_their_type(value):
     normal = IndependentNormal(torch.zeros(2), 1.0)
     for dist in (normal, OneHotCategorical(torch.zeros(2))):
         with pytest.raises(TypeError, match="as a tensor: got"):

@@ -60,20 +60,22 @@ def test_nested_sequences_are_flattened():
     assert_close(*both(policy, torch.randn(5, 3)))
 
 
-def test_a_sequence_with_names_is_flattened():
+def test_sequence_with_names_is_flattened():
     named = TensorDictSequential({"first": linear("observation", "hidden")})
     assert_close(*both(actor(named), torch.randn(5, 3)))
 
 
-def test_a_plan_is_made_once():
+def test_plan_is_made_once():
     policy = actor()
-    policy.step(torch.zeros(1, 3))
-    plan = policy._planned()
-    policy.step(torch.zeros(1, 3))
-    assert policy._planned() is plan
+
+    def plan_after_a_step():
+        policy.step(torch.zeros(1, 3))
+        return policy._planned()  # no output shows a plan that is made again, only its cost
+
+    assert plan_after_a_step() is plan_after_a_step()
 
 
-def test_a_replaced_network_is_noticed():
+def test_plan_follows_a_replaced_network():
     policy, x = actor(), torch.randn(5, 3)
     policy.step(x)
     policy.module[0].module[0].module = nn.Linear(3, 4)
@@ -82,7 +84,7 @@ def test_a_replaced_network_is_noticed():
     assert_close(*both(policy, x))
 
 
-def test_a_later_hook_runs():
+def test_hook_added_later_runs():
     policy, seen = actor(), []
     batch = TensorDict({"observation": torch.zeros(5, 3)}, [5])
     policy(batch)
@@ -93,7 +95,7 @@ def test_a_later_hook_runs():
         policy.step(torch.zeros(5, 3))
 
 
-def test_other_parameters_put_in_are_used():
+def test_parameters_put_in_later_are_used():
     policy, x = actor(), torch.randn(5, 3)
     policy.step(x)
     zeros = TensorDict.from_module(policy).apply(torch.zeros_like)
@@ -102,7 +104,7 @@ def test_other_parameters_put_in_are_used():
     assert (policy.step(x)[-1] != 0).any()
 
 
-def test_an_opaque_part_is_called_on_a_tensordict():
+def test_opaque_part_is_called_on_a_tensordict():
     policy = actor(Opaque(), linear("hidden", "hidden"))
     batch = policy(TensorDict({"observation": torch.randn(5, 3)}, [5]))
     assert batch["action"].shape == (5,)
@@ -110,7 +112,7 @@ def test_an_opaque_part_is_called_on_a_tensordict():
         policy.step(torch.zeros(5, 3))
 
 
-def test_a_part_of_another_package_is_stepped_and_never_instead_of_its_forward():
+def test_foreign_part_steps_for_acting_and_runs_forward_otherwise():
     part, x = Recurrent(), torch.randn(5, 3)
     policy = actor(part, linear("hidden", "hidden"))
     assert_close(*both(policy, x))
@@ -121,7 +123,7 @@ def test_a_part_of_another_package_is_stepped_and_never_instead_of_its_forward()
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_a_copy_has_a_plan_of_its_own(duplicate):
+def test_copy_has_a_plan_of_its_own(duplicate):
     policy, x = actor(), torch.randn(5, 3)
     before = policy.step(x)
     other = duplicate(policy)
@@ -132,7 +134,7 @@ def test_a_copy_has_a_plan_of_its_own(duplicate):
     assert_close(policy.step(x), before)
 
 
-def test_a_plan_is_not_saved():
+def test_plan_is_not_pickled():
     policy = actor()
     policy.step(torch.zeros(1, 3))
     assert "_plan" in policy.__dict__
@@ -153,14 +155,14 @@ class Several(nn.Module):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_tuple_of_another_length_is_refused_with_its_keys(count):
+def test_tuple_of_another_length_raises_with_its_keys(count):
     keys = ["hidden", "more"]
     part = TensorDictModule(Several(count), in_keys=["observation"], out_keys=keys)
     with pytest.raises(ValueError, match=rf"each of \['hidden', 'more'\].*returned {count}"):
         actor(part).step(torch.zeros(5, 4))
 
 
-def test_a_network_with_too_few_outputs_is_refused():
+def test_network_with_too_few_outputs_raises():
     short = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["hidden", "more"])
     with pytest.raises(ValueError, match="returned 1"):
         actor(short).step(torch.zeros(5, 4))
@@ -175,7 +177,7 @@ def stepped(policy, observation):
     return {key: values[key] for key in policy.out_keys}
 
 
-def test_the_calls_of_a_loop_are_those_of_the_parts():
+def test_step_calls_are_those_of_the_parts():
     policy, x = actor(), torch.randn(5, 3)
     calls = [call for call, *_ in policy.step_calls()]
     assert calls[:2] == [policy.module[0].module[0].module, policy.module[0].module[1].module]
@@ -184,7 +186,7 @@ def test_the_calls_of_a_loop_are_those_of_the_parts():
     assert_close(stepped(policy, x), both(policy, x)[1])
 
 
-def test_the_calls_of_a_loop_write_what_is_selected():
+def test_step_calls_write_the_selected_keys():
     policy, x = actor(), torch.randn(5, 3)
     policy.select_out_keys("action")
     ((_, in_keys, out_keys),) = policy.step_calls()
@@ -192,14 +194,14 @@ def test_the_calls_of_a_loop_write_what_is_selected():
     assert_close(stepped(policy, x), {"action": policy.step(x)[0]})
 
 
-def test_the_calls_of_a_loop_skip_no_hook():
+def test_step_calls_skip_no_hook():
     policy = actor()
     policy.module[0].module[0].register_forward_hook(lambda *_: None)
     with pytest.raises(TypeError, match="can only be called on a tensordict"):
         policy.step_calls()
 
 
-def test_the_calls_of_a_nested_policy_are_its_parts_and_never_out_of_date():
+def test_step_calls_of_a_nested_policy_are_current_parts():
     inner, x = actor(), torch.randn(5, 3)
     outer = QValueActor(TensorDictSequential(inner), action_space="categorical")
     assert len(outer.step_calls()) == 4
@@ -215,7 +217,7 @@ class Scaled(QValueActor):
         return super().step(*[2 * one for one in tensors])
 
 
-def test_a_step_of_its_own_is_what_a_loop_calls():
+def test_step_calls_use_an_overridden_step():
     policy = Scaled(linear("observation", "action_value", (3, 2)), action_space="categorical")
     ((call, *_),) = policy.step_calls()
     assert call == policy.step

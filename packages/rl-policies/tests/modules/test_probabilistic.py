@@ -50,7 +50,7 @@ def test_module_step_and_tensordict_agree(kind, distribution):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_interaction_type_decides(kind):
+def test_interaction_type_selects_sample_mode_or_mean(kind):
     module = SamplingModule(["logits"], distribution_class=OneHotCategorical)
     logits = torch.tensor([[2.0, 1.9]]).expand(300, 2)
     with set_interaction_type(kind):
@@ -58,7 +58,7 @@ def test_the_interaction_type_decides(kind):
     assert (shares[0] == 1) == (kind is not InteractionType.RANDOM)
 
 
-def test_the_default_counts_where_nothing_is_set():
+def test_default_interaction_type_applies_when_none_is_set():
     logits = torch.zeros(300, 2)
     shares = [
         SamplingModule(
@@ -73,7 +73,7 @@ def test_the_default_counts_where_nothing_is_set():
     assert shares[1] == 1
 
 
-def test_names_may_differ_from_keys():
+def test_argument_names_may_differ_from_keys():
     keys = {"logits": ("head", "scores"), "mask": "allowed"}
     module = SamplingModule(keys, "move", distribution_class=OneHotCategorical)
     batch = TensorDict({"head": {"scores": torch.tensor([[0.0, 9.0]])}}, [1])
@@ -98,7 +98,7 @@ def test_log_prob_of_a_stored_sample():
     assert_close(module.log_prob(batch), by_hand)
 
 
-def test_a_generator_and_several_samples_need_a_tensordict():
+def test_generator_and_several_samples_need_a_tensordict():
     module = SamplingModule(
         ["loc", "scale"], distribution_class=IndependentNormal, num_samples=4, generator=3
     )
@@ -125,7 +125,7 @@ def test_composite_distributions_are_left_to_tensordict():
     assert module.log_prob(batch)["move_log_prob"].shape == (5,)
 
 
-def test_a_missing_parameter_is_named():
+def test_missing_parameter_error_names_the_key():
     module = SamplingModule(["loc", "scale"], distribution_class=IndependentNormal)
     with pytest.raises(KeyError, match="'scale' is missing: there are loc"):
         module(normal_rows().exclude("scale"))
@@ -169,7 +169,7 @@ def test_a_missing_parameter_is_named():
         ),
     ],
 )
-def test_a_spec_that_does_not_fit_is_refused_at_once(kwargs, error, message):
+def test_constructor_raises_for_a_spec_of_another_kind(kwargs, error, message):
     options = {"in_keys": ["logits"], "distribution_class": OneHotCategorical, **kwargs}
     with pytest.raises(error, match=message):
         SamplingModule(**options)
@@ -197,7 +197,7 @@ def test_bounds_from_the_spec_fit(kind):
         (Bounded(torch.tensor([0.0, -1.0, 2.0]), torch.tensor([1.0, 1.0, 9.0])), None, None),
     ],
 )
-def test_bounds_that_nobody_gives_are_those_of_the_spec(kind, spec, low, high):
+def test_default_bounds_are_those_of_the_spec(kind, spec, low, high):
     module = SamplingModule(["loc", "scale"], spec=spec, distribution_class=kind)
     dist = module.distribution(torch.zeros(50, 3), torch.ones(50, 3))
     wanted = (spec.space.low, spec.space.high) if low is None else (low, high)
@@ -216,13 +216,13 @@ def test_bounds_that_nobody_gives_are_those_of_the_spec(kind, spec, low, high):
         Bounded(-torch.arange(1.0, 3.0)[:, None].expand(2, 3), torch.ones(2, 3)),
     ],
 )
-def test_bounds_that_are_infinite_or_differ_between_environments_are_not_taken(spec):
+def test_infinite_or_differing_bounds_of_the_spec_are_ignored(spec):
     module = SamplingModule(["loc", "scale"], spec=spec, distribution_class=TanhNormal)
     dist = module.distribution(torch.zeros(5, 3), torch.ones(5, 3))
     assert (dist.low, dist.high) == (-1, 1)
 
 
-def test_bounds_that_are_given_inside_the_spec_stay():
+def test_explicit_bounds_inside_the_spec_are_kept():
     module = SamplingModule(
         ["loc", "scale"],
         spec=Bounded(-2.0, 2.0, shape=(3,)),
@@ -253,14 +253,14 @@ def test_bounds_that_are_given_inside_the_spec_stay():
         ),
     ],
 )
-def test_a_sample_that_does_not_fit_is_refused(spec, distribution, parameter, error, message):
+def test_sample_of_another_form_raises(spec, distribution, parameter, error, message):
     name = "scores" if distribution is Ordinal else "logits"
     module = SamplingModule([name], spec=spec, distribution_class=distribution)
     with pytest.raises(error, match=message):
         module.step(parameter)
 
 
-def test_safe_projects_samples_and_scores_what_it_writes():
+def test_safe_projects_samples_and_scores_the_projection():
     spec, loc = Bounded(-1, 1, shape=(3,)), torch.tensor([[5.0, 0.0, -5.0]]).expand(4, 3)
     module = SamplingModule(
         ["loc", "scale"],
@@ -279,7 +279,7 @@ def test_safe_projects_samples_and_scores_what_it_writes():
         assert torch.equal(log_prob, wanted)
 
 
-def test_safe_mends_bounds_outside_the_spec_and_needs_one():
+def test_safe_allows_bounds_outside_the_spec_and_needs_a_spec():
     wide = {"low": -2.0, "high": 2.0}
     names = ["loc", "scale"]
     spec = Bounded(-1, 1, shape=(3,))
@@ -293,7 +293,7 @@ def test_safe_mends_bounds_outside_the_spec_and_needs_one():
         SamplingModule(names, distribution_class=TanhNormal, safe=True)
 
 
-def test_numbers_are_drawn_in_the_dtype_of_the_spec():
+def test_indices_are_drawn_in_the_dtype_of_the_spec():
     spec = Categorical(3, dtype=torch.int32)
     module = SamplingModule(["logits"], spec=spec, distribution_class=torch_dist.Categorical)
     with torch.no_grad(), set_interaction_type(InteractionType.RANDOM):

@@ -31,7 +31,7 @@ def test_one_hot_actions_have_the_dtype_of_the_spec(dtype):
     assert action.int().argmax(-1).tolist() == [1, 2]
 
 
-def test_a_mask_decides_and_changes_no_value():
+def test_mask_restricts_the_choice_and_changes_no_value():
     actor = QValueActor(nn.Identity(), action_space="categorical", action_mask_key="mask")
     mask = torch.tensor([[True, False, True, True], [False, False, False, True]])
     batch = actor(rows().set("mask", mask))
@@ -49,14 +49,14 @@ def test_module_and_step_agree():
         assert_close(value, batch[key])
 
 
-def test_the_gradient_reaches_the_chosen_value_only():
+def test_gradient_reaches_the_chosen_value_only():
     values = VALUES.clone().requires_grad_()
     _, chosen = GreedyChoice("categorical")(values)
     chosen.sum().backward()
     assert values.grad.nonzero().tolist() == [[0, 1], [1, 2]]
 
 
-def test_a_tensordict_module_and_other_keys():
+def test_q_value_actor_takes_a_tensordict_module_and_other_keys():
     net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=[("agent", "q")])
     actor = QValueActor(
         net,
@@ -82,34 +82,34 @@ def test_a_tensordict_module_and_other_keys():
         ({"spec": Composite(move=OneHot(4))}, KeyError, "no 'action'"),
     ],
 )
-def test_actions_that_cannot_be_written_are_refused(kwargs, error, message):
+def test_wrong_action_spaces_and_specs_raise(kwargs, error, message):
     with pytest.raises(error, match=message):
         QValueActor(nn.Identity(), **kwargs)
 
 
-def test_a_network_of_another_size_is_refused():
+def test_network_of_another_size_raises():
     actor = QValueActor(nn.Linear(4, 3), spec=Categorical(4))
     with pytest.raises(ValueError, match="'action' has 4 choices by its spec: got scores for 3"):
         actor(rows())
 
 
-def test_a_module_that_writes_no_values_is_refused():
+def test_module_that_writes_no_values_raises():
     net = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["logits"])
     with pytest.raises(ValueError, match=r"must write 'action_value': it writes .*logits"):
         QValueActor(net, spec=Categorical(4))
 
 
-def test_a_mask_of_numbers_is_refused():
+def test_mask_of_numbers_raises():
     with pytest.raises(TypeError, match="float32"):
         GreedyChoice("one_hot")(VALUES, VALUES)
 
 
-def test_three_keys_are_needed():
+def test_wrong_number_of_out_keys_raises():
     with pytest.raises(ValueError, match=r"got .*'action'"):
         QValueModule("one_hot", out_keys=["action"])
 
 
-def test_several_choices_at_once_are_the_best_of_each_group():
+def test_multi_discrete_action_is_the_best_of_each_group():
     numbers = QValueActor(nn.Identity(), spec=MultiCategorical([3, 1]))(rows())
     assert numbers["action"].tolist() == [[1, 0], [2, 0]]
     assert numbers["chosen_action_value"].tolist() == [[3.0], [5.0]]
@@ -120,7 +120,7 @@ def test_several_choices_at_once_are_the_best_of_each_group():
     assert spec.is_in(vectors["action"])
 
 
-def test_masked_groups_choose_among_what_is_left():
+def test_masked_groups_take_their_best_allowed_choice():
     actor = QValueActor(nn.Identity(), spec=MultiCategorical([2, 2]), action_mask_key="mask")
     mask = torch.tensor([[True, False, True, True], [True, True, False, True]])
     batch = actor(rows().set("mask", mask))
@@ -128,7 +128,7 @@ def test_masked_groups_choose_among_what_is_left():
     assert batch["chosen_action_value"].tolist() == [[3.0], [4.0]]
 
 
-def test_another_number_of_values_than_choices_of_all_groups_is_refused():
+def test_wrong_number_of_values_for_the_groups_raises():
     with pytest.raises(ValueError, match="5 choices by its spec: got scores for 4"):
         QValueActor(nn.Identity(), spec=MultiCategorical([3, 2]))(rows())
     ragged = MultiCategorical(torch.tensor([[2, 3], [3, 2]]))
@@ -147,7 +147,7 @@ def test_another_number_of_values_than_choices_of_all_groups_is_refused():
         (MultiOneHot([2, 2], mask=[True, False, False, True]), [[1, 0, 0, 1]] * 2, [1, 4]),
     ],
 )
-def test_safe_keeps_to_the_choices_that_the_spec_allows(spec, action, worth):
+def test_safe_takes_choices_of_the_mask_of_the_spec(spec, action, worth):
     mask = getattr(spec, "mask", None)
     assert mask is not None
     batch = QValueActor(nn.Identity(), spec=spec, safe=True)(rows())
@@ -163,7 +163,7 @@ def test_safe_needs_a_spec():
 
 
 @pytest.mark.parametrize(("space", "groups"), [("one_hot", None), ("multi_categorical", (2, 2))])
-def test_a_row_that_allows_nothing_is_refused(space, groups):
+def test_row_without_an_allowed_choice_raises(space, groups):
     mask = torch.tensor([[True, True, False, True], [False] * 4])
     with pytest.raises(ValueError, match="must allow a choice in every row: 1 of 2 are empty"):
         GreedyChoice(space, groups=groups)(VALUES, mask)
@@ -177,14 +177,14 @@ def test_allowed_action_is_chosen_even_if_its_value_is_minus_infinity():
     assert made[0].tolist() == [[1, 1]]
 
 
-def test_no_key_of_the_values_means_the_usual_one():
+def test_action_value_key_none_is_the_default_key():
     actor = QValueActor(nn.Identity(), spec=Categorical(4), action_value_key=None)
     assert "action_value" in actor.out_keys
     assert QValueModule("categorical", None).in_keys == ["action_value"]
 
 
 @pytest.mark.parametrize("kind", [Categorical, OneHot])
-def test_safe_takes_the_best_choice_that_is_allowed(kind):
+def test_safe_takes_the_best_allowed_choice(kind):
     values = torch.tensor([[3.0, 1.0, 9.0, 2.0]])
     spec = kind(4, mask=torch.tensor([True, True, False, True]))
     action, _, chosen = QValueModule(spec=spec, safe=True).step(values)
@@ -192,7 +192,7 @@ def test_safe_takes_the_best_choice_that_is_allowed(kind):
     assert chosen.tolist() == [[3.0]]
 
 
-def test_safe_keeps_to_both_masks():
+def test_safe_applies_both_masks():
     spec = Categorical(4, mask=torch.tensor([True, True, False, True]))
     actor = QValueModule(spec=spec, safe=True, action_mask_key="mask")
     values, mask = torch.tensor([[3.0, 1.0, 9.0, 2.0]]), torch.tensor([[False, True, True, True]])
@@ -201,8 +201,13 @@ def test_safe_keeps_to_both_masks():
         actor.step(values, torch.tensor([[False, False, True, False]]))
 
 
-def test_safe_keeps_to_the_mask_of_each_environment():
+def test_safe_applies_the_mask_of_each_environment():
     mask = torch.tensor([[True, False], [False, True]])
     actor = QValueModule(spec=Categorical(2, (2,), mask=mask), safe=True)
     assert actor.step(torch.zeros(5, 2, 2))[0].tolist() == [[0, 1]] * 5
     assert actor.step(torch.zeros(2, 3, 2))[0].tolist() == [[0] * 3, [1] * 3]
+
+
+def test_ties_go_to_the_first_choice():
+    module = QValueModule("categorical")
+    assert module.step(torch.tensor([[1.0, 4.0, 4.0, 4.0]]))[0].tolist() == [1]

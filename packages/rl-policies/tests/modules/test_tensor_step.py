@@ -12,21 +12,21 @@ def rows():
     return TensorDict({"observation": torch.randn(5, 3)}, [5])
 
 
-def test_forward_changes_no_entry_and_adds_its_own():
+def test_forward_adds_its_outputs_and_changes_no_entry():
     batch = rows()
     before = batch.clone()
     ValueOperator(nn.Linear(3, 1))(batch)
     assert (batch.exclude("state_value") == before).all()
 
 
-def test_another_output_is_left_to_tensordict():
+def test_tensordict_out_is_left_to_tensordict():
     batch, out = rows(), TensorDict({}, [5])
     ValueOperator(nn.Linear(3, 1))(batch, tensordict_out=out)
     assert "state_value" in out
     assert "state_value" not in batch
 
 
-def test_selected_keys_are_heeded():
+def test_selected_out_keys_limit_the_outputs():
     critic = ValueOperator(lambda x: (x, x), out_keys=["a", "b"])
     critic.select_out_keys("b")
     assert set(critic(rows()).keys()) == {"observation", "b"}
@@ -53,7 +53,7 @@ def test_skipping_is_left_to_tensordict():
     assert calls == [1]
 
 
-def test_step_has_to_be_written():
+def test_step_of_the_base_class_raises():
     with pytest.raises(NotImplementedError):
         TensorStep().step()
 
@@ -74,7 +74,7 @@ def test_modules_with_options_are_not_ordinary(options):
     assert not ordinary(TensorDictModule(**plain, **options))
 
 
-def test_read_lists_what_is_there():
+def test_read_of_a_missing_key_lists_the_keys():
     with pytest.raises(KeyError, match=r"\('a', 'b'\) is missing: there are observation"):
         read(rows(), ("a", "b"))
 

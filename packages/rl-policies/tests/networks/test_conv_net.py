@@ -37,7 +37,7 @@ def test_output_by_hand():
 
 @pytest.mark.parametrize("rows", [(), (2,), (2, 4), (2, 4, 3), (0,), (2, 0)])
 @pytest.mark.parametrize("norm", [None, nn.BatchNorm2d])
-def test_any_batch_dimensions(rows, norm):
+def test_conv_net_takes_any_batch_dimensions(rows, norm):
     net = ConvNet(3, num_cells=[5, 7], norm_class=norm).eval()
     x = images(*rows)
     found = net(x)
@@ -47,7 +47,7 @@ def test_any_batch_dimensions(rows, norm):
     assert_close(found, wanted.reshape(found.shape))
 
 
-def test_channels_are_learnt_from_the_first_image():
+def test_channels_follow_the_first_image():
     net = ConvNet()
     assert net(images(2)).shape == (2, 32 * 5 * 3)
     assert kinds(net) == ["Conv2d", "ELU"] * 3 + ["Flatten"]
@@ -56,7 +56,7 @@ def test_channels_are_learnt_from_the_first_image():
         net(images(2, size=(4, 11, 9)))
 
 
-def test_images_and_squeezed_images_may_come_out():
+def test_conv_net_may_return_images_or_squeezed_images():
     x = images(2, 4)
     assert ConvNet(3, 2, 5, aggregator_class=None)(x).shape == (2, 4, 5, 7, 5)
     pooled = ConvNet(
@@ -89,7 +89,7 @@ def test_options_reach_their_layers():
     assert net[3].bias is None
 
 
-def test_a_head_follows():
+def test_conv_net_appends_a_head():
     net = nn.Sequential(ConvNet(num_cells=[4, 8], strides=[2, 1]), MLP(out_features=5))
     out = net(images(2, 4))
     out.sum().backward()
@@ -106,7 +106,7 @@ def test_a_head_follows():
         (images(2, size=(3, 6, 9)), ValueError, r"\(6, 9\) are too small"),
     ],
 )
-def test_images_of_another_layout_are_refused(given, error, message):
+def test_images_of_another_layout_raise(given, error, message):
     with pytest.raises(error, match=message):
         ConvNet(3)(given)
 
@@ -122,11 +122,11 @@ def test_images_of_another_layout_are_refused(given, error, message):
         ({"paddings": -1}, "paddings must be at least 0"),
     ],
 )
-def test_layers_that_make_no_sense_are_refused(kwargs, message):
+def test_wrong_layers_raise(kwargs, message):
     with pytest.raises(ValueError, match=message):
         ConvNet(3, **kwargs)
 
 
-def test_three_layers_where_nothing_is_said():
+def test_default_is_three_layers():
     assert per_layer(None, {"a": 1, "b": 2}) == [[1, 1, 1], [2, 2, 2]]
     assert per_layer(2, {"a": 1, "b": [2, (3, 4)]}) == [[1, 1], [2, (3, 4)]]

@@ -29,7 +29,7 @@ def test_output_by_hand():
     assert_close(net(x), hidden @ net[2].weight.T + net[2].bias)
 
 
-def test_depth_zero_is_a_linear_map():
+def test_depth_zero_is_linear():
     assert kinds(MLP(3, 2, depth=0)) == ["Linear"]
 
 
@@ -38,14 +38,14 @@ def test_defaults_are_three_layers_of_32():
     assert hidden_sizes(2, None) == [32, 32]
 
 
-def test_the_input_size_is_learned_from_several_inputs():
+def test_input_size_follows_several_inputs():
     net = MLP(out_features=1, num_cells=[5])
     out = net(torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.bool))
     assert out.shape == (4, 1)
     assert net[0].weight.shape == (5, 5)
 
 
-def test_the_output_takes_the_wanted_shape():
+def test_output_has_the_requested_shape():
     assert MLP(3, (2, 5), depth=1)(torch.zeros(4, 3)).shape == (4, 2, 5)
 
 
@@ -77,6 +77,6 @@ def test_options_reach_the_layers():
         ({"out_features": 1, "layer_class": nn.Bilinear}, "in_features is needed"),
     ],
 )
-def test_sizes_that_make_no_network_are_refused(kwargs, message):
+def test_wrong_sizes_raise(kwargs, message):
     with pytest.raises(ValueError, match=message):
         MLP(**kwargs)

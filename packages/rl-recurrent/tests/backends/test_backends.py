@@ -224,7 +224,7 @@ def test_backends_on_cuda_agree_at_full_size(layer, cell, size):
             assert (wanted - got).norm() < 5e-5 * wanted.norm() + 1e-6, backend
 
 
-def test_final_states_are_exact_for_huge_inputs():
+def test_final_states_of_pack_and_pad_agree_for_huge_inputs():
     torch.manual_seed(0)
     network = Network.of(torch.nn.LSTM(2, 3))
     segments = Segments.from_lengths(torch.tensor([20, 20, 19]))

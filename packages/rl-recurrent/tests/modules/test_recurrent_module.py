@@ -419,7 +419,7 @@ def test_constructor_errors_say_what_was_expected(arguments, message):
         module_of(GRUModule, **arguments)
 
 
-def test_network_of_another_cell_raises():
+def test_constructor_raises_for_wrong_networks():
     names = {"in_key": "observation", "out_key": "features"}
     with pytest.raises(ValueError, match=r"torch.nn.GRU: got LSTM"):
         GRUModule(gru=nn.LSTM(2, 5, batch_first=True), **names)

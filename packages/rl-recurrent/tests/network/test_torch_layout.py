@@ -73,7 +73,7 @@ def test_dense_sequences_of_another_shape_raise(ours, torchs):
 
 @pairs
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "auto"])
-def test_segments_of_one_length_between_padding_equal_torch(ours, torchs, backend):
+def test_segments_of_one_length_between_padding_equal_dense_sequences(ours, torchs, backend):
     network, x = ours(3, 5, num_layers=2, recurrent_backend=backend), torch.randn(2, 4, 3)
     segments = Segments.from_ids(torch.tensor([[4, 4, 4, -1], [-1, 6, 6, 6]]))
     out, after = network(x, None, segments)
