@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +47,7 @@ def _forget_warnings() -> None:
         contradiction.warned.clear()
 
 
-pytest_collect_file = SybilCollection(
+_collect_examples = SybilCollection(
     [
         Sybil(
             parsers=[PythonCodeBlockParser(), SkipParser()],
@@ -62,6 +64,14 @@ pytest_collect_file = SybilCollection(
         ),
     ]
 ).pytest()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect the examples of a page or a module."""
+    if "src" in file_path.parts and file_path.suffix == ".py":
+        # Sybil forgets the modules that it was first to import, and tests would get a second copy
+        import_module(file_path.parts[file_path.parts.index("src") + 1].removesuffix(".py"))
+    return _collect_examples(file_path, parent)
 
 
 @pytest.fixture(autouse=True)
