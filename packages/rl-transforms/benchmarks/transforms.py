@@ -45,7 +45,7 @@ warnings.filterwarnings("ignore")
 def n_steps() -> None:
     """Rows that reach ahead: 65,536 rows of 64 environments.
 
-    The peer leaves the done flags where they were.
+    The peer does not move the done flags.
     """
     from torchrl.data.postprocs import MultiStep as Peer
 

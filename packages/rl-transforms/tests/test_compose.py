@@ -63,7 +63,7 @@ def test_outputs_pass_in_order_and_inputs_in_reverse():
     assert both.rows(one())["x"].unique().item() == 40
 
 
-def test_append_and_insert_put_members_in_their_place():
+def test_append_and_insert_order_members():
     made = Compose(Times(10)).append(Add(5)).insert(0, Add(1)).insert(-1, Times(2))
     assert [type(member).__name__ for member in made] == ["Add", "Times", "Times", "Add"]
     assert made(one())["x"].unique().item() == (3 + 1) * 10 * 2 + 5
@@ -88,14 +88,14 @@ def test_flags_follow_from_the_members_and_are_renewed():
     assert Compose(NextObservationDelta()).rows_only
 
 
-def test_split_keeps_in_the_step_what_another_may_read():
+def test_split_steps_transforms_ahead_of_an_online_one():
     counter, init, total, delta = StepCounter(), InitTracker(), RewardSum(), NextObservationDelta()
     stepping, finishing = Compose(delta, Compose(counter, init), total).split()
     assert list(stepping) == [counter, init]
     assert list(finishing) == [delta, total]
 
 
-def test_an_inverse_that_holds_data_back_stops_the_others():
+def test_inverse_that_returns_none_stops_the_others():
     seen = []
 
     class Watch(Transform):
@@ -111,7 +111,7 @@ def test_an_inverse_that_holds_data_back_stops_the_others():
     assert not seen
 
 
-def test_a_row_source_goes_to_those_that_need_rows():
+def test_row_source_is_passed_to_members_that_need_rows():
     batch = trajectories([3]).exclude(("next", "observation"))
     batch["collector", "row"] = torch.arange(3)
     sample = batch[torch.tensor([1, 0])]
@@ -120,7 +120,7 @@ def test_a_row_source_goes_to_those_that_need_rows():
     assert rebuilt["next", "observation"][:, 1].tolist() == [2, 1]
 
 
-def test_members_are_state_of_the_whole():
+def test_state_dict_holds_the_members():
     one_made, other = Compose(Add(1), Times(2)), Compose(Add(7), Times(9))
     other.load_state_dict(one_made.state_dict())
     assert other(one())["x"].unique().item() == 8
@@ -138,12 +138,12 @@ def test_specs_pass_in_order():
     assert inward.transform_state_spec(spec)["b"].dtype == torch.float64
 
 
-def test_a_place_is_refused_in_the_words_of_the_member():
+def test_place_is_refused_with_the_error_of_the_member():
     with pytest.raises(ValueError, match="NextObservationDelta cannot sit in a worker"):
         Compose(InitTracker(), NextObservationDelta()).check_place("worker")
 
 
-def test_a_callable_cannot_add_to_the_callers_batch():
+def test_callable_does_not_change_the_caller_s_batch():
     def mark(batch):
         batch["new"] = torch.ones(5)
         batch["x"] = batch["x"] + 1
@@ -157,7 +157,7 @@ def test_a_callable_cannot_add_to_the_callers_batch():
     assert as_transform(mark).inv(before) is before
 
 
-def test_a_callable_touches_only_the_rows_that_were_reset():
+def test_callable_changes_only_rows_that_were_reset():
     mask = torch.tensor([True, False, False, True, False])
     double = CallableTransform(lambda batch: batch.apply(lambda leaf: leaf * 2))
     assert double.reset(one(), mask)["x"].flatten().tolist() == [6, 3, 3, 6, 3]
@@ -165,7 +165,7 @@ def test_a_callable_touches_only_the_rows_that_were_reset():
     assert double.step(one(), one())["x"].unique().item() == 6
 
 
-def test_what_is_no_transform_is_refused():
+def test_non_transforms_are_refused():
     with pytest.raises(TypeError, match="Make an instance"):
         Compose(InitTracker)
     with pytest.raises(TypeError, match="expected a transform or a callable: got 3"):
@@ -174,14 +174,14 @@ def test_what_is_no_transform_is_refused():
         Compose(lambda batch: None)(one())
 
 
-def test_a_copy_and_a_pickle_do_what_the_whole_does():
+def test_copies_and_pickles_behave_like_the_original():
     whole = Compose(InitTracker(), StepCounter(3), RewardSum(), MultiStepTransform(3, 0.9))
     for other in (copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))):
         assert [type(member) for member in other] == [type(member) for member in whole]
         assert other.online
 
 
-def test_a_callable_may_meet_other_data_than_tensors():
+def test_callable_accepts_non_tensor_data():
     root = one().set("text", NonTensorData("hello", batch_size=[5]))
     same = CallableTransform(lambda batch: batch).reset(root, torch.zeros(5, dtype=torch.bool))
     assert same["text"] == "hello"
@@ -196,7 +196,7 @@ def test_a_callable_may_meet_other_data_than_tensors():
     ],
 )
 @pytest.mark.parametrize("name", ["SelectTransform", "ExcludeTransform", "RenameTransform"])
-def test_a_transform_that_drops_what_another_carries_is_named_at_the_reset(owner, key, name):
+def test_transform_that_drops_a_carried_entry_is_named_at_the_reset(owner, key, name):
     culprit = {
         "SelectTransform": SelectTransform("observation"),
         "ExcludeTransform": ExcludeTransform(key),
@@ -213,7 +213,7 @@ def test_a_transform_that_drops_what_another_carries_is_named_at_the_reset(owner
         owner.step(root, root.clone().set("reward", torch.ones(4, 1)))
 
 
-def test_a_selection_that_names_what_is_carried_lets_it_pass():
+def test_selection_that_names_carried_entries_is_accepted():
     flags = {"done": torch.zeros(4, 1, dtype=torch.bool), "observation": torch.zeros(4, 2)}
     both = Compose(StepCounter(), SelectTransform("observation", "step_count"))
     root = both.reset(TensorDict(flags, [4]))
@@ -221,7 +221,7 @@ def test_a_selection_that_names_what_is_carried_lets_it_pass():
     assert both.carried == ["step_count"]
 
 
-def test_a_change_in_place_does_not_reach_the_rows_that_go_on():
+def test_in_place_change_leaves_unmasked_rows_alone():
     class Doubled(Transform):
         def apply_leaf(self, value):
             return value.mul_(2)

@@ -23,7 +23,7 @@ def test_clipping_bounds_an_unbounded_leaf():
     assert (spec.low.tolist(), spec.high.tolist()) == ([-1, -1], [torch.inf, torch.inf])
 
 
-def test_an_arbitrary_change_unbounds_the_changed_leaf():
+def test_arbitrary_change_unbounds_the_changed_leaf():
     spec = without_bounds(Bounded(0, 1, (2,)), lambda x: x.double())
     assert isinstance(spec, Unbounded)
     assert (spec.shape, spec.dtype) == ((2,), torch.float64)

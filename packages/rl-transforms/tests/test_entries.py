@@ -12,7 +12,7 @@ def nested():
     return TensorDict({"group": inner, "c": torch.zeros(3)}, [3], names=["time"])
 
 
-def test_a_change_reaches_neither_the_input_nor_its_groups():
+def test_with_entries_changes_neither_the_input_nor_its_groups():
     batch = nested()
     changed = with_entries(
         batch, {("group", "a"): torch.full((3, 1), 7.0), ("x", "y"): torch.ones(3)}
@@ -25,19 +25,19 @@ def test_a_change_reaches_neither_the_input_nor_its_groups():
     assert changed.names == ["time"]
 
 
-def test_a_locked_tensordict_can_be_changed_into_an_unlocked_one():
+def test_with_entries_of_a_locked_tensordict_is_unlocked():
     changed = with_entries(nested().lock_(), {"c": torch.ones(3)})
     changed["d"] = torch.ones(3)
     assert changed["c"].sum() == 3
 
 
-def test_other_data_than_tensors_pass_through():
+def test_non_tensor_data_pass_through():
     batch = nested().set("text", NonTensorData("hello", batch_size=[3]))
     assert with_entries(batch, {"c": torch.ones(3)})["text"] == "hello"
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_an_emptied_group_goes_with_its_last_entry(lazy):
+def test_without_entries_drops_emptied_groups(lazy):
     batch = nested()
     if lazy:
         batch = LazyStackedTensorDict.lazy_stack(list(batch.unbind(0)))
@@ -47,30 +47,30 @@ def test_an_emptied_group_goes_with_its_last_entry(lazy):
     assert set(without_entries(batch, [("group", "a")])["group"].keys()) == {"b"}
 
 
-def test_a_lazy_stack_is_changed_as_a_copy():
+def test_with_entries_copies_a_lazy_stack():
     batch = LazyStackedTensorDict.lazy_stack(list(nested().unbind(0)))
     changed = with_entries(batch, {("group", "a"): torch.full((3, 1), 7.0)})
     assert changed["group", "a"].sum() == 21
     assert batch["group", "a"].sum() == 0
 
 
-def test_a_key_through_a_leaf_is_refused():
+def test_nested_key_below_a_leaf_is_refused():
     with pytest.raises(KeyError, match="below 'c'"):
         with_entries(nested(), {("c", "d"): torch.ones(3)})
 
 
-def test_rows_are_merged_whatever_the_shape_behind_them():
+def test_merge_rows_accepts_any_trailing_shape():
     mask = torch.tensor([[True, False], [False, False], [True, True]])
     merged = merge_rows(mask, torch.ones(3, 2, 5), torch.zeros(3, 2, 5))
     assert torch.equal(merged[..., 4].bool(), mask)
 
 
-def test_errors_name_the_key_and_what_is_there():
+def test_errors_name_the_key_and_the_present_keys():
     assert "'x' is missing: there are ('group', 'a')" in missing("It", "x", nested()).args[0]
     assert "Call reset first" in not_reset(nested(), "x", nested()).args[0]
 
 
-def test_a_mask_that_does_not_fit_is_refused():
+def test_mask_of_another_shape_or_dtype_is_refused():
     with pytest.raises(ValueError, match=r"at the head of \[3, 2\], got \[2\]. Pass one flag"):
         merge_rows(torch.tensor([True, False]), torch.ones(3, 2), torch.zeros(3, 2))
     with pytest.raises(TypeError, match=r"expected torch.bool, got torch.float32"):

@@ -63,7 +63,7 @@ from rl_transforms import (
         ),
     ],
 )
-def test_arguments_of_a_wrong_kind_are_named_with_what_came(make, error, message):
+def test_arguments_of_a_wrong_type_are_named_with_their_value(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
@@ -85,12 +85,12 @@ def test_arguments_of_a_wrong_kind_are_named_with_what_came(make, error, message
         (lambda: StepCounter().check_place(["buffer"]), "place: expected 'environment', 'worker'"),
     ],
 )
-def test_what_is_no_tensordict_is_named_with_its_transform(call, message):
+def test_non_tensordict_argument_is_named_with_its_transform(call, message):
     with pytest.raises(TypeError, match=message):
         call()
 
 
-def test_an_error_out_of_a_transform_says_which_call_it_was():
+def test_error_inside_a_transform_names_the_call():
     batch = TensorDict({"observation": torch.zeros(2, 3)}, [2])
     with pytest.raises(RuntimeError) as caught:  # torch's own, of shapes that do not fit
         ObservationNorm(torch.zeros(5), torch.ones(5))(batch)

@@ -6,7 +6,7 @@ from rl_layout.testing import EndKind, trajectories
 from rl_transforms import reference
 
 
-def test_two_trajectories_by_hand():
+def test_multi_step_reference_matches_two_trajectories_by_hand():
     batch = trajectories([3, 2], [EndKind.TERMINATED, EndKind.CUT])  # rewards 1 2 3, 1 2
     made = reference.multi_step(batch, 0.5, 2)
     assert made["next", "reward"].flatten().tolist() == [2, 3.5, 3, 2, 2]
@@ -16,7 +16,7 @@ def test_two_trajectories_by_hand():
     assert made["observation"].equal(batch["observation"])
 
 
-def test_the_row_of_the_next_observation_by_hand():
+def test_next_rows_matches_two_trajectories_by_hand():
     batch = trajectories([3, 2], [EndKind.TERMINATED, EndKind.CUT])
     assert reference.next_rows(batch).tolist() == [1, 2, -1, 4, -1]
     far = reference.multi_step(batch, 0.5, 2)

@@ -26,7 +26,7 @@ class Flatten(Transform):
         return spec.flatten(1)
 
 
-def test_a_leaf_is_transformed_at_the_root_and_under_next():
+def test_leaf_is_transformed_at_the_root_and_under_next():
     batch = environments(3, 5, [4], [EndKind.TERMINATED])
     doubled = Double(["observation"], [("agents", "view")])(batch)
     assert torch.equal(doubled["agents", "view"], batch["observation"] * 2)
@@ -36,31 +36,31 @@ def test_a_leaf_is_transformed_at_the_root_and_under_next():
     assert doubled.names == batch.names
 
 
-def test_a_key_under_next_means_that_one_only():
+def test_key_under_next_transforms_that_leaf_only():
     batch = trajectories([5])
     doubled = Double([("next", "reward")])(batch)
     assert torch.equal(doubled["next", "reward"], batch["next", "reward"] * 2)
 
 
 @pytest.mark.parametrize("call", ["forward", "inv", "step"])
-def test_a_missing_key_is_named(call):
+def test_missing_key_is_named(call):
     batch, double = trajectories([5]), Double(["pixels"], None, ["pixels"])
     arguments = (batch, batch["next"]) if call == "step" else (batch,)
     with pytest.raises(KeyError, match="Double: 'pixels' is missing: there are observation"):
         getattr(double, call)(*arguments)
 
 
-def test_a_reset_passes_over_what_only_steps_return():
+def test_reset_skips_keys_that_only_steps_return():
     root = TensorDict({"observation": torch.ones(3, 7)}, [3])
     assert "reward" not in Double(["reward"]).reset(root)
 
 
-def test_a_step_passes_over_what_only_the_root_has():
+def test_step_skips_keys_that_only_the_root_has():
     step = trajectories([5])
     assert Double(["action"]).step(step, step["next"]) is step["next"]
 
 
-def test_a_partial_reset_keeps_the_carried_rows():
+def test_partial_reset_keeps_the_carried_rows():
     mask = torch.tensor([True, False, True])
     root = TensorDict({"observation": torch.tensor([[1.0], [20.0], [3.0]])}, [3])
     kept = Double(["observation"]).reset(root, mask)["observation"]
@@ -70,20 +70,20 @@ def test_a_partial_reset_keeps_the_carried_rows():
     assert kept.flatten().tolist() == [2, 9, 6]
 
 
-def test_a_leaf_of_the_shape_from_before_is_transformed_in_every_row():
+def test_raw_leaf_is_transformed_in_every_row_at_a_partial_reset():
     mask = torch.tensor([True, False, True])
     root = TensorDict({"pixels": torch.ones(3, 5, 7)}, [3])
     assert Flatten(["pixels"]).reset(root, mask)["pixels"].shape == (3, 35)
 
 
-def test_the_inverse_reads_outer_names_and_writes_inner_ones():
+def test_inverse_reads_outer_names_and_writes_inner_ones():
     data = TensorDict({"action": torch.full((3, 2), 8.0)}, [3])
     inner = Double(None, None, ["force"], ["action"]).inv(data)
     assert inner["force"].unique().item() == 4
     assert data["action"].unique().item() == 8
 
 
-def test_without_keys_nothing_happens():
+def test_transform_without_keys_changes_nothing():
     batch = trajectories([5])
     plain = Transform()
     assert plain(batch) is batch
@@ -103,7 +103,7 @@ def test_specs_change_with_the_leaves_and_the_input_stays():
     assert described["action"] == action["force"]
 
 
-def test_an_error_of_the_leaf_names_the_key():
+def test_error_of_the_leaf_names_the_key():
     class Fussy(Transform):
         def apply_leaf(self, value):
             raise ValueError("too wide")
@@ -122,12 +122,12 @@ def test_an_error_of_the_leaf_names_the_key():
         ((None, None, ["a"], ["b", "c"]), ValueError, "in_keys_inv"),
     ],
 )
-def test_keys_that_are_not_one_to_one_lists_are_refused(arguments, error, words):
+def test_keys_that_do_not_pair_up_are_refused(arguments, error, words):
     with pytest.raises(error, match=words):
         Transform(*arguments)
 
 
-def test_a_place_is_refused_with_the_places_that_there_are():
+def test_place_is_refused_with_the_allowed_places():
     class Stored(Transform):
         places = frozenset({"buffer"})
 
@@ -136,7 +136,7 @@ def test_a_place_is_refused_with_the_places_that_there_are():
         Stored().check_place("worker")
 
 
-def test_what_it_shows_is_its_keys():
+def test_repr_shows_the_keys():
     assert repr(Double(["a"], ["b"])) == "Double(in_keys=['a'], out_keys=['b'])"
 
 

@@ -20,7 +20,7 @@ def test_every_leaf_of_the_dtype_is_cast_without_keys():
     assert batch["observation"].dtype == WIDE
 
 
-def test_named_leaves_are_cast_alone_and_can_be_renamed():
+def test_named_leaves_only_are_cast_and_can_be_renamed():
     batch = trajectories([3])
     cast = DTypeCastTransform(WIDE, NARROW, ["observation"], ["half"])(batch)
     assert cast["half"].dtype == cast["next", "half"].dtype == NARROW
@@ -28,7 +28,7 @@ def test_named_leaves_are_cast_alone_and_can_be_renamed():
     assert cast["observation"].dtype == WIDE
 
 
-def test_the_inverse_brings_rows_back_for_a_buffer():
+def test_inverse_casts_rows_back_for_a_buffer():
     cast, batch = DTypeCastTransform(WIDE, NARROW), trajectories([3])
     back = cast.inv(cast(batch))
     assert back["next", "observation"].dtype == WIDE
@@ -38,7 +38,7 @@ def test_the_inverse_brings_rows_back_for_a_buffer():
     assert named.inv(cast(batch))["next", "reward"].dtype == NARROW
 
 
-def test_inputs_of_an_environment_are_those_of_its_specs():
+def test_inputs_of_an_environment_are_cast_by_its_specs():
     cast = DTypeCastTransform(torch.float64, WIDE)
     force = Bounded(-1, 1, (3, 2), dtype=torch.float64)
     spec = Composite(action=force, other=Unbounded((3,)), shape=(3,))
@@ -62,7 +62,7 @@ def test_specs_are_cast_with_their_leaves():
 
 
 @pytest.mark.parametrize("in_keys", [None, ["observation"]])
-def test_a_partial_reset_casts_raw_rows_and_leaves_cast_ones(in_keys):
+def test_partial_reset_casts_raw_rows_and_leaves_cast_ones(in_keys):
     mask = torch.tensor([True, False, True])
     cast = DTypeCastTransform(WIDE, NARROW, in_keys)
     for dtype in (WIDE, NARROW):
@@ -72,13 +72,13 @@ def test_a_partial_reset_casts_raw_rows_and_leaves_cast_ones(in_keys):
     assert cast.step(root, after)["observation"].dtype == NARROW
 
 
-def test_a_partial_reset_keeps_rows_under_another_name():
+def test_partial_reset_keeps_rows_under_another_name():
     cast = DTypeCastTransform(WIDE, NARROW, ["a"], ["b"])
     root = TensorDict({"a": torch.ones(3), "b": torch.zeros(3, dtype=NARROW)}, [3])
     assert cast.reset(root, torch.tensor([True, False, True]))["b"].tolist() == [1, 0, 1]
 
 
-def test_other_dtypes_are_refused_by_name():
+def test_invalid_dtypes_are_refused_with_their_argument():
     with pytest.raises(TypeError, match=r"'action': expected a leaf of torch.float32.*int64"):
         DTypeCastTransform(WIDE, NARROW, ["action"])(trajectories([3]))
     with pytest.raises(TypeError, match=r"dtype_out: expected a torch.dtype"):

@@ -7,7 +7,7 @@ from rl_specs import Composite, Unbounded
 from rl_transforms import DeviceCastTransform, DoubleToFloat
 
 
-def test_everything_goes_out_and_comes_back():
+def test_tensordict_moves_out_and_back():
     change = DeviceCastTransform("meta", "cpu")
     batch = trajectories([3])
     assert change(batch)["next", "observation"].device.type == "meta"
@@ -18,7 +18,7 @@ def test_everything_goes_out_and_comes_back():
     assert batch["observation"].device.type == "cpu"
 
 
-def test_specs_lie_on_the_device():
+def test_specs_are_on_the_device():
     spec = Composite(observation=Unbounded((3,)), device="cpu")
     change = DeviceCastTransform("meta")
     for described in (

@@ -57,13 +57,13 @@ def test_random_actions_are_allowed_and_reach_every_allowed_one(name):
     assert torch.equal(chosen, MASK)
 
 
-def test_drawing_leaves_the_spec_alone():
+def test_rand_does_not_change_the_spec():
     transform, spec = masked(ACTIONS["numbers"])
     transform.rand(TensorDict({"action_mask": MASK}, [3]), spec)
     assert spec["action"].mask is None
 
 
-def test_several_roots_draw_at_once():
+def test_rand_draws_for_several_roots():
     transform, spec = masked(ACTIONS["numbers"])
     root = TensorDict({"action_mask": torch.stack([MASK, ~MASK])}, [2, 3])
     action = transform.rand(root, spec)
@@ -72,7 +72,7 @@ def test_several_roots_draw_at_once():
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_forbidden_action_is_refused_with_its_rows(name):
+def test_forbidden_action_is_refused_with_its_rows(name):
     transform, _ = masked(ACTIONS[name])
     action = torch.tensor([0, 0, 0])
     if name == "one-hot":
@@ -86,14 +86,14 @@ def test_a_forbidden_action_is_refused_with_its_rows(name):
         transform.inv(root)
 
 
-def test_masks_of_numbers_and_nested_keys_will_do():
+def test_numeric_masks_and_nested_keys_are_accepted():
     key, mask_key = ("agents", "action"), ("agents", "mask")
     transform, spec = masked(ACTIONS["numbers"], MASK.to(torch.int8), key, mask_key)
     root = TensorDict({"agents": {"mask": MASK.to(torch.int8)}}, [3])
     assert MASK.gather(-1, transform.rand(root, spec).unsqueeze(-1)).all()
 
 
-def test_a_row_that_is_not_done_must_be_allowed_something():
+def test_row_without_allowed_action_is_refused_unless_done():
     transform, spec = masked(ACTIONS["numbers"])
     nothing = MASK.clone()
     nothing[2] = False
@@ -108,7 +108,7 @@ def test_a_row_that_is_not_done_must_be_allowed_something():
         transform.rand(after, spec)
 
 
-def test_each_of_several_choices_must_be_allowed_something():
+def test_choice_without_allowed_value_is_refused():
     transform, _ = masked(ACTIONS["several one-hot"])
     nothing = MASK.clone()
     nothing[0, :2] = False
@@ -116,7 +116,7 @@ def test_each_of_several_choices_must_be_allowed_something():
         transform.reset(TensorDict({"action_mask": nothing}, [3]))
 
 
-def test_what_cannot_be_masked_is_refused():
+def test_unmaskable_actions_are_refused():
     transform = ActionMask()
     with pytest.raises(KeyError, match=r"shows no 'action_mask'.*'seen'"):
         transform.transform_observation_spec(Composite(seen=Unbounded((3,))))
@@ -132,7 +132,7 @@ def test_what_cannot_be_masked_is_refused():
         transform.inv(TensorDict({"action_mask": MASK}, [3]))
 
 
-def test_one_environment_has_no_rows():
+def test_unbatched_environment_is_masked():
     transform = ActionMask()
     transform.transform_action_spec(Composite(action=Categorical(3)))
     root = TensorDict({"action_mask": MASK[0, :3], "done": torch.tensor([False])}, [])

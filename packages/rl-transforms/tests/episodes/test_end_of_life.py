@@ -22,7 +22,7 @@ def played(lives, ending=EndKind.TERMINATED):
     return rows
 
 
-def test_a_step_that_costs_a_life_is_marked_and_ends_nothing():
+def test_lost_life_is_marked_and_ends_no_episode():
     eol = EndOfLife()
     no = flag(False, False, False)
     root = eol.reset(TensorDict({"lives": torch.tensor([3, 3, 1]), "done": no}, [3]))
@@ -34,14 +34,14 @@ def test_a_step_that_costs_a_life_is_marked_and_ends_nothing():
     assert "end-of-life" not in after
 
 
-def test_the_end_of_an_episode_ends_a_life():
+def test_end_of_an_episode_is_marked():
     lives, over = torch.tensor([2, 2]), flag(False, True)
     root = TensorDict({"lives": lives}, [2])
     after = EndOfLife().step(root, TensorDict({"lives": lives, "done": over}, [2]))
     assert after["end-of-life"].flatten().tolist() == [False, True]
 
 
-def test_a_partial_reset_clears_its_rows_alone():
+def test_partial_reset_clears_masked_rows_only():
     eol = EndOfLife()
     root = TensorDict({"lives": torch.tensor([1, 1]), "end-of-life": flag(True, True)}, [2])
     again = eol.reset(root, torch.tensor([False, True]))
@@ -62,8 +62,8 @@ def test_agents_have_lives_of_their_own(shape):
     assert root["agents", "eol"].shape == (2, 4, 1)
     less = lives.clone()
     less[1, 2] -= 1
-    behind = {"lives": less, "done": torch.zeros(2, 4, 1, dtype=torch.bool)}
-    after = eol.step(root, TensorDict({"agents": behind}, [2]))
+    entries = {"lives": less, "done": torch.zeros(2, 4, 1, dtype=torch.bool)}
+    after = eol.step(root, TensorDict({"agents": entries}, [2]))
     assert after["agents", "eol"].nonzero().tolist() == [[1, 2, 0]]
 
 
@@ -79,13 +79,13 @@ def test_rows_are_marked_as_steps_were():
     assert flags == marked["next", "end-of-life"].flatten().tolist()
 
 
-def test_what_was_marked_already_stays():
+def test_existing_marks_are_kept():
     rows = EndOfLife()(played([3, 2, 1]))
     rows["next", "lives"] += 9
     assert EndOfLife()(rows) is rows
 
 
-def test_a_learner_may_take_a_life_for_an_episode():
+def test_mark_done_terminates_sampled_rows_at_a_lost_life():
     rows = played([3, 3, 2, 2, 2], EndKind.TRUNCATED)
     ended = EndOfLife(mark_done=True)(rows)
     assert ended["next", "terminated"].flatten().tolist() == [False, True, False, False]
@@ -95,12 +95,12 @@ def test_a_learner_may_take_a_life_for_an_episode():
     check_layout(rows).raise_if_broken()
 
 
-def test_ends_for_a_learner_belong_into_a_buffer():
+def test_mark_done_is_refused_outside_a_buffer():
     with pytest.raises(ValueError, match="cannot sit in a environment: put it into one of buffer"):
         EndOfLife(mark_done=True).check_place("environment")
 
 
-def test_an_environment_without_lives_is_refused():
+def test_environment_without_lives_is_refused():
     with pytest.raises(KeyError, match=r"shows no 'lives': it shows \['seen'\]"):
         EndOfLife().transform_observation_spec(Composite(seen=Unbounded((3,))))
     with pytest.raises(KeyError, match="no done flag 'over'"):
@@ -115,6 +115,6 @@ def test_an_environment_without_lives_is_refused():
         EndOfLife()(rows)
 
 
-def test_the_flag_moves_to_the_root_that_follows():
+def test_flag_moves_to_the_next_root():
     rows = EndOfLife()(played([3, 2, 2]))
     assert step_mdp(rows[0])["end-of-life"].item() is True

@@ -7,7 +7,7 @@ from rl_specs import Bounded, Composite, Unbounded
 from rl_transforms import FrameSkip
 
 
-def test_bounds_cover_sums_of_one_to_all_frames():
+def test_reward_bounds_cover_sums_of_one_to_all_frames():
     spec = Composite(reward=Bounded(-0.5, 1.0, (2, 1)), bonus=Bounded(2.0, 3.0, (2, 1)), shape=(2,))
     found = FrameSkip(4).transform_reward_spec(spec)
     ends = {name: (float(found[name].low.min()), float(found[name].high.max())) for name in spec}
@@ -16,7 +16,7 @@ def test_bounds_cover_sums_of_one_to_all_frames():
     assert FrameSkip(4).transform_reward_spec(free) is free
 
 
-def test_rows_stay_as_they_are():
+def test_forward_returns_rows_unchanged():
     rows = TensorDict({}, [3])
     assert FrameSkip(4)(rows) is rows
 

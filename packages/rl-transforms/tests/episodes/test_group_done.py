@@ -15,7 +15,7 @@ def step(rows=(4,)):
     return TensorDict({"agents": agents, "done": flags, "terminated": flags}, rows)
 
 
-def test_every_member_of_a_group_gets_the_flags_of_its_row():
+def test_group_members_get_the_flags_of_their_row():
     after = GroupDone("agents").step(step(), step())
     expected = [[False] * 3, [True] * 3, [False] * 3, [False] * 3]
     for name in ("done", "terminated"):
@@ -30,7 +30,7 @@ def test_rows_are_written_at_the_root_and_under_next():
     assert ("agents", "done") not in given.keys(True)
 
 
-def test_groups_in_groups_are_named_by_their_key():
+def test_nested_groups_are_named_by_their_key():
     team = TensorDict({"reward": torch.ones(4, 2, 1)}, [4, 2])
     after = step().exclude("agents").set("teams", TensorDict({"red": team}, [4]))
     made = GroupDone([("teams", "red")]).step(after, after)
@@ -48,24 +48,24 @@ def test_flags_of_a_group_are_described_in_the_shape_of_its_reward():
     assert spec["agents"].shape == (4, 3)
 
 
-def test_a_group_with_flags_of_its_own_is_refused():
+def test_group_with_flags_of_its_own_is_refused():
     given = GroupDone("agents")
     given.transform_reward_spec(Composite(agents={"reward": Unbounded((4, 1))}, shape=(4,)))
     with pytest.raises(ValueError, match="'agents' has done flags of its own"):
         given.transform_done_spec(Composite(agents={"done": FLAG}, shape=(4,)))
 
 
-def test_a_group_without_a_reward_is_refused():
+def test_group_without_a_reward_is_refused():
     with pytest.raises(ValueError, match="'agents' has no reward"):
         GroupDone("agents").transform_done_spec(Composite(done=FLAG, shape=(4,)))
 
 
-def test_no_group_is_refused():
+def test_empty_list_of_groups_is_refused():
     with pytest.raises(ValueError, match="key of a group"):
         GroupDone([])
 
 
-def test_members_that_only_the_spec_tells_get_flags_too():
+def test_members_known_from_the_spec_only_get_flags():
     given = GroupDone("agents")
     reward = Composite(agents=Composite(reward=Unbounded((4, 3, 1)), shape=(4, 3)), shape=(4,))
     given.transform_reward_spec(reward)

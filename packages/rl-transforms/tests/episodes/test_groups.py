@@ -7,21 +7,21 @@ from rl_layout.testing import trajectories
 from rl_transforms.episodes.groups import group_mask, next_done
 
 
-def test_a_mask_spreads_over_a_group():
+def test_mask_spreads_over_a_group():
     mask = torch.tensor([True, False, True])
     spread = group_mask(mask, torch.Size([3, 2, 1]), None)
     assert spread.squeeze(-1).tolist() == [[True, True], [False, False], [True, True]]
     assert group_mask(None, torch.Size([3, 1]), None).all()
 
 
-def test_a_mask_of_another_shape_or_dtype_is_refused():
+def test_mask_of_another_shape_or_dtype_is_refused():
     with pytest.raises(ValueError, match=r"reset mask: .*\[3, 1\], got \[2\]"):
         group_mask(torch.tensor([True, False]), torch.Size([3, 1]), None)
     with pytest.raises(TypeError, match=r"expected torch.bool, got torch.int64"):
         group_mask(torch.tensor([1, 0, 1]), torch.Size([3, 1]), None)
 
 
-def test_done_is_completed_from_its_kinds():
+def test_done_is_completed_from_terminated_and_truncated():
     batch = trajectories([2, 3])
     whole = next_done("It", batch, ())
     assert torch.equal(next_done("It", batch.exclude(("next", "done")), ()), whole)

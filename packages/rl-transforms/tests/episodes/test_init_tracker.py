@@ -19,7 +19,7 @@ def flags(*group, num_agents=None):
     return batch
 
 
-def test_a_reset_marks_every_row_and_a_step_none():
+def test_reset_marks_every_row_and_a_step_marks_none():
     tracker = InitTracker()
     root = tracker.reset(flags())
     assert root["is_init"].shape == (3, 1)
@@ -27,7 +27,7 @@ def test_a_reset_marks_every_row_and_a_step_none():
     assert not tracker.step(root, flags())["is_init"].any()
 
 
-def test_a_partial_reset_marks_its_rows_alone():
+def test_partial_reset_marks_masked_rows_only():
     tracker = InitTracker()
     first = tracker.reset(flags())
     root = step_mdp(first.set("next", tracker.step(first, flags())))
@@ -36,7 +36,7 @@ def test_a_partial_reset_marks_its_rows_alone():
     assert not root["is_init"].any()
 
 
-def test_rows_that_never_were_marked_are_not():
+def test_rows_never_marked_stay_unmarked():
     marked = InitTracker().reset(flags(), torch.tensor([False, True, False]))
     assert marked["is_init"].flatten().tolist() == [False, True, False]
 
@@ -51,7 +51,7 @@ def test_every_done_group_has_a_flag_of_its_own():
     assert again["is_init"].flatten().tolist() == [True, False, False]
 
 
-def test_the_spec_has_the_groups_of_the_done_spec():
+def test_spec_has_the_groups_of_the_done_spec():
     tracker = InitTracker("first")
     nested = {"done": Binary(shape=(3, 2, 1))}
     done = Composite(done=Binary(shape=(3, 1)), agents=nested, shape=(3,))
@@ -73,7 +73,7 @@ def test_finished_rows_get_the_flags_of_every_step(lengths, with_steps, cut):
     assert torch.equal(torch.cat([first, second], 1)["is_init"], batch["is_init"])
 
 
-def test_samples_are_left_alone():
+def test_forward_returns_samples_unchanged():
     batch = environments(3, 5, [2], [EndKind.CUT])
     assert InitTracker()(batch) is batch
 
@@ -87,18 +87,18 @@ def test_bad_input_is_refused():
         InitTracker().rows(environments(3, 5, [2], [EndKind.CUT]).exclude("next", "collector"))
 
 
-def test_a_row_that_was_reset_before_keeps_its_mark():
+def test_earlier_reset_row_keeps_its_mark():
     tracker = InitTracker()
     again = tracker.reset(tracker.reset(flags()), torch.tensor([False, True, False]))
     assert again["is_init"].all()
 
 
-def test_steps_say_that_rows_begin_in_mid_trajectory():
+def test_traj_step_tells_rows_in_mid_trajectory():
     batch = environments(3, 5, [4], [EndKind.TERMINATED])[:, 1:]
     assert not InitTracker().rows(batch.exclude("is_init"))["is_init"][:, 0].any()
 
 
-def test_an_environment_without_batch_dimensions_is_tracked():
+def test_environment_without_batch_dimensions_is_tracked():
     tracker = InitTracker()
     done = TensorDict({"done": torch.zeros(1, dtype=torch.bool)}, [])
     root = tracker.reset(done)

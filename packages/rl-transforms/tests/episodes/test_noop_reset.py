@@ -8,7 +8,7 @@ from rl_specs import Bounded, Categorical, Composite, MultiOneHot, OneHot
 from rl_transforms import NoopReset
 
 
-def test_the_first_choice_does_nothing():
+def test_first_choice_is_the_default_noop():
     spec = Composite(move=Categorical(4, (2,)), agents={"turn": OneHot(3, (2, 3))}, shape=(2,))
     made = NoopReset().actions(spec)
     assert {key: value.tolist() for key, value in made.items()} == {
@@ -17,7 +17,7 @@ def test_the_first_choice_does_nothing():
     }
 
 
-def test_what_does_nothing_may_be_said():
+def test_noop_action_can_be_given():
     still = torch.tensor([0.0, 0.5])
     spec = Composite(action=Bounded(-1, 1, (3, 2)), shape=(3,))
     made = NoopReset(noop_action=still).actions(spec)
@@ -44,6 +44,6 @@ def test_misuse_is_refused():
         NoopReset(noop_action={"jump": torch.zeros(2)}).transform_action_spec(wide)
 
 
-def test_rows_stay_as_they_are():
+def test_forward_returns_rows_unchanged():
     rows = TensorDict({}, [3])
     assert NoopReset()(rows) is rows

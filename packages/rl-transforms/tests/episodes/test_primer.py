@@ -17,13 +17,13 @@ def empty():
     return TensorDict({}, [3])
 
 
-def test_a_reset_adds_zeros_of_the_batch_size():
+def test_reset_adds_zeros_of_the_batch_size():
     root = TensorDictPrimer(h=hidden(), expand_specs=True).reset(empty())
     assert root["h"].shape == (3, 7)
     assert not root["h"].any()
 
 
-def test_a_partial_reset_writes_its_rows_alone():
+def test_partial_reset_writes_masked_rows_only():
     primer = TensorDictPrimer(h=hidden(), expand_specs=True, default_value=2.0)
     root = TensorDict({"h": torch.full((3, 7), 5.0)}, [3])
     again = primer.reset(root, torch.tensor([False, True, False]))
@@ -31,7 +31,7 @@ def test_a_partial_reset_writes_its_rows_alone():
     assert root["h"].unique().item() == 5
 
 
-def test_a_step_carries_what_the_policy_did_not_write():
+def test_step_carries_entries_without_a_policy_output():
     primer = TensorDictPrimer({("net", "h"): hidden(3), "c": hidden(3)})
     root = primer.reset(empty())
     root["c"] = torch.ones(3, 7)
@@ -79,7 +79,7 @@ def test_one_callable_can_make_all_entries():
         primer.reset(empty())
 
 
-def test_a_callable_makes_every_entry_on_its_own():
+def test_callable_is_called_for_each_entry():
     primer = TensorDictPrimer({"a": hidden(3), "b": hidden(3)}, default_value=lambda: torch.rand(7))
     root = primer.reset(empty())
     assert not torch.equal(root["a"], root["b"])
@@ -107,7 +107,7 @@ def test_specs_that_have_the_batch_size_are_not_expanded():
     assert same_size.reset(empty())["h"].shape == (3, 3)
 
 
-def test_rows_get_what_is_missing():
+def test_forward_adds_missing_entries():
     batch = trajectories([5])
     primed = TensorDictPrimer(h=hidden(), action=Unbounded((1,)), expand_specs=True)(batch)
     assert primed["h"].shape == (5, 7)
@@ -143,14 +143,14 @@ def test_bad_input_is_refused():
         TensorDictPrimer(h=hidden(3)).step(empty(), empty())
 
 
-def test_an_environment_without_batch_dimensions_is_primed():
+def test_environment_without_batch_dimensions_is_primed():
     primer = TensorDictPrimer(h=hidden(), default_value=1.0)
     root = primer.reset(TensorDict({}, []))
     assert root["h"].tolist() == [1] * 7
     assert primer.reset(root, torch.tensor(True))["h"].tolist() == [1] * 7
 
 
-def test_entries_can_be_there_before_the_environment_resets():
+def test_entries_can_be_added_before_the_environment_resets():
     primer = TensorDictPrimer(
         goal=Unbounded((3,)), expand_specs=True, default_value=2.0, call_before_env_reset=True
     )
@@ -166,13 +166,13 @@ def test_entries_can_be_there_before_the_environment_resets():
         primer.reset(TensorDict({}, [4]))
 
 
-def test_entries_come_behind_the_reset_unless_asked_otherwise():
+def test_entries_are_added_after_the_reset_by_default():
     primer = TensorDictPrimer(goal=Unbounded((3,)), expand_specs=True)
     request = TensorDict({}, [4])
     assert primer.before_reset(request) is request
     assert TensorDictPrimer(goal=Unbounded((3,)), reset_key="_reset").call_before_env_reset is False
 
 
-def test_a_mask_of_its_own_is_refused():
+def test_other_reset_keys_are_refused():
     with pytest.raises(ValueError, match=r"reset_key: expected '_reset' or None, got \('agents'"):
         TensorDictPrimer(goal=Unbounded((3,)), reset_key=("agents", "_reset"))

@@ -29,14 +29,14 @@ def test_counts_start_at_a_reset_and_rise_with_each_step():
     assert not after["done"].any()
 
 
-def test_a_partial_reset_starts_its_rows_alone():
+def test_partial_reset_restarts_masked_rows_only():
     counter = StepCounter()
     after = counter.step(counter.reset(flags()), flags())
     again = counter.reset(after, torch.tensor([False, True, False]))
     assert again["step_count"].flatten().tolist() == [1, 0, 1]
 
 
-def test_the_limit_truncates_and_never_terminates():
+def test_limit_truncates_and_never_terminates():
     counter = StepCounter(max_steps=2)
     root = counter.reset(flags())
     first = counter.step(root, flags())
@@ -48,7 +48,7 @@ def test_the_limit_truncates_and_never_terminates():
     assert not NO.any()
 
 
-def test_a_termination_at_the_limit_stays_one():
+def test_termination_at_the_limit_is_kept():
     ended = torch.tensor([[True], [False], [False]])
     counter = StepCounter(max_steps=1)
     after = counter.step(counter.reset(flags()), flags(done=ended, terminated=ended))
@@ -56,7 +56,7 @@ def test_a_termination_at_the_limit_stays_one():
     assert after["done"].all()
 
 
-def test_a_bare_done_flag_is_completed_before_the_limit_joins_it():
+def test_bare_done_flag_is_completed_before_the_limit_joins_it():
     ended = torch.tensor([[True], [False], [False]])
     counter = StepCounter(max_steps=1)
     bare = TensorDict({"done": ended}, [3])
@@ -65,7 +65,7 @@ def test_a_bare_done_flag_is_completed_before_the_limit_joins_it():
     assert after["truncated"].all()
 
 
-def test_a_limit_under_a_name_of_its_own_ends_nothing_without_update_done():
+def test_limit_under_a_name_of_its_own_ends_nothing_without_update_done():
     counter = StepCounter(max_steps=2, truncated_key="limit", update_done=False)
     root = counter.reset(flags())
     assert not root["limit"].any()
@@ -79,14 +79,14 @@ def test_a_limit_under_a_name_of_its_own_ends_nothing_without_update_done():
     assert third["limit"].flatten().tolist() == [True, False, True]
 
 
-def test_a_limit_under_a_name_of_its_own_truncates_otherwise():
+def test_limit_under_a_name_of_its_own_truncates_by_default():
     counter = StepCounter(max_steps=1, truncated_key="limit")
     after = counter.step(counter.reset(flags()), flags())
     assert all(after[name].all() for name in ("limit", "truncated", "done"))
     assert not after["terminated"].any()
 
 
-def test_done_is_left_alone_on_request():
+def test_done_is_unchanged_with_update_done_false():
     counter = StepCounter(max_steps=1, update_done=False)
     after = counter.step(counter.reset(flags()), flags())
     assert after["truncated"].all()
@@ -94,7 +94,7 @@ def test_done_is_left_alone_on_request():
 
 
 @pytest.mark.parametrize("name", ["done", "terminated"])
-def test_a_limit_under_the_name_of_another_flag_is_refused(name):
+def test_limit_under_the_name_of_another_flag_is_refused(name):
     with pytest.raises(ValueError, match="a limit is no termination"):
         StepCounter(max_steps=3, truncated_key=name)
 
@@ -121,7 +121,7 @@ def test_every_done_group_is_counted_and_truncated():
     assert after["agents", "truncated"].all()
 
 
-def test_specs_have_what_data_have():
+def test_specs_match_the_data():
     done = Composite(agents={"done": Binary(shape=(3, 2, 1), dtype=torch.bool)}, shape=(3,))
     counter = StepCounter(max_steps=4)
     flags_out = counter.transform_done_spec(done)
@@ -154,12 +154,12 @@ def test_finished_rows_get_the_counts_of_every_step(lengths, cut):
     assert torch.equal(rows["step_count"].squeeze(-1), batch["collector", "traj_step"])
 
 
-def test_counts_go_on_from_a_start():
+def test_counts_continue_from_the_column_before():
     done = torch.tensor([[False, True, False], [True, False, False]]).T
     assert since_reset(done, 0, torch.tensor([4, 7])).T.tolist() == [[4, 5, 0], [7, 0, 1]]
 
 
-def test_samples_are_left_alone():
+def test_forward_returns_samples_unchanged():
     batch = environments(3, 5, [2], [EndKind.CUT])
     assert StepCounter()(batch) is batch
 
@@ -175,7 +175,7 @@ def test_bad_input_is_refused():
         StepCounter(3).rows(environments(3, 5, [2], [EndKind.CUT]))
 
 
-def test_a_done_flag_with_its_truncation_means_no_termination():
+def test_done_with_truncated_is_no_termination():
     ended, cut = torch.tensor([[True], [True], [False]]), torch.tensor([[True], [False], [False]])
     counter = StepCounter(max_steps=5)
     after = TensorDict({"done": ended, "truncated": cut}, [3])
@@ -183,7 +183,7 @@ def test_a_done_flag_with_its_truncation_means_no_termination():
     assert made["terminated"].flatten().tolist() == [False, True, False]
 
 
-def test_an_environment_without_batch_dimensions_is_counted():
+def test_environment_without_batch_dimensions_is_counted():
     counter = StepCounter(max_steps=1)
     done = TensorDict({"done": torch.zeros(1, dtype=torch.bool)}, [])
     after = counter.step(counter.reset(done), done)
@@ -192,7 +192,7 @@ def test_an_environment_without_batch_dimensions_is_counted():
     assert counter.reset(after, torch.tensor(True))["step_count"].tolist() == [0]
 
 
-def test_finished_rows_teach_no_shape_to_the_resets_that_follow():
+def test_finished_rows_do_not_change_the_shape_of_later_resets():
     counter = StepCounter()
     flags = {name: torch.zeros(2, 5, 1, dtype=torch.bool) for name in keys.DONE_KEYS}
     counter.rows(TensorDict({**flags, "next": flags}, [2, 5]))

@@ -57,7 +57,7 @@ def assert_same(found, wanted):
     assert torch.equal(found, wanted)
 
 
-def test_three_frames_by_hand():
+def test_three_frames_are_stacked_as_by_hand():
     rows = trajectories([3, 2])
     for place in ((), ("next",)):
         rows[(*place, FRAME)] = rows[(*place, "observation")][:, 1:].to(torch.uint8)
@@ -72,7 +72,7 @@ def test_three_frames_by_hand():
 
 
 @pytest.mark.parametrize(("dim", "shape"), [(-3, (8, 3, 5)), (-2, (2, 12, 5)), (-1, (2, 3, 20))])
-def test_frames_lie_along_any_dimension_of_theirs(dim, shape):
+def test_frames_are_stacked_along_any_of_their_dimensions(dim, shape):
     rows = filmed(trajectories([7]))
     stack = CatFrames(4, dim)(rows)[STACK]
     assert stack.shape == (7, *shape)
@@ -80,7 +80,7 @@ def test_frames_lie_along_any_dimension_of_theirs(dim, shape):
 
 
 @given(sizes, kinds, paddings, st.sampled_from([-1, -3]), st.integers(1, 5))
-def test_a_rolled_out_batch_gets_what_the_environment_would_have_written(
+def test_rolled_out_batch_gets_the_stacks_of_the_environment(
     lengths, ends, padding, dim, num_frames
 ):
     batch = filmed(environments(3, 11, lengths, ends))
@@ -92,7 +92,7 @@ def test_a_rolled_out_batch_gets_what_the_environment_would_have_written(
 
 
 @given(sizes, paddings, st.sampled_from([-1, -2]), st.sets(st.integers(1, 10)))
-def test_finished_rows_get_the_same_however_they_are_cut(lengths, padding, dim, cuts):
+def test_stacks_of_finished_rows_do_not_depend_on_batch_cuts(lengths, padding, dim, cuts):
     batch = filmed(environments(3, 11, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED]))
     change = CatFrames(4, dim, padding=padding[0], padding_value=padding[1])
     last, pieces = None, []
@@ -105,9 +105,7 @@ def test_finished_rows_get_the_same_however_they_are_cut(lengths, padding, dim, 
 
 
 @given(sizes, kinds, paddings, st.sampled_from([-1, -3]), st.integers(0, 20), st.data())
-def test_a_buffer_rebuilds_the_bits_that_the_environment_wrote(
-    lengths, ends, padding, dim, num_lost, data
-):
+def test_buffer_rebuilds_the_bits_of_the_environment(lengths, ends, padding, dim, num_lost, data):
     batch = filmed(environments(3, 11, lengths, ends))
     change = CatFrames(4, dim, padding=padding[0], padding_value=padding[1])
     wanted = stepped(change, batch).reshape(-1)[num_lost:]
@@ -129,7 +127,7 @@ def test_a_buffer_rebuilds_the_bits_that_the_environment_wrote(
 
 
 @given(sizes, kinds, st.sampled_from([None, 9]), st.integers(1, 5), st.sampled_from([0, 3]))
-def test_the_fast_stack_is_the_slow_one(lengths, ends, constant, num_frames, first_step):
+def test_stack_equals_the_reference(lengths, ends, constant, num_frames, first_step):
     ends = (ends * len(lengths))[: len(lengths)]
     batch = filmed(trajectories(lengths, ends, first_step=first_step))
     padding = "same" if constant is None else "constant"
@@ -142,7 +140,7 @@ def test_the_fast_stack_is_the_slow_one(lengths, ends, constant, num_frames, fir
 
 @pytest.mark.parametrize("in_buffer", [False, True])
 @given(sizes, kinds, st.integers(2, 4), st.integers(1, 5))
-def test_the_stack_of_an_n_step_row_ends_at_its_next_frame(in_buffer, lengths, ends, n, num_frames):
+def test_stack_of_an_n_step_row_ends_at_its_next_frame(in_buffer, lengths, ends, n, num_frames):
     ends = (ends * len(lengths))[: len(lengths)]
     batch = filmed(trajectories(lengths, ends))
     change = CatFrames(num_frames, -1)
@@ -156,7 +154,7 @@ def test_the_stack_of_an_n_step_row_ends_at_its_next_frame(in_buffer, lengths, e
     assert_same(found[NEXT_STACK], wanted[NEXT_STACK][rows])
 
 
-def test_n_step_rows_that_lack_what_they_reach_across_are_marked():
+def test_n_step_rows_with_missing_intermediate_frames_are_marked():
     far = multi_step(filmed(trajectories([9], EndKind.CUT)), 0.9, 3)
     far[keys.ROW] = torch.arange(9)
     holed = ListRowSource(torch.cat([far[:5], far[5:6].apply(torch.zeros_like), far[6:]]))
@@ -164,7 +162,7 @@ def test_n_step_rows_that_lack_what_they_reach_across_are_marked():
     assert found[keys.HISTORY_MISSING].tolist() == [False, True, True]
 
 
-def test_a_row_overwritten_since_it_was_drawn_is_marked_and_begins_anew():
+def test_overwritten_row_is_marked_and_padded():
     class Late(ListRowSource):
         def read(self, rows, keys):
             found, _ = super().read(rows, keys)
@@ -177,7 +175,7 @@ def test_a_row_overwritten_since_it_was_drawn_is_marked_and_begins_anew():
     assert_same(found[STACK][1], torch.cat([rows[FRAME][1]] * 2, -1))
 
 
-def test_first_steps_are_told_by_a_flag_where_steps_are_not_counted():
+def test_first_steps_are_read_from_is_init_without_traj_step():
     rows = filmed(trajectories([3, 4])).exclude(keys.TRAJ_STEP)
     stored = rows.clone()
     stored[keys.ROW] = torch.arange(7)
@@ -190,7 +188,7 @@ def test_first_steps_are_told_by_a_flag_where_steps_are_not_counted():
 
 
 @pytest.mark.parametrize("gap", [1, 2])
-def test_padding_rows_stand_alone(gap):
+def test_padding_rows_are_stacked_with_themselves_only(gap):
     rows = filmed(trajectories([5]))
     rows[keys.MASK] = torch.arange(5) != gap
     stacks = CatFrames(2, -1)(rows)
@@ -198,7 +196,7 @@ def test_padding_rows_stand_alone(gap):
     assert stacks[keys.HISTORY_MISSING].tolist()[gap + 1 : gap + 3] == [True, False]
 
 
-def test_several_nested_leaves_are_stacked_side_by_side():
+def test_nested_leaves_are_stacked_separately():
     rows = trajectories([3])
     rows["eye", "left"], rows["eye", "right"] = torch.rand(3, 4), torch.rand(3, 2, 5).double()
     change = CatFrames(2, -1, [("eye", "left"), ("eye", "right")])
@@ -217,7 +215,7 @@ def test_rows_outside_the_mask_of_a_reset_keep_their_stack():
     assert again[STACK].tolist() == [[1, 4], [5, 5], [3, 6]]
 
 
-def test_the_spec_is_that_of_the_stack():
+def test_spec_describes_the_stack():
     spec = Composite(pixels=Bounded(3, 255, (7, 2, 5), dtype=torch.uint8), shape=(7,))
     same = CatFrames(4, -2).transform_observation_spec(spec)[STACK]
     padded = CatFrames(4, -2, padding="constant").transform_observation_spec(spec)[STACK]
@@ -225,7 +223,7 @@ def test_the_spec_is_that_of_the_stack():
     assert (same.dtype, int(same.low.min()), int(padded.low.min())) == (torch.uint8, 3, 0)
 
 
-def test_what_goes_into_an_environment_keeps_its_stack():
+def test_inputs_of_an_environment_keep_their_stack():
     root = TensorDict({STACK: torch.zeros(2, 3), "action": torch.zeros(2)}, [2])
     assert CatFrames(3, -1).inv(root) is root
 
@@ -265,7 +263,7 @@ def test_bad_data_are_refused():
         CatFrames(4, -3, padding="constant", padding_value=0.5).reset(rows)
 
 
-def test_frames_that_a_transform_changed_before_they_were_stacked_are_refused():
+def test_frames_changed_by_an_earlier_transform_are_refused():
     rows = filmed(trajectories([3]))
     rows[keys.ROW] = torch.arange(3)
     cast = DTypeCastTransform(torch.uint8, torch.float32, [FRAME])
@@ -279,7 +277,7 @@ def test_frames_that_a_transform_changed_before_they_were_stacked_are_refused():
     assert CatFrames(2, -3)(nan, ListRowSource(nan))[STACK].isnan().sum() == 60
 
 
-def test_frames_that_a_transform_of_the_buffer_makes_are_refused():
+def test_frames_made_by_a_transform_of_the_buffer_are_refused():
     rows = filmed(trajectories([3]))
     rows[keys.ROW] = torch.arange(3)
     made = UnsqueezeTransform(-1, in_keys=[FRAME], out_keys=["frame"])

@@ -16,7 +16,7 @@ def frames(*values):
     return torch.tensor(values, dtype=torch.float32).unsqueeze(-1)
 
 
-def test_steps_pool_the_last_frames_and_a_reset_begins_anew():
+def test_steps_pool_the_last_frames_and_a_reset_restarts():
     pool = TimeMaxPool(T=3)
     root = pool.reset(TensorDict({"observation": frames(-5, 9)}, [2]))
     assert root["observation"].flatten().tolist() == [-5, 9]
@@ -32,7 +32,7 @@ def test_steps_pool_the_last_frames_and_a_reset_begins_anew():
     assert after["observation"].flatten().tolist() == [-6, -8]
 
 
-def test_frames_that_are_given_stay_and_may_be_overwritten_afterwards():
+def test_input_frames_are_unchanged_and_not_aliased():
     pool, first = TimeMaxPool(["seen"], ["pooled"], T=2), frames(4, 1)
     root = pool.reset(TensorDict({"seen": first}, [2]))
     first.fill_(99)
@@ -71,10 +71,10 @@ def test_rows_are_pooled_as_steps_are(size, lengths, seed):
     rows = environments(2, 11, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED])
     noise = torch.Generator().manual_seed(seed)
     seen = torch.randn(rows["observation"].shape, generator=noise)
-    behind = torch.randn(seen.shape, generator=noise)
+    next_seen = torch.randn(seen.shape, generator=noise)
     goes_on = ~rows[keys.NEXT_DONE][:, :-1]
-    behind[:, :-1] = torch.where(goes_on, seen[:, 1:], behind[:, :-1])
-    rows["observation"], rows["next", "observation"] = seen, behind
+    next_seen[:, :-1] = torch.where(goes_on, seen[:, 1:], next_seen[:, :-1])
+    rows["observation"], rows["next", "observation"] = seen, next_seen
     pool = TimeMaxPool(T=size)
     pooled = pool(rows)
     expected = stepped(pool, rows)
@@ -83,7 +83,7 @@ def test_rows_are_pooled_as_steps_are(size, lengths, seed):
     assert torch.equal(rows["observation"], seen)
 
 
-def test_a_sample_is_pooled_with_rows_that_are_stored():
+def test_sample_is_pooled_with_stored_rows():
     stored = trajectories([6, 4])
     stored["observation"] = torch.rand(10, 2, generator=torch.Generator().manual_seed(0))
     source = ListRowSource(stored)
@@ -101,7 +101,7 @@ def test_a_sample_is_pooled_with_rows_that_are_stored():
     assert torch.equal(alone["observation"], sample["observation"])
 
 
-def test_the_frames_are_saved_and_a_copy_goes_on():
+def test_frames_are_saved_in_the_state_dict():
     pool = TimeMaxPool(["a", ("b", "c")], T=2)
     values = {"a": frames(5, 1), "b": {"c": frames(0, 7)}}
     root = pool.reset(TensorDict(values, [2]))

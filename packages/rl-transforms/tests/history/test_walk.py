@@ -12,7 +12,7 @@ from rl_transforms.history.walk import walk_by, walk_to_end
 
 @settings(max_examples=30)
 @given(flat_batches(max_rows=20), st.data())
-def test_the_ends_of_segments_are_as_far_as_rows_go(batch, data):
+def test_walk_ends_at_the_ends_of_segments(batch, data):
     segments, source = Segments.of(batch), ListRowSource(batch)
     rows = torch.tensor(data.draw(st.lists(st.integers(0, len(batch) - 1), min_size=1, max_size=7)))
     for find, ends, sign in (

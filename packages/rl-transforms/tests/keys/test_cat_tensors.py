@@ -19,7 +19,7 @@ def rows():
     )
 
 
-def test_leaves_are_joined_by_name_at_the_root_and_behind_the_step():
+def test_leaves_are_joined_in_key_order_at_the_root_and_under_next():
     batch = rows()
     joined = CatTensors(["b", "a"])(batch)
     assert joined["observation_vector"].tolist() == [[0, 1, 1]] * 3
@@ -28,19 +28,19 @@ def test_leaves_are_joined_by_name_at_the_root_and_behind_the_step():
     assert set(batch.keys()) == {"a", "b", "next"}
 
 
-def test_the_given_order_and_the_leaves_are_kept_where_that_is_asked_for():
+def test_order_and_leaves_are_kept_on_request():
     joined = CatTensors(["b", "a"], "all", sort=False, del_keys=False)(rows())
     assert joined["all"].tolist() == [[1, 1, 0]] * 3
     assert {"a", "b"} < set(joined.keys())
 
 
-def test_a_leaf_can_grow_in_place():
+def test_out_key_can_be_an_in_key():
     joined = CatTensors(["a", "b"], "a")(rows().exclude("next"))
     assert joined["a"].shape == (3, 3)
     assert "b" not in joined
 
 
-def test_rows_that_go_on_keep_what_was_joined():
+def test_rows_outside_the_mask_keep_joined_leaves():
     join = CatTensors(["a", "b"])
     root = rows().exclude("next").set("observation_vector", torch.full((3, 3), 7.0))
     found = join.reset(root, torch.tensor([True, False, True]))
@@ -59,7 +59,7 @@ def test_specs_are_joined():
     assert len(found.keys()) == 3
 
 
-def test_what_cannot_be_joined():
+def test_leaves_that_cannot_be_joined_are_refused():
     with pytest.raises(KeyError, match="'c' is missing: there are"):
         CatTensors(["a", "c"])(rows())
     with pytest.raises(KeyError, match="no observation 'c' to join"):

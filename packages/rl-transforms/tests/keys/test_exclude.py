@@ -8,7 +8,7 @@ from rl_specs import Composite, Unbounded
 from rl_transforms import ExcludeTransform
 
 
-def test_an_excluded_key_goes_on_both_sides_of_a_step():
+def test_excluded_key_is_dropped_on_both_sides_of_a_step():
     batch = trajectories([3])
     left = ExcludeTransform("observation", ("collector", "traj_step"), "unknown")(batch)
     assert "observation" not in left
@@ -17,7 +17,7 @@ def test_an_excluded_key_goes_on_both_sides_of_a_step():
     assert "observation" in batch
 
 
-def test_resets_and_steps_lose_it_too():
+def test_resets_and_steps_drop_excluded_keys():
     step = trajectories([3])
     exclude = ExcludeTransform("observation")
     assert "observation" not in exclude.reset(step)
@@ -25,7 +25,7 @@ def test_resets_and_steps_lose_it_too():
     assert exclude.inv(step) is step
 
 
-def test_the_inverse_drops_from_data_going_in():
+def test_inverse_drops_from_data_going_in():
     batch = trajectories([3])
     exclude = ExcludeTransform("observation", inverse=True)
     assert exclude(batch) is batch
@@ -34,7 +34,7 @@ def test_the_inverse_drops_from_data_going_in():
     assert exclude.side == "write"
 
 
-def test_specs_lose_it_or_refuse():
+def test_specs_drop_excluded_keys_or_refuse():
     spec = Composite(a={"b": Unbounded((3,))}, c=Unbounded((3,)), shape=(3,))
     exclude = ExcludeTransform(("a", "b"))
     assert list(exclude.transform_observation_spec(spec).keys()) == ["c"]

@@ -9,7 +9,7 @@ from rl_specs import Composite, Unbounded
 from rl_transforms import RenameTransform
 
 
-def test_an_entry_moves_at_the_root_and_under_next():
+def test_entry_moves_at_the_root_and_under_next():
     batch = environments(3, 5, [4], [EndKind.TERMINATED])
     renamed = RenameTransform(["observation", "reward"], [("a", "view"), "gain"])(batch)
     assert renamed["a", "view"] is batch["observation"]
@@ -19,7 +19,7 @@ def test_an_entry_moves_at_the_root_and_under_next():
     assert "observation" in batch
 
 
-def test_a_copy_keeps_the_present_name():
+def test_create_copy_keeps_the_old_name():
     batch = trajectories([3])
     renamed = RenameTransform(["observation"], ["view"], create_copy=True)(batch)
     assert renamed["view"] is renamed["observation"]
@@ -35,14 +35,14 @@ def test_two_names_are_swapped():
     assert spec["a"].shape == (3, 2)
 
 
-def test_a_group_is_renamed_whole():
+def test_group_is_renamed_whole():
     batch = TensorDict({"a": {"x": torch.zeros(3)}, "next": {"a": {"x": torch.ones(3)}}}, [3])
     renamed = RenameTransform(["a"], ["b"])(batch)
     assert renamed["next", "b", "x"].sum() == 3
     assert set(renamed.keys()) == {"b", "next"}
 
 
-def test_a_partial_reset_keeps_what_was_carried_under_the_new_name():
+def test_partial_reset_keeps_carried_values_under_the_new_name():
     mask = torch.tensor([True, False, True])
     rename = RenameTransform(["a", "g"], ["b", "h"])
     root = TensorDict({"a": torch.ones(3, 1), "g": {"x": torch.ones(3)}}, [3])
@@ -54,13 +54,13 @@ def test_a_partial_reset_keeps_what_was_carried_under_the_new_name():
     assert set(kept.keys()) == {"b", "h"}
 
 
-def test_a_step_renames_what_it_returned():
+def test_step_renames_its_result():
     step = trajectories([3])
     after = RenameTransform(["observation"], ["view"]).step(step, step["next"])
     assert after["view"] is step["next", "observation"]
 
 
-def test_the_inverse_gives_inner_names():
+def test_inverse_gives_inner_names():
     data = TensorDict({"move": torch.zeros(3, 2)}, [3])
     rename = RenameTransform([], [], ["action"], ["move"])
     assert list(rename.inv(data).keys()) == ["action"]
@@ -69,7 +69,7 @@ def test_the_inverse_gives_inner_names():
     assert list(rename.transform_state_spec(Composite(shape=(3,))).keys()) == []
 
 
-def test_names_that_are_taken_missing_or_doubled_are_refused():
+def test_existing_missing_and_duplicate_names_are_refused():
     batch = trajectories([3])
     with pytest.raises(ValueError, match="'action' is there already"):
         RenameTransform(["observation"], ["action"])(batch)

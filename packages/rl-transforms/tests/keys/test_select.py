@@ -19,7 +19,7 @@ def rows():
     return batch
 
 
-def test_what_is_not_selected_is_dropped_on_both_sides_of_a_step():
+def test_unselected_keys_are_dropped_on_both_sides_of_a_step():
     batch = rows()
     kept = SelectTransform(("agents", "pos"))(batch)
     assert "observation" not in kept
@@ -37,7 +37,7 @@ def test_markers_actions_rewards_and_flags_stay():
     assert "agents" not in kept
 
 
-def test_a_group_is_selected_whole():
+def test_group_is_selected_whole():
     assert set(SelectTransform("agents")(rows())["agents"].keys()) == {"pos", "hidden"}
 
 
@@ -61,7 +61,7 @@ def test_rewards_of_another_name_are_learned_from_their_spec():
     assert set(select.step(after, after).keys()) == {"gain", "observation"}
 
 
-def test_specs_keep_what_data_keep():
+def test_specs_keep_the_same_keys_as_data():
     select = SelectTransform(("agents", "pos"))
     group = {"pos": Unbounded((3, 2)), "x": Unbounded((3,))}
     spec = Composite(agents=group, y=Unbounded((3,)), shape=(3,))
@@ -72,7 +72,7 @@ def test_specs_keep_what_data_keep():
         SelectTransform("a", keep_dones=False).transform_done_spec(done)
 
 
-def test_a_selected_key_that_is_missing_is_named():
+def test_missing_selected_key_is_named():
     with pytest.raises(KeyError, match="'pixels' is missing"):
         SelectTransform("pixels")(rows())
     with pytest.raises(KeyError, match="'pixels' is missing"):

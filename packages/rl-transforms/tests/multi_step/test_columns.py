@@ -31,7 +31,7 @@ def columns(n_steps):
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
     st.integers(1, 6),
 )
-def test_columns_are_those_of_the_whole_batch_however_it_comes(lengths, widths, n_steps):
+def test_columns_do_not_depend_on_the_cuts_of_calls(lengths, widths, n_steps):
     batch = environments(3, sum(widths), lengths, KINDS)
     ahead, passed = columns(n_steps), []
     for piece in batch.split(widths, 1):
@@ -44,7 +44,7 @@ def test_columns_are_those_of_the_whole_batch_however_it_comes(lengths, widths, 
     assert ahead.flush() is None
 
 
-def test_environments_that_end_at_other_times_stay_rectangular():
+def test_columns_stay_rectangular_when_environments_end_at_different_times():
     batch = environments(4, 10, [2, 3, 5], KINDS)
     ahead = columns(3)
     assert ahead.inv(batch[:, :2]) is None
@@ -53,7 +53,7 @@ def test_environments_that_end_at_other_times_stay_rectangular():
     assert ahead.held.batch_size == (4, 2)
 
 
-def test_time_may_come_first_where_it_is_named():
+def test_named_time_dimension_may_come_first():
     batch = environments(4, 7, [3], KINDS)
     first = columns(3).inv(batch.transpose(0, 1))
     assert first.batch_size == (5, 4)
@@ -61,14 +61,14 @@ def test_time_may_come_first_where_it_is_named():
     same(first.transpose(0, 1).clone(), columns(3).inv(batch).clone())
 
 
-def test_several_batch_dimensions_are_kept():
+def test_columns_keep_several_batch_dimensions():
     batch = environments(6, 7, [3, 4], KINDS).reshape(2, 3, 7)
     made = columns(2).inv(batch)
     assert made.batch_size == (2, 3, 6)
     same(made.clone(), multi_step(batch, 0.9, 2)[:, :, :6])
 
 
-def test_producers_are_told_apart():
+def test_producers_are_held_back_separately():
     one = environments(3, 8, [5], KINDS)
     other = one.clone()
     other[keys.TRAJ_IDS] += 1 << 32
@@ -81,14 +81,14 @@ def test_producers_are_told_apart():
     assert ahead.flush().batch_size == (3, 4)
 
 
-def test_what_is_held_back_is_state():
+def test_held_columns_are_in_the_state_dict():
     batch, one, other = environments(3, 8, [5], KINDS), columns(3), columns(3)
     one.inv(batch[:, :4])
     other.load_state_dict(one.state_dict())
     same(other.inv(batch[:, 4:]).clone(), one.inv(batch[:, 4:]).clone())
 
 
-def test_what_is_held_back_is_a_copy():
+def test_held_columns_are_copies():
     batch, ahead = environments(3, 8, [5], KINDS), columns(3)
     mine = batch[:, :4].clone()
     ahead.inv(mine)
@@ -96,7 +96,7 @@ def test_what_is_held_back_is_a_copy():
     same(ahead.inv(batch[:, 4:]).clone(), multi_step(batch, 0.9, 3)[:, 2:6])
 
 
-def test_rows_that_do_not_fit_are_refused():
+def test_rows_of_another_shape_are_refused():
     batch, ahead = environments(3, 8, [5], KINDS), columns(3)
     ahead.inv(batch[:, :4])
     with pytest.raises(ValueError, match=r"expected \[3\] environments.*got \[2\]"):
@@ -112,7 +112,7 @@ def test_rows_that_do_not_fit_are_refused():
         ahead.inv(batch[:, 4:].clone().set("observation", batch["observation"][:, 4:].double()))
 
 
-def test_without_ids_and_next_observations_nothing_is_held_back():
+def test_rows_without_ids_and_next_observations_are_not_held_back():
     batch = environments(3, 8, [5], KINDS).exclude(keys.TRAJ_IDS, ("next", "observation"))
     ahead = columns(3)
     with pytest.warns(UserWarning, match="of 24 rows of a call reach less than 3 steps"):
@@ -127,7 +127,7 @@ def test_without_ids_and_next_observations_nothing_is_held_back():
     st.integers(1, 6),
     st.sampled_from(["collector", keys.TRAJ_IDS, keys.TRAJ_STEP]),
 )
-def test_columns_without_ids_go_on_where_observations_are_equal(lengths, widths, n_steps, gone):
+def test_columns_without_ids_continue_by_equal_observations(lengths, widths, n_steps, gone):
     batch = environments(3, sum(widths), lengths, KINDS)
     ahead, passed = columns(n_steps), []
     for piece in batch.exclude(gone, "is_init").split(widths, 1):
@@ -139,7 +139,7 @@ def test_columns_without_ids_go_on_where_observations_are_equal(lengths, widths,
     same(torch.cat(passed, 1), multi_step(batch, 0.9, n_steps).exclude(gone, "is_init"))
 
 
-def test_a_column_whose_observations_do_not_agree_is_cut():
+def test_column_with_contradicting_observations_is_cut():
     batch = environments(3, 8, [9], [EndKind.CUT]).exclude("collector", "is_init")
     second = batch[:, 4:].clone()
     second["observation"][1, 0] += 1

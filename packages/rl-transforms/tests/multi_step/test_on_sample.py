@@ -25,13 +25,13 @@ def noisy(batch):
 
 
 @given(flat_batches(), st.integers(1, 7), GAMMAS)
-def test_rows_are_those_of_the_plain_twin(batch, n_steps, gamma):
+def test_multi_step_equals_the_reference(batch, n_steps, gamma):
     batch = noisy(batch)
     same(multi_step(batch, gamma, n_steps), reference.multi_step(batch, gamma, n_steps))
 
 
 @given(st.integers(1, 7), st.lists(st.integers(1, 5), min_size=1, max_size=3))
-def test_environments_are_extended_each_on_its_own(n_steps, lengths):
+def test_environments_are_extended_separately(n_steps, lengths):
     batch = noisy(environments(3, 8, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED]))
     made = multi_step(batch, 0.9, n_steps)
     assert made.names == [None, "time"]
@@ -52,7 +52,7 @@ def test_observation_and_flags_move_together():
     assert made["next", "original_reward"].flatten().tolist() == [1, 2, 3, 4]
 
 
-def test_a_target_never_reaches_behind_a_termination():
+def test_target_never_passes_a_termination():
     batch = trajectories([4, 3, 2])
     made = multi_step(batch, 0.9, 3)
     values = torch.full((9, 1), 1000.0)  # of every next observation
@@ -63,21 +63,21 @@ def test_a_target_never_reaches_behind_a_termination():
     assert torch.equal(target.flatten() < 100, last < 3)
 
 
-def test_a_cut_shortens_the_rows_before_it():
+def test_cut_shortens_the_span_of_earlier_rows():
     made = multi_step(trajectories([4], EndKind.CUT), 0.5, 3)
     assert made["next", "steps_to_next_obs"].flatten().tolist() == [3, 3, 2, 1]
     assert not made["next", "done"].any()
 
 
 @given(flat_batches(), st.integers(1, 6))
-def test_trajectories_stay_where_they_were(batch, n_steps):
+def test_trajectory_boundaries_are_preserved(batch, n_steps):
     made = multi_step(batch, 0.9, n_steps)
     before, after = Segments.of(batch), Segments.of(made)
     assert torch.equal(before.starts, after.starts)
     assert torch.equal(before.kinds, after.kinds)
 
 
-def test_one_step_changes_nothing_but_the_new_keys():
+def test_one_step_adds_only_the_new_keys():
     batch = trajectories([3, 2])
     made = multi_step(batch, 0.9, 1)
     new = [("next", "original_reward"), ("next", "steps_to_next_obs")]
@@ -85,14 +85,14 @@ def test_one_step_changes_nothing_but_the_new_keys():
     assert made[new[1]].unique().item() == 1
 
 
-def test_the_input_stays_as_it_was():
+def test_multi_step_does_not_change_its_input():
     batch = trajectories([3, 2])
     before = batch.clone()
     multi_step(batch, 0.9, 3)
     same(batch, before)
 
 
-def test_several_rewards_are_kept_apart():
+def test_rewards_are_summed_separately_by_key():
     batch = trajectories([3])
     batch["next", "agents", "reward"] = torch.ones(3, 2, 1)
     batch["next", "cost"] = torch.full((3, 1), 4.0)
@@ -104,7 +104,7 @@ def test_several_rewards_are_kept_apart():
     assert made["next", "original_reward"].flatten().tolist() == [1, 2, 3]
 
 
-def test_padding_is_no_step():
+def test_padding_is_not_summed():
     batch = trajectories([5], EndKind.CUT)
     batch[keys.MASK] = torch.tensor([True, True, True, False, False])
     made = multi_step(batch, 0.5, 4)
@@ -112,14 +112,14 @@ def test_padding_is_no_step():
     assert made["next", "reward"].flatten().tolist() == [2.75, 3.5, 3, 4, 5]
 
 
-def test_a_missing_observation_is_marked_on_the_rows_that_reach_it():
+def test_missing_next_observation_is_marked_on_rows_that_target_it():
     batch = trajectories([4])
     batch[keys.NEXT_MISSING] = torch.tensor([False, True, False, False])
     made = multi_step(batch, 0.5, 2)
     assert made[keys.NEXT_MISSING].tolist() == [True, False, False, False]
 
 
-def test_a_nested_group_may_end_with_its_environment_only():
+def test_nested_group_that_ends_before_its_environment_is_refused():
     batch = trajectories([3])
     done = torch.zeros(3, 2, 1, dtype=torch.bool)
     done[2] = True
@@ -132,7 +132,7 @@ def test_a_nested_group_may_end_with_its_environment_only():
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 12), GAMMAS)
-def test_sums_are_those_of_every_reward_written_out(lengths, n_steps, gamma):
+def test_discounted_sums_equal_a_plain_sum(lengths, n_steps, gamma):
     last = Segments.from_lengths(torch.tensor(lengths))
     last = last.spread(last.lasts)
     reward = torch.randn(len(last), 2, dtype=torch.float64)
@@ -143,7 +143,7 @@ def test_sums_are_those_of_every_reward_written_out(lengths, n_steps, gamma):
     torch.testing.assert_close(discounted_sums(reward, last, gamma, n_steps), torch.stack(expected))
 
 
-def test_an_infinite_reward_stays_in_its_trajectory():
+def test_infinite_reward_does_not_leave_its_trajectory():
     sums = discounted_sums(torch.tensor([1.0, float("inf"), 2.0]), torch.tensor([1, 1, 2]), 0.5, 4)
     assert sums.tolist() == [float("inf"), float("inf"), 2]
 
@@ -168,14 +168,14 @@ def test_bad_input_is_refused():
         MultiStep(0.9, 2).check_place("worker")
 
 
-def test_other_data_than_tensors_is_refused_by_name():
+def test_non_tensor_data_is_refused_with_its_key():
     batch = trajectories([3])
     batch["next", "text"] = NonTensorData("hello", batch_size=[3])
     with pytest.raises(TypeError, match="text"):
         multi_step(batch, 0.9, 2)
 
 
-def test_a_sample_of_single_rows_is_warned_of_once_and_one_of_slices_is_not():
+def test_sample_of_single_rows_warns_once_and_slices_do_not():
     rows = trajectories([9, 9])[torch.tensor([0, 5, 9, 14, 8])]
     rows["index"] = torch.arange(5)
     ahead = MultiStep(0.9, 3)

@@ -46,7 +46,7 @@ def deliveries(draw):
 
 
 @given(deliveries(), st.integers(1, 5))
-def test_rows_are_those_of_whole_trajectories_whoever_brings_them(pieces, n_steps):
+def test_rows_equal_those_of_whole_trajectories_for_any_producers(pieces, n_steps):
     ahead = MultiStepTransform(n_steps, 0.9, patience=99)
     passed = [ahead.inv(piece.clone()) for piece in pieces] + [ahead.flush()]
     passed = torch.cat([rows for rows in passed if rows is not None])
@@ -57,7 +57,7 @@ def test_rows_are_those_of_whole_trajectories_whoever_brings_them(pieces, n_step
 
 @settings(max_examples=15)  # a plain twin over all rows after each delivery
 @given(deliveries(), st.integers(1, 5))
-def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
+def test_held_rows_are_at_most_those_of_open_trajectories(pieces, n_steps):
     ahead, seen = MultiStepTransform(n_steps, 0.9, patience=99), []
     for piece in pieces:
         ahead.inv(piece)
@@ -71,7 +71,7 @@ def test_no_more_is_held_back_than_open_trajectories_need(pieces, n_steps):
 
 @settings(max_examples=15)
 @given(deliveries(), st.integers(17, 30))
-def test_a_reach_beyond_every_trajectory_is_its_whole_rest(pieces, n_steps):
+def test_n_beyond_every_trajectory_spans_its_whole_rest(pieces, n_steps):
     ahead = MultiStepTransform(n_steps, 0.9, patience=99)
     passed = [ahead.inv(piece) for piece in pieces] + [ahead.flush()]
     passed = torch.cat([rows for rows in passed if rows is not None])
@@ -80,14 +80,14 @@ def test_a_reach_beyond_every_trajectory_is_its_whole_rest(pieces, n_steps):
 
 
 @pytest.mark.parametrize("n_steps", [3, 20])
-def test_an_infinite_reward_stays_in_its_trajectory(n_steps):
+def test_infinite_reward_does_not_leave_its_trajectory(n_steps):
     rows = trajectories([2, 25])
     rows[keys.NEXT_REWARD][:2] = float("inf")
     made = MultiStepTransform(n_steps, 0.9).inv(torch.cat([rows[2:], rows[:2]]))
     assert made[keys.NEXT_REWARD].isfinite().flatten().tolist() == [True] * 25 + [False] * 2
 
 
-def test_rewards_of_several_agents_are_summed_each():
+def test_rewards_of_agents_are_summed_separately():
     rows = trajectories([5, 4], EndKind.CUT)
     rows["next", "agents", "reward"] = torch.randn(9, 3, 1, dtype=torch.float64)
     names = ["reward", ("agents", "reward")]
@@ -101,13 +101,13 @@ def test_rewards_of_several_agents_are_summed_each():
     same(last, whole[chosen])
 
 
-def test_rows_keep_the_order_in_which_they_came():
+def test_rows_keep_their_order_of_arrival():
     batch = environments(3, 5, [9], [EndKind.TERMINATED])
     made = MultiStepTransform(2, 0.9).inv(batch.transpose(0, 1))
     assert made[keys.TRAJ_STEP].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
-def test_nothing_is_passed_on_before_a_row_is_complete():
+def test_rows_are_returned_only_when_complete():
     ahead = MultiStepTransform(3, 0.9)
     rows = trajectories([5])
     assert ahead.inv(rows[:2]) is None
@@ -116,7 +116,7 @@ def test_nothing_is_passed_on_before_a_row_is_complete():
     assert ahead.flush() is None
 
 
-def test_a_hole_ends_the_rows_before_it():
+def test_missing_step_ends_the_span_of_earlier_rows():
     rows = trajectories([6], EndKind.CUT)
     ahead = MultiStepTransform(3, 0.9)
     ahead.inv(rows[:2])
@@ -125,7 +125,7 @@ def test_a_hole_ends_the_rows_before_it():
     assert ahead.held[keys.TRAJ_STEP].tolist() == [4, 5]
 
 
-def test_padding_is_left_out():
+def test_padding_is_dropped():
     batch = environments(2, 4, [4], [EndKind.TERMINATED])
     batch[keys.MASK] = torch.tensor([[True] * 4, [True, True, False, False]])
     ahead = MultiStepTransform(2, 0.9)
@@ -139,7 +139,7 @@ def test_padding_is_left_out():
 
 
 @pytest.mark.parametrize("gone", [keys.TRAJ_IDS, keys.TRAJ_STEP])
-def test_rows_that_cannot_be_put_together_reach_as_far_as_their_call(gone):
+def test_rows_without_ids_and_observations_span_their_own_call(gone):
     ahead = MultiStepTransform(3, 0.9)
     batch = trajectories([5], EndKind.CUT).exclude(gone, ("next", "observation"))
     with pytest.warns(UserWarning, match="2 of 5 rows of a call reach less than 3 steps") as said:
@@ -150,12 +150,12 @@ def test_rows_that_cannot_be_put_together_reach_as_far_as_their_call(gone):
     assert ahead.held is None
 
 
-def test_rows_without_ids_that_markers_end_are_nothing_to_warn_of():
+def test_rows_without_ids_ended_by_markers_do_not_warn():
     batch = trajectories([5, 1], EndKind.TERMINATED).exclude("collector")
     assert len(MultiStepTransform(3, 0.9).inv(batch)) == 6  # warnings are errors here
 
 
-def test_what_is_held_back_is_state():
+def test_held_rows_are_in_the_state_dict():
     rows, one, other = trajectories([6]), MultiStepTransform(3, 0.9), MultiStepTransform(3, 0.9)
     one.inv(rows[:4])
     other.load_state_dict(one.state_dict())
@@ -165,7 +165,7 @@ def test_what_is_held_back_is_state():
     assert other.held is None
 
 
-def test_samples_pass_as_they_are():
+def test_forward_returns_samples_unchanged():
     rows = trajectories([6])
     assert MultiStepTransform(3, 0.9)(rows) is rows
 
@@ -200,7 +200,7 @@ def test_markers_of_a_wrong_dtype_or_shape_are_refused():
         MultiStepTransform(3, 0.9).inv(wrong)
 
 
-def test_other_shapes_and_dtypes_than_those_held_back_are_refused():
+def test_rows_unlike_the_held_ones_are_refused():
     rows, ahead = trajectories([6]), MultiStepTransform(3, 0.9)
     ahead.inv(rows[:2])
     with pytest.raises(ValueError, match=r"observation.*float32.*float64"):
@@ -215,7 +215,7 @@ def of_producer(number, rows):
     return rows.clone().set(keys.TRAJ_IDS, rows[keys.TRAJ_IDS] + (number << 32))
 
 
-def test_a_trajectory_that_does_not_go_on_is_taken_for_cut():
+def test_trajectory_without_new_rows_counts_as_cut():
     ahead = MultiStepTransform(3, 0.9, patience=2)
     given_up = of_producer(1, trajectories([4], EndKind.CUT))
     assert len(ahead.inv(given_up)) == 2
@@ -230,13 +230,13 @@ def test_a_trajectory_that_does_not_go_on_is_taken_for_cut():
     assert ahead.held is None
 
 
-def test_a_trajectory_that_goes_on_slowly_is_no_cut():
+def test_trajectory_with_rare_rows_is_not_cut():
     ahead, rows = MultiStepTransform(5, 0.9, patience=1), trajectories([7], EndKind.CUT)
     assert all(ahead.inv(row) is None for row in rows[:4].split(1))
     assert ahead.inv(rows[4:5])[keys.STEPS_TO_NEXT_OBS].item() == 5
 
 
-def test_what_is_held_back_does_not_grow_with_the_resets():
+def test_held_rows_do_not_grow_with_resets():
     ahead = MultiStepTransform(3, 0.9, patience=4)
     for turn in range(40):
         ahead.inv(trajectories([5, 5], EndKind.CUT, first_id=10 * turn))
@@ -247,7 +247,7 @@ def test_what_is_held_back_does_not_grow_with_the_resets():
     )
 
 
-def test_how_long_rows_have_waited_is_state():
+def test_waiting_times_are_in_the_state_dict():
     one, other = (MultiStepTransform(3, 0.9, patience=2) for _ in range(2))
     one.inv(trajectories([4], EndKind.CUT))
     one.inv(trajectories([2], first_id=50))
@@ -260,14 +260,14 @@ def test_how_long_rows_have_waited_is_state():
         MultiStepTransform(3, 0.9, patience=0)
 
 
-def test_a_missing_observation_is_marked_on_the_rows_that_reach_it():
+def test_missing_next_observation_is_marked_on_rows_that_target_it():
     rows = trajectories([4])
     rows[keys.NEXT_MISSING] = torch.tensor([False, True, False, False])
     assert MultiStepTransform(2, 0.5).inv(rows)[keys.NEXT_MISSING].tolist() == [True] + [False] * 3
 
 
 @pytest.mark.parametrize("flag", [keys.IS_INIT, keys.NEXT_DONE])
-def test_a_marker_cuts_where_ids_and_steps_go_on(flag):
+def test_marker_cuts_a_trajectory_with_continuous_ids_and_steps(flag):
     rows = trajectories([6], EndKind.CUT)
     rows[flag][3 if flag == keys.IS_INIT else 2] = True
     for pieces in ([6], [3, 3]):
@@ -293,7 +293,7 @@ def pieces_of(draw, batch):
 
 
 @given(st.data(), st.integers(1, 5), st.sampled_from(["collector", keys.TRAJ_IDS, keys.TRAJ_STEP]))
-def test_rows_without_ids_are_put_together_by_equal_observations(data, n_steps, gone):
+def test_rows_without_ids_are_joined_by_equal_observations(data, n_steps, gone):
     """Brute force: whole trajectories that are told apart by ids and steps."""
     kinds = data.draw(st.lists(st.sampled_from(list(EndKind)), min_size=2, max_size=2))
     batch = environments(3, 7, data.draw(st.permutations([2, 3, 4])), kinds)
@@ -329,7 +329,7 @@ def step_of(seen, after, done=False):
     )
 
 
-def test_equal_rows_that_wait_are_continued_by_nobody():
+def test_held_rows_with_equal_next_observations_are_not_continued():
     ahead = MultiStepTransform(2, 1.0)
     assert ahead.inv(step_of([0.0, 1, 2], [5.0, 5, 6])) is None
     made = ahead.inv(step_of([5.0, 6, 9], [7.0, 8, 9]))
@@ -338,14 +338,14 @@ def test_equal_rows_that_wait_are_continued_by_nobody():
     assert ahead.held["observation"].tolist() == [0, 1, 5, 6, 9]
 
 
-def test_a_row_that_two_go_on_from_is_continued_by_nobody():
+def test_held_row_with_two_successors_is_not_continued():
     ahead = MultiStepTransform(2, 1.0)
     ahead.inv(step_of([0.0], [5.0]))
     assert ahead.inv(step_of([5.0, 5.0], [7.0, 8.0])) is None
     assert len(ahead.held) == 3
 
 
-def test_a_row_that_ended_and_a_first_row_are_not_joined():
+def test_done_row_and_first_row_are_not_joined():
     ahead = MultiStepTransform(2, 1.0)
     assert len(ahead.inv(step_of([0.0], [5.0], done=True))) == 1
     ahead.inv(step_of([5.0], [6.0]))
@@ -364,7 +364,7 @@ def test_a_row_that_ended_and_a_first_row_are_not_joined():
     assert len(ahead.held) == 2
 
 
-def test_rows_that_nobody_continues_are_given_up_and_warned_of():
+def test_held_rows_without_successor_are_cut_with_a_warning():
     ahead = MultiStepTransform(2, 1.0, patience=2)
     for turn in range(2):
         assert ahead.inv(step_of([10.0 * turn], [10.0 * turn + 1])) is None
@@ -374,7 +374,7 @@ def test_rows_that_nobody_continues_are_given_up_and_warned_of():
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_rows_held_back_without_ids_are_state(columns):
+def test_held_rows_without_ids_are_in_the_state_dict(columns):
     batch = environments(2, 6, [9], [EndKind.CUT]).exclude("collector", "is_init")
     batch["next", "done"][:, -1] = True
     one, other = (MultiStepTransform(3, 0.9, columns=columns) for _ in range(2))

@@ -26,7 +26,7 @@ def shuffled(draw):
 
 
 @given(shuffled())
-def test_rows_stand_where_a_plain_loop_puts_them(rows):
+def test_trajectory_order_equals_a_plain_loop(rows):
     found = TrajectoryOrder.of(FlatRows.of(rows).leaves)
     ids = rows[keys.TRAJ_IDS].tolist()
     order = sorted(range(len(ids)), key=lambda i: ids[i])
@@ -42,7 +42,7 @@ def test_rows_stand_where_a_plain_loop_puts_them(rows):
         assert bool(found.is_open[row]) == (newest and not done)
 
 
-def test_rows_without_flags_are_told_apart_by_ids_and_steps():
+def test_rows_without_flags_are_segmented_by_ids_and_steps():
     ids, steps = torch.tensor([3, 3, 8, 3]), torch.tensor([0, 1, 0, 3])
     found = TrajectoryOrder.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps})
     assert found.remaining.tolist() == [2, 1, 1, 1]

@@ -21,7 +21,7 @@ DELTA = ("next", "delta", "observation")
 
 
 @given(st.integers(0, 2**31), st.sampled_from([torch.float16, torch.bfloat16]))
-def test_an_observation_comes_back_within_half_a_step_of_the_dtype(seed, dtype):
+def test_rebuilt_observation_is_within_half_a_step_of_the_dtype(seed, dtype):
     generator = torch.Generator().manual_seed(seed)
     batch = environments(3, 5, [4], [EndKind.TRUNCATED])
     batch["observation"] = torch.randn(3, 5, 7, generator=generator)
@@ -36,7 +36,7 @@ def test_an_observation_comes_back_within_half_a_step_of_the_dtype(seed, dtype):
     assert NEXT_OBS in batch.keys(True)
 
 
-def test_a_step_keeps_its_observation_for_the_next_one():
+def test_step_keeps_its_observation():
     transform, step = NextObservationDelta(), trajectories([3])
     assert transform.step(step, step["next"]) is step["next"]
     assert transform.reset(step) is step
@@ -44,7 +44,7 @@ def test_a_step_keeps_its_observation_for_the_next_one():
     assert not transform.online
 
 
-def test_every_floating_point_observation_is_taken_without_keys():
+def test_all_floating_point_observations_are_replaced_without_keys():
     batch = trajectories([3])
     for place in ((), ("next",)):
         batch[(*place, "eye", "frame")] = torch.zeros(3, 2, dtype=torch.uint8)
@@ -55,7 +55,7 @@ def test_every_floating_point_observation_is_taken_without_keys():
     assert small[keys.NEXT_REWARD] is batch[keys.NEXT_REWARD]
 
 
-def test_specs_say_which_observations_there_are():
+def test_observations_are_learned_from_specs():
     batch = trajectories([3])
     batch["hidden"] = batch["next", "hidden"] = torch.zeros(3, 7)
     transform = NextObservationDelta()
@@ -65,7 +65,7 @@ def test_specs_say_which_observations_there_are():
     assert list(transform.rows(batch)["next", "delta"].keys()) == ["observation"]
 
 
-def test_the_dtype_that_comes_back_is_the_roots_or_the_callers():
+def test_restored_dtype_is_that_of_the_root_or_restore_dtype():
     batch = trajectories([3])
     batch["observation"] = batch["observation"].double()
     batch[NEXT_OBS] = batch[NEXT_OBS].double()
@@ -98,7 +98,7 @@ def same(one, other):
         torch.testing.assert_close(one[name], other[name], msg=str(name))
 
 
-def test_the_write_side_stores_differences_and_samples_whole_rows():
+def test_write_side_stores_differences_and_rebuilds_samples():
     buffer, rows = ListBuffer(NextObservationDelta(side="write")), trajectories([3, 2])
     buffer.extend(rows)
     assert buffer.stored[1][DELTA].dtype == torch.float16
@@ -107,7 +107,7 @@ def test_the_write_side_stores_differences_and_samples_whole_rows():
     assert NEXT_OBS in rows.keys(True)
 
 
-def test_differences_from_an_environment_are_stored_as_they_are():
+def test_differences_from_an_environment_are_stored_unchanged():
     rows = trajectories([3, 2])
     small = NextObservationDelta().rows(rows)
     for side in ("read", "write"):
@@ -118,7 +118,7 @@ def test_differences_from_an_environment_are_stored_as_they_are():
         same(buffer.sample(2, 3), rows[torch.tensor([2, 3])])
 
 
-def test_an_overflow_is_refused_before_it_is_stored():
+def test_overflow_is_refused_before_it_is_stored():
     buffer, rows = ListBuffer(NextObservationDelta(side="write")), trajectories([3])
     rows[NEXT_OBS][1, 1] = 70_000.0
     with pytest.raises(ValueError, match="does not fit into"):
@@ -142,7 +142,7 @@ def test_rows_are_extended_between_rebuilding_and_taking_differences(comes_small
     same(buffer.sample(*order.tolist()), multi_step(rows, 0.9, 3)[order])
 
 
-def test_rebuilding_leaves_samples_alone():
+def test_rebuild_side_returns_samples_unchanged():
     small = NextObservationDelta().rows(trajectories([3]))
     rebuild = NextObservationDelta(side="rebuild")
     assert torch.equal(rebuild.inv(small)[NEXT_OBS], trajectories([3])[NEXT_OBS])
@@ -159,7 +159,7 @@ def test_sampled_rows_are_rebuilt_before_they_are_extended():
     assert torch.equal(made[NEXT_OBS], MultiStep(0.9, 3)(batch)[NEXT_OBS])
 
 
-def test_extending_differences_is_refused_with_the_chain_that_rebuilds_them():
+def test_extending_differences_is_refused_with_a_chain_to_rebuild_them():
     small = NextObservationDelta().rows(trajectories([5]))
     with pytest.raises(ValueError, match=r"by Compose\(NextObservationDelta\(\), MultiStep"):
         MultiStep(0.9, 3)(small)
@@ -170,7 +170,7 @@ def test_extending_differences_is_refused_with_the_chain_that_rebuilds_them():
         ahead.inv(small)
 
 
-def test_an_overflow_is_refused_with_its_numbers():
+def test_overflow_is_refused_with_its_numbers():
     batch = trajectories([3])
     batch[NEXT_OBS][1, 1] = 70_000.0
     with pytest.raises(ValueError, match=r"'observation': a difference of 69999 .*ends at 65504"):
@@ -179,7 +179,7 @@ def test_an_overflow_is_refused_with_its_numbers():
     assert wide[DELTA].isfinite().all()
 
 
-def test_observations_that_are_not_finite_come_back_or_are_refused():
+def test_non_finite_observations_are_rebuilt_or_refused():
     batch = trajectories([3])
     batch[NEXT_OBS][0] = float("nan")
     batch[NEXT_OBS][1] = float("inf")
@@ -192,7 +192,7 @@ def test_observations_that_are_not_finite_come_back_or_are_refused():
         transform.rows(batch)
 
 
-def test_it_sits_in_no_worker():
+def test_delta_is_refused_in_a_worker():
     NextObservationDelta().check_place("environment")
     NextObservationDelta().check_place("buffer")
     with pytest.raises(ValueError, match="cannot sit in a worker"):

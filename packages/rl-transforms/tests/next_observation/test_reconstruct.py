@@ -18,7 +18,7 @@ def compact(batch):
 
 
 @given(flat_batches(), st.randoms())
-def test_a_neighbour_is_used_where_the_markers_prove_it(batch, random):
+def test_neighbour_in_the_sample_is_used_if_proved(batch, random):
     order = list(range(len(batch)))
     if random.random() < 0.7:
         start = random.randrange(len(batch))
@@ -38,7 +38,7 @@ def test_rows_of_a_batch_of_environments_are_not_neighbours_across_its_rows():
     assert torch.equal(rebuilt[NEXT_OBS][:, :4], batch[NEXT_OBS][:, :4])
 
 
-def test_two_slices_of_one_trajectory_side_by_side_are_told_apart():
+def test_adjacent_slices_of_one_trajectory_are_not_joined():
     batch = trajectories([9])
     sample = batch[torch.tensor([0, 1, 5, 6])]
     assert NextStateReconstructor()(compact(sample))[keys.NEXT_MISSING].tolist() == [
@@ -49,7 +49,7 @@ def test_two_slices_of_one_trajectory_side_by_side_are_told_apart():
     ]
 
 
-def test_the_buffer_is_asked_where_the_sample_has_no_neighbour():
+def test_buffer_is_read_if_the_sample_has_no_neighbour():
     batch = trajectories([4, 3])
     batch[keys.ROW] = torch.arange(7)
     source = ListRowSource(compact(batch))
@@ -59,7 +59,7 @@ def test_the_buffer_is_asked_where_the_sample_has_no_neighbour():
     assert torch.equal(rebuilt[NEXT_OBS][:3], batch[NEXT_OBS][index[:3]])
 
 
-def test_a_mark_that_the_sampler_made_does_not_hide_the_next_row():
+def test_is_init_of_a_slice_does_not_hide_the_next_row():
     batch = trajectories([9])
     batch[keys.ROW] = torch.arange(9)
     sample = compact(batch[2:5].clone())
@@ -70,7 +70,7 @@ def test_a_mark_that_the_sampler_made_does_not_hide_the_next_row():
 
 
 @pytest.mark.parametrize("with_source", [False, True])
-def test_an_n_step_row_finds_the_row_that_it_reaches(with_source):
+def test_n_step_row_is_rebuilt_from_its_target(with_source):
     batch = trajectories([9], EndKind.CUT)
     far = multi_step(batch, 0.9, 3)
     far[keys.ROW] = torch.arange(9)
@@ -82,7 +82,7 @@ def test_an_n_step_row_finds_the_row_that_it_reaches(with_source):
     assert torch.equal(rebuilt[NEXT_OBS][there], far[NEXT_OBS][index][there])
 
 
-def test_every_dtype_is_kept():
+def test_dtypes_are_kept():
     batch = trajectories([3])
     leaves = {
         "frame": torch.arange(1, 4, dtype=torch.uint8),
@@ -101,7 +101,7 @@ def test_every_dtype_is_kept():
 
 
 @given(flat_batches(), st.randoms())
-def test_rows_apart_find_in_the_buffer_what_rows_side_by_side_find_in_the_sample(batch, random):
+def test_single_rows_and_slices_get_the_same_next_observations(batch, random):
     batch["phase"] = batch["observation"][:, 0].to(torch.complex64)
     batch["flag"] = batch["observation"][:, 0] > 1
     batch[keys.ROW] = torch.arange(len(batch))
@@ -119,12 +119,12 @@ def test_rows_apart_find_in_the_buffer_what_rows_side_by_side_find_in_the_sample
             assert torch.equal(rebuilt["next", key], expected)
 
 
-def test_the_fill_is_the_callers():
+def test_fill_value_is_used():
     rebuilt = NextStateReconstructor(fill_value=-9.0)(compact(trajectories([2])))
     assert rebuilt[NEXT_OBS][1].tolist() == [-9, -9]
 
 
-def test_what_is_stored_is_never_overwritten():
+def test_stored_next_observations_are_unchanged():
     batch = trajectories([3])
     batch[NEXT_OBS] = batch[NEXT_OBS] + 0.5  # as a moving normaliser leaves it
     assert NextStateReconstructor()(batch) is batch
@@ -148,7 +148,7 @@ def test_bad_input_is_refused():
         NextStateReconstructor(("agents", "view"))
 
 
-def test_a_source_proves_rows_whose_own_markers_were_not_sampled():
+def test_source_proves_rows_whose_own_markers_were_not_sampled():
     batch = trajectories([3])
     batch[keys.ROW] = torch.arange(3)
     sample = compact(batch).exclude(keys.TRAJ_IDS)
@@ -156,7 +156,7 @@ def test_a_source_proves_rows_whose_own_markers_were_not_sampled():
     assert rebuilt[keys.NEXT_MISSING].tolist() == [False, False, True]
 
 
-def test_a_row_that_was_overwritten_meanwhile_is_missing():
+def test_overwritten_row_is_marked_missing():
     class Late(ListRowSource):
         def read(self, rows, keys):
             found, _ = super().read(rows, keys)

@@ -148,13 +148,13 @@ def named(transform):
     return f"{type(transform).__name__}{TRANSFORMS.index(transform)}"
 
 
-def test_each_transform_that_is_bound_is_tested():
+def test_binders_are_all_tested():
     assert {type(one) for one in TRANSFORMS} == set(BINDERS)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=named)
 @pytest.mark.parametrize("rows", [(), (4,), (2, 3)])
-def test_a_step_on_arrays_has_the_bits_of_a_step(transform, rows):
+def test_array_step_has_the_bits_of_step(transform, rows):
     transform = copy.deepcopy(transform)  # trackers learn the shape of the rows
     for numbers in range(3):
         root, after = step_of(rows, numbers)
@@ -164,11 +164,11 @@ def test_a_step_on_arrays_has_the_bits_of_a_step(transform, rows):
 
 
 @given(st.lists(st.sampled_from(range(len(TRANSFORMS))), max_size=6), st.integers(0, 99))
-def test_any_run_of_transforms_has_the_bits_of_its_steps(places, numbers):
+def test_pipeline_of_any_transforms_has_the_bits_of_their_steps(places, numbers):
     root, after = step_of((2,), numbers)
     change = Compose()
     expected = after
-    for place in places:  # those that can follow each other
+    for place in places:  # names that can follow each other
         one = copy.deepcopy(TRANSFORMS[place])
         try:
             expected = one.step(root, expected)
@@ -190,7 +190,7 @@ def test_any_run_of_transforms_has_the_bits_of_its_steps(places, numbers):
     assert_bits({key: torch.from_numpy(column[:, 1]) for key, column in columns_out.items()}, final)
 
 
-def test_a_reset_on_arrays_is_that_of_the_transforms():
+def test_array_reset_equals_reset():
     change = Compose(
         InitTracker(),
         StepCounter(5),
@@ -214,7 +214,7 @@ def test_a_reset_on_arrays_is_that_of_the_transforms():
     assert not pipeline.has_changed("lives")
 
 
-def test_what_the_policy_wrote_is_neither_dropped_nor_replaced():
+def test_policy_outputs_are_neither_dropped_nor_replaced():
     wrote = np.full((2, 1, 2), 5.0, "float32")
     done = {(name,): np.zeros((2, 1, 1), bool) for name in ("done", "terminated", "truncated")}
     after = {("hidden",): wrote, **done}
@@ -245,25 +245,25 @@ class Own(RewardScaling):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_what_is_not_sure_is_left_to_the_step(transform):
+def test_unsupported_transforms_are_not_bound(transform):
     root, after = step_of((2,), 0)
     pipeline = NumpyPipeline(1, columns(root, (2,)), columns(after, (2,)), {})
     assert not bind_steps(pipeline, [transform])
 
 
-def test_a_column_that_nothing_writes_is_not_sure():
+def test_column_without_a_source_is_not_bound():
     _, after = step_of((2,), 0)
     pipeline = NumpyPipeline(1, {}, columns(after, (2,)), {("extra",): np.zeros((2, 2, 1))})
     assert not bind_steps(pipeline, [SignTransform()])
 
 
-def test_nested_groups_are_left_to_the_step():
+def test_nested_done_groups_are_not_bound():
     _, after = step_of((2,), 0)
     raw = columns(after, (2,)) | {("agents", "done"): np.zeros((2, 2, 1), bool)}
     assert not bind_steps(NumpyPipeline(1, {}, raw, {}), [InitTracker()])
 
 
-def test_a_twin_that_differs_is_not_used():
+def test_differing_numpy_twin_is_replaced_by_apply_leaf():
     from rl_transforms.numpy_steps.pipeline import leafwise
 
     wrong = leafwise(lambda one, dtype: np.negative)

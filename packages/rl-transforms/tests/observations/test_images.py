@@ -26,7 +26,7 @@ def test_bytes_become_floats_with_channels_first(lead):
     assert torch.equal(found[..., 1, 4, 2], value[..., 4, 2, 1] / 255)
 
 
-def test_floats_are_not_divided_unless_told_so():
+def test_floats_are_divided_on_request_only():
     value = images(2, 6, 7, 3)
     assert torch.equal(changed(ToTensorImage(), value), value.movedim(-1, -3))
     assert torch.equal(changed(ToTensorImage(from_int=True), value), value.movedim(-1, -3) / 255)
@@ -35,7 +35,7 @@ def test_floats_are_not_divided_unless_told_so():
     assert half.shape == (2, 1, 3, 6, 7)
 
 
-def test_channels_that_come_first_already_are_refused_or_left():
+def test_channels_first_images_are_refused_or_kept():
     value = images(2, 3, 6, 7)
     with pytest.raises(ValueError, match=r"'pixels': expected.*\[2, 3, 6, 7\].*shape_tolerant"):
         changed(ToTensorImage(), value)
@@ -44,7 +44,7 @@ def test_channels_that_come_first_already_are_refused_or_left():
         changed(ToTensorImage(), images(2, 7))
 
 
-def test_grey_is_a_weighted_sum():
+def test_grey_scale_is_a_weighted_sum_of_channels():
     value = images(2, 3, 4, 5)
     red, green, blue = value.unbind(1)
     wanted = 0.2989 * red + 0.587 * green + 0.114 * blue
@@ -55,7 +55,7 @@ def test_grey_is_a_weighted_sum():
         changed(GrayScale(), images(2, 4, 5, 3))
 
 
-def test_a_ramp_stays_a_ramp_when_it_shrinks():
+def test_resize_keeps_a_linear_ramp_linear():
     ramp = torch.arange(16.0).expand(2, 1, 8, 16)
     found = changed(Resize(8, 4), ramp)
     assert found.shape == (2, 1, 4, 8)
@@ -66,7 +66,7 @@ def test_a_ramp_stays_a_ramp_when_it_shrinks():
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
-def test_a_flat_image_stays_flat_and_keeps_its_dtype(interpolation, dtype):
+def test_resize_keeps_a_constant_image_and_its_dtype(interpolation, dtype):
     value = torch.full((2, 3, 3, 6, 9), 7, dtype=dtype)
     found = changed(Resize(5, interpolation=interpolation), value)
     assert found.shape == (2, 3, 3, 5, 5)
@@ -74,12 +74,12 @@ def test_a_flat_image_stays_flat_and_keeps_its_dtype(interpolation, dtype):
     assert found.float().sub(7).abs().max() < 1e-5
 
 
-def test_an_image_of_that_size_is_left():
+def test_resize_returns_an_image_of_the_target_size_unchanged():
     value = images(2, 3, 4, 5)
     assert changed(Resize(5, 4), value) is value
 
 
-def test_the_middle_is_kept():
+def test_center_crop_keeps_the_middle():
     value = images(2, 3, 5, 8)
     assert torch.equal(changed(CenterCrop(4, 3), value), value[..., 1:4, 2:6])
     with pytest.raises(ValueError, match="cannot keep 6 x 6 of an image of 5 x 8"):
@@ -97,7 +97,7 @@ def test_the_middle_is_kept():
         CenterCrop(3, 2, ["first"]),
     ],
 )
-def test_specs_say_what_comes_out(change):
+def test_image_specs_match_transformed_images(change):
     spec = Composite(
         pixels=Bounded(0, 255, (2, 6, 7, 3), dtype=torch.uint8),
         first=Bounded(0, 1, (2, 3, 6, 7)),

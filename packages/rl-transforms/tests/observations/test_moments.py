@@ -22,7 +22,7 @@ def test_moments_of_parts_are_those_of_the_whole(sizes, offset):
         np.testing.assert_allclose(found.std, rows.std(0), rtol=1e-7, atol=1e-9)
 
 
-def test_a_mean_far_from_zero_loses_no_deviation():
+def test_mean_far_from_zero_loses_no_deviation():
     rows = 1e9 + np.arange(6.0)
     one_by_one = Moments.none(())
     for row in rows:

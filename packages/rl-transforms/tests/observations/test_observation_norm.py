@@ -9,7 +9,7 @@ from rl_specs import Bounded, Composite
 from rl_transforms import ObservationNorm
 
 
-def test_both_spellings_scale_and_scale_back():
+def test_both_conventions_scale_and_scale_back():
     batch = TensorDict({"a": torch.tensor([[3.0, 10.0]])}, [1])
     loc, scale = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])
     for standard, wanted in ((True, [1.0, 2.0]), (False, [7.0, 42.0])):
@@ -49,13 +49,13 @@ def test_specs_follow_once_there_are_statistics():
     assert unknown.is_in(torch.full((2, 2), 100.0))
 
 
-def test_a_constant_observation_does_not_explode():
+def test_constant_observation_is_divided_by_eps():
     norm = ObservationNorm(standard_normal=True)
     norm.init_stats(TensorDict({"observation": torch.ones(4, 1)}, [4]))
     assert norm(TensorDict({"observation": torch.ones(4, 1)}, [4]))["observation"].abs().max() == 0
 
 
-def test_statistics_that_are_not_there_or_cannot_be():
+def test_missing_or_impossible_statistics_are_refused():
     batch = trajectories([3])
     with pytest.raises(RuntimeError, match="no statistics yet: call init_stats"):
         ObservationNorm()(batch)

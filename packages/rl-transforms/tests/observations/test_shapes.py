@@ -21,7 +21,7 @@ def test_dimensions_are_merged_in_rows_of_any_number_of_batch_dimensions():
         assert torch.equal(found.flatten(), value.flatten())
 
 
-def test_what_is_added_is_taken_away():
+def test_added_dimension_is_removed_by_the_inverse():
     there = UnsqueezeTransform(-2, ["a"], in_keys_inv=["a"])
     batch = TensorDict({"a": leaf(3, 4), "next": {"a": leaf(3, 4) + 1}}, [3])
     wide = there(batch)
@@ -45,7 +45,7 @@ def test_specs_have_the_shapes_of_their_leaves():
     assert narrow["observation"] == spec["observation"]
 
 
-def test_an_action_is_put_in_with_the_dimension_that_is_taken_from_it():
+def test_action_spec_has_the_dimension_that_the_inverse_removes():
     inner = Composite(action=Bounded(-1, 1, (3, 4)), shape=(3,))
     change = UnsqueezeTransform(-1, in_keys_inv=["action"])
     outer = change.transform_action_spec(inner)
@@ -54,7 +54,7 @@ def test_an_action_is_put_in_with_the_dimension_that_is_taken_from_it():
     assert inner["action"].is_in(change.inv(action)["action"])
 
 
-def test_bad_dimensions():
+def test_bad_dimensions_are_refused():
     with pytest.raises(ValueError, match=r"counted from the end.*got 0"):
         UnsqueezeTransform(0)
     with pytest.raises(ValueError, match="first_dim <= last_dim: got -1 and -2"):

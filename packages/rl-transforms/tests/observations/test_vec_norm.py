@@ -21,7 +21,7 @@ def seen(*values):
     return TensorDict({"observation": torch.tensor(values).unsqueeze(-1)}, [len(values)])
 
 
-def test_every_observation_is_counted_once_and_scaled_by_what_holds_it():
+def test_observation_is_counted_once_and_scaled_by_statistics_including_it():
     norm = VecNorm(decay=1)
     root = norm.reset(seen(1.0, 3.0))
     assert root["observation"].flatten().tolist() == [-1, 1]
@@ -39,7 +39,7 @@ def test_every_observation_is_counted_once_and_scaled_by_what_holds_it():
     assert again["observation"][0].item() == pytest.approx((11 - 5.4) / np.std([1, 3, 5, 7, 11]))
 
 
-def test_statistics_of_many_steps_are_those_of_their_rows():
+def test_statistics_of_many_steps_equal_those_of_all_rows():
     rows = torch.randn(40, 3, 2, dtype=torch.float64) * 5 + 100
     norm = VecNorm(["a"], ["b"], decay=1)
     root = norm.reset(TensorDict({"a": rows[0]}, [3]))
@@ -53,7 +53,7 @@ def test_statistics_of_many_steps_are_those_of_their_rows():
     assert root["a"] is not root["b"]
 
 
-def test_what_was_seen_long_ago_counts_less():
+def test_decay_reduces_the_weight_of_earlier_observations():
     norm = VecNorm(decay=0.5)
     norm.reset(seen(0.0, 0.0))
     norm.step(seen(0.0), seen(4.0))
@@ -61,7 +61,7 @@ def test_what_was_seen_long_ago_counts_less():
     assert (count, mean.item()) == (2, 2)
 
 
-def test_other_rows_are_scaled_and_not_counted():
+def test_forward_scales_rows_without_counting_them():
     norm, rows = VecNorm(), trajectories([4, 3])
     norm.update(rows)
     before = norm.statistics()[0]
@@ -73,7 +73,7 @@ def test_other_rows_are_scaled_and_not_counted():
     assert torch.equal(scaled["next", "observation"], wanted)
 
 
-def test_only_real_rows_are_counted():
+def test_update_counts_real_rows_only():
     rows = TensorDict({"observation": torch.randn(5, 7, 2)}, [5, 7])
     rows["collector", "mask"] = torch.rand(5, 7) < 0.6
     real = rows["observation"][rows["collector", "mask"]].double()
@@ -84,7 +84,7 @@ def test_only_real_rows_are_counted():
     torch.testing.assert_close(norm.statistics()[1], real.mean(0))
 
 
-def test_frozen_statistics_stay():
+def test_frozen_statistics_do_not_change():
     norm = VecNorm().freeze()
     with pytest.raises(RuntimeError, match="no statistics of 'observation' yet"):
         norm.reset(seen(1.0))
@@ -95,7 +95,7 @@ def test_frozen_statistics_stay():
     assert norm.statistics()[0] == pytest.approx(3, abs=1e-3)
 
 
-def test_an_observation_norm_made_of_it_gives_the_same_bits():
+def test_fixed_observation_norm_gives_the_same_bits():
     rows = TensorDict({"a": torch.randn(9, 2) * 3 + 50, "b": torch.ones(9, 3)}, [9])
     one, two = VecNorm(["a"]), VecNorm(["a", "b"], ["a", ("scaled", "b")])
     for norm in (one, two):
@@ -135,7 +135,7 @@ def test_integers_are_scaled_to_floats_and_specs_have_no_bounds():
         assert spec[name].is_in(root[name])
 
 
-def test_copies_are_alone_unless_they_share():
+def test_copies_share_statistics_on_request_only():
     norm = VecNorm(decay=1)
     norm.update(seen(1.0, 3.0))
     alone = copy.deepcopy(norm)
@@ -149,7 +149,7 @@ def test_copies_are_alone_unless_they_share():
         assert one.statistics()[1].item() == 3.5
 
 
-def test_shared_statistics_are_those_of_the_rows_of_all():
+def test_shared_statistics_cover_the_rows_of_all_copies():
     norm = VecNorm(decay=1).share_memory(lanes=8)
     rows = torch.randn(5, 11, 3, dtype=torch.float64) * 4 + 7
     for part in rows:
@@ -167,7 +167,7 @@ def _count_and_die(norm):
 
 
 @pytest.mark.parametrize(("method", "num_workers"), [("fork", 3), ("spawn", 1)])
-def test_processes_see_and_move_one_set_of_statistics(method, num_workers):
+def test_processes_read_and_update_shared_statistics(method, num_workers):
     context, norm = multiprocessing.get_context(method), VecNorm(decay=1).share_memory(lanes=4)
     norm.update(seen(2.0, 4.0, 6.0))  # a child must not take this part for its own
     rows = TensorDict({"observation": torch.tensor([[2.0], [4.0], [6.0]]).repeat(50, 1)}, [150])
@@ -182,7 +182,7 @@ def test_processes_see_and_move_one_set_of_statistics(method, num_workers):
     assert std.item() == pytest.approx((8 / 3) ** 0.5)
 
 
-def test_what_a_killed_process_counted_stays_and_its_lane_is_taken_over():
+def test_killed_process_leaves_its_counts_and_frees_its_lane():
     context, norm = multiprocessing.get_context("fork"), VecNorm(decay=1).share_memory(lanes=1)
     for turn in range(3):
         worker = context.Process(target=_count_and_die, args=(norm,))
@@ -194,7 +194,7 @@ def test_what_a_killed_process_counted_stays_and_its_lane_is_taken_over():
     assert norm.statistics()[0] == 46
 
 
-def test_a_process_killed_in_the_middle_of_a_write_loses_that_write_alone():
+def test_interrupted_write_loses_no_published_statistics():
     norm = VecNorm(decay=1).share_memory(lanes=2)
     norm.update(seen(1.0, 3.0))
     # private: only the writer's own lanes give the row that its next write would have used
@@ -205,7 +205,7 @@ def test_a_process_killed_in_the_middle_of_a_write_loses_that_write_alone():
     assert copy.deepcopy(norm).statistics()[1].item() == 2
 
 
-def test_a_copy_that_shares_saves_and_restores_its_own_part():
+def test_sharing_copy_saves_and_restores_its_own_part():
     norm = VecNorm(decay=1).share_memory(lanes=4)
     norm.update(seen(1.0, 3.0))
     other = copy.deepcopy(norm)
@@ -222,7 +222,7 @@ def test_a_copy_that_shares_saves_and_restores_its_own_part():
         norm.load_state_dict(alone.state_dict())
 
 
-def test_every_lane_may_be_held():
+def test_exhausted_lanes_are_refused():
     norm = VecNorm().share_memory(lanes=1)
     norm.update(seen(1.0))
     with pytest.raises(RuntimeError, match="all 1 lanes are held"):

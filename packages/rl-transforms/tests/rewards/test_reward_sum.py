@@ -15,7 +15,7 @@ def reward(value, *shape):
     return torch.full(shape or (3, 1), float(value))
 
 
-def test_the_sum_starts_at_a_reset_and_grows_with_each_step():
+def test_sum_starts_at_a_reset_and_grows_with_each_step():
     total = RewardSum()
     root = total.reset(TensorDict({}, [3]))
     first = total.step(root, TensorDict({"reward": reward(2)}, [3]))
@@ -25,13 +25,13 @@ def test_the_sum_starts_at_a_reset_and_grows_with_each_step():
     assert first["episode_reward"].flatten().tolist() == [2, 2, 2]
 
 
-def test_a_partial_reset_starts_its_rows_alone():
+def test_partial_reset_restarts_masked_rows_only():
     root = TensorDict({"episode_reward": reward(4)}, [3])
     again = RewardSum().reset(root, torch.tensor([False, True, False]))
     assert again["episode_reward"].flatten().tolist() == [4, 0, 4]
 
 
-def test_nested_rewards_have_sums_beside_them():
+def test_nested_rewards_have_sums_in_their_group():
     total = RewardSum([("agents", "reward"), "cost"])
     assert total.out_keys == [("agents", "episode_reward"), "episode_cost"]
     total.transform_reward_spec(Composite(agents={"reward": Unbounded((3, 2, 1))}, shape=(3,)))
@@ -41,7 +41,7 @@ def test_nested_rewards_have_sums_beside_them():
     assert total.step(root, after)["agents", "episode_reward"].unique().item() == 3
 
 
-def test_a_nested_reward_of_unknown_shape_starts_at_its_first_step():
+def test_nested_reward_of_unknown_shape_starts_at_its_first_step():
     total = RewardSum([("agents", "reward")])
     after = TensorDict({"agents": {"reward": reward(3, 3, 2, 1)}}, [3])
     summed = total.step(total.reset(TensorDict({}, [3])), after)["agents", "episode_reward"]
@@ -49,7 +49,7 @@ def test_a_nested_reward_of_unknown_shape_starts_at_its_first_step():
     assert summed is not after["agents", "reward"]
 
 
-def test_the_spec_has_the_sums():
+def test_observation_spec_has_the_sums():
     total = RewardSum()
     wide = Composite(reward=Unbounded((3, 2), dtype=torch.float64), shape=(3,))
     assert total.transform_reward_spec(wide) is wide
@@ -70,7 +70,7 @@ def test_finished_rows_get_the_sums_of_every_step(lengths, cut):
     assert torch.equal(rows["next", "episode_reward"], (steps + 1) * (steps + 2) / 2)
 
 
-def test_an_infinite_reward_stays_in_its_trajectory():
+def test_infinite_reward_stays_in_its_trajectory():
     batch = environments(1, 6, [3], [EndKind.TERMINATED])
     batch["next", "reward"][0, 1] = float("inf")
     sums = RewardSum().rows(batch)["next", "episode_reward"].flatten()
@@ -84,7 +84,7 @@ def test_rewards_of_agents_follow_the_done_flag_of_the_environment():
     assert sums[:, :, 1, 0].tolist() == [[1, 2, 1, 2, 1]] * 3
 
 
-def test_samples_are_left_alone():
+def test_forward_returns_samples_unchanged():
     batch = environments(3, 5, [2], [EndKind.CUT])
     assert RewardSum()(batch) is batch
 
@@ -115,7 +115,7 @@ def stepped(batch, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @settings(max_examples=15)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.sets(st.integers(1, 40)), st.data())
-def test_the_bits_of_a_sum_do_not_depend_on_where_batches_are_cut(dtype, lengths, cuts, data):
+def test_sums_have_the_same_bits_for_any_batch_cuts(dtype, lengths, cuts, data):
     batch = environments(3, 41, lengths, [EndKind.TERMINATED, EndKind.TRUNCATED])
     noise = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
     rewards = torch.randn(3, 41, 2, generator=noise, dtype=torch.float64) * 10
@@ -134,7 +134,7 @@ def test_the_bits_of_a_sum_do_not_depend_on_where_batches_are_cut(dtype, lengths
     assert torch.equal(made["episode_reward"], whole["episode_reward"])
 
 
-def test_rewards_that_need_a_gradient_keep_it():
+def test_sums_propagate_gradients_of_rewards():
     batch = environments(3, 5, [2], [EndKind.TERMINATED])
     batch["next", "reward"] = weights = torch.ones(3, 5, 1, requires_grad=True)
     RewardSum().rows(batch)["next", "episode_reward"].sum().backward()

@@ -23,26 +23,26 @@ def test_rewards_are_scaled_clipped_and_signed():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_numbers_change_no_dtype(dtype):
+def test_scalar_arguments_keep_the_dtype(dtype):
     batch = TensorDict({"next": {"reward": REWARD.to(dtype)}}, [4])
     assert RewardScaling(0.5, 2.0)(batch)["next", "reward"].dtype == dtype
 
 
-def test_columns_have_scales_of_their_own():
+def test_scale_can_differ_between_columns():
     scaled = RewardScaling(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
     batch = TensorDict({"next": {"reward": REWARD.expand(4, 2)}}, [4])
     assert scaled(batch)["next", "reward"][-1].tolist() == [8, 17]
     assert set(scaled.state_dict()) == {"loc", "scale"}
 
 
-def test_a_step_is_changed_like_its_row():
+def test_step_changes_rewards_like_forward():
     after = TensorDict({"reward": REWARD}, [4])
     for change in (RewardScaling(1.0, -2.0), RewardClipping(0, 1), SignTransform()):
         step = change.step(TensorDict({}, [4]), after)["reward"]
         assert step.flatten().tolist() == rewards(change)
 
 
-def test_specs_follow():
+def test_specs_describe_changed_rewards():
     spec = Composite(reward=Bounded(-1, 3, (4, 1)), other=Unbounded((4, 1)), shape=(4,))
     scaled = RewardScaling(1.0, -2.0).transform_reward_spec(spec)["reward"]
     assert (scaled.space.low.unique(), scaled.space.high.unique()) == (-5, 3)
@@ -68,7 +68,7 @@ def test_clipping_bounds_the_spec_of_rewards_without_bounds(dtype, limits):
     assert high is None or not clipped.is_in(torch.full((4, 1), high + 1, dtype=dtype))
 
 
-def test_what_would_lose_or_cross():
+def test_zero_scale_and_crossed_limits_are_refused():
     with pytest.raises(ValueError, match="scale must not be 0"):
         RewardScaling(0.0, torch.tensor([1.0, 0.0]))
     with pytest.raises(ValueError, match="clamp_min <= clamp_max"):

@@ -40,7 +40,7 @@ def stateful(batch):
     return batch
 
 
-def state_behind(batch, rows):
+def state_after(batch, rows):
     """The state after some rows, from that in the first one."""
     h = batch["state"][rows[0]]
     for row in rows:
@@ -54,7 +54,7 @@ def expected(batch, burn_in):
     for start, length in zip(segments.starts.tolist(), segments.lengths.tolist(), strict=True):
         burnt = 0 if batch["collector", "traj_step"][start] == 0 else burn_in
         if burnt and length > burnt:
-            states[len(left)] = state_behind(batch, range(start, start + burnt))
+            states[len(left)] = state_after(batch, range(start, start + burnt))
         begins = len(left)
         left += range(start + burnt, start + length)
         if len(left) > begins:
@@ -66,7 +66,7 @@ def expected(batch, burn_in):
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=6),
     st.integers(1, 4),
 )
-def test_slices_lose_their_first_rows_and_start_from_the_state_behind_them(slices, burn_in):
+def test_slices_lose_their_first_rows_and_start_from_the_resulting_state(slices, burn_in):
     whole = stateful(trajectories([9, 14], [EndKind.TERMINATED, EndKind.CUT]))
     rows, marks = [], []
     for first, length in slices:  # side by side, overlapping, one after the other
@@ -91,7 +91,7 @@ def test_slices_lose_their_first_rows_and_start_from_the_state_behind_them(slice
     assert "features" not in found
 
 
-def test_two_slices_of_one_trajectory_stay_two_where_rows_between_them_are_gone():
+def test_slices_of_one_trajectory_stay_separate_after_burn_in():
     whole = stateful(trajectories([12], first_step=3))
     batch = whole[torch.tensor([0, 1, 2, 3, 4, 3, 4, 5, 6])].clone()  # steps 3 to 7, and 6 to 9
     batch = batch.exclude("is_init")
@@ -100,17 +100,17 @@ def test_two_slices_of_one_trajectory_stay_two_where_rows_between_them_are_gone(
     assert Segments.of(left).lengths.tolist() == [3, 2]
 
 
-def test_heads_that_lie_side_by_side_stay_apart():
+def test_adjacent_heads_are_not_joined():
     whole = stateful(trajectories([12], first_step=3))
     batch = whole[torch.tensor([0, 1, 2, 3, 4, 2, 3, 4, 5])].clone().exclude("is_init")
     left = BurnIn(Leaky(), 2)(batch)  # of steps 3 and 4, and of 5 and 6
     for first, row in ((0, 0), (5, 3)):
-        wanted = state_behind(batch, [first, first + 1])
+        wanted = state_after(batch, [first, first + 1])
         torch.testing.assert_close(left["state"][row], wanted)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 5))
-def test_a_batch_of_environments_loses_its_first_columns(lengths, burn_in):
+def test_rectangular_batch_loses_its_first_columns(lengths, burn_in):
     batch = stateful(environments(3, 7, lengths, [EndKind.TERMINATED, EndKind.CUT]))[:, 1:]
     found = BurnIn([Leaky()], burn_in)(batch)
     assert found.batch_size == (3, 6 - burn_in)
@@ -118,13 +118,13 @@ def test_a_batch_of_environments_loses_its_first_columns(lengths, burn_in):
     assert torch.equal(found["state"][:, 1:], batch["state"][:, burn_in + 1 :])
     for env in range(3):
         row, segment = batch[env], Segments.of(batch).ids[env]
-        behind = [t for t in range(burn_in) if segment[t] == segment[burn_in]]
-        wanted = state_behind(row, behind) if behind else row["state"][burn_in]
+        warm_up = [t for t in range(burn_in) if segment[t] == segment[burn_in]]
+        wanted = state_after(row, warm_up) if warm_up else row["state"][burn_in]
         torch.testing.assert_close(found["state"][env, 0], wanted.detach())
-        assert found["is_init"][env, 0].item() == bool(behind or row["is_init"][burn_in])
+        assert found["is_init"][env, 0].item() == bool(warm_up or row["is_init"][burn_in])
 
 
-def test_states_are_named_where_the_modules_do_not_say_them():
+def test_out_keys_name_states_that_modules_do_not_declare():
     class Silent(Leaky):
         out_keys = ("features",)
 
@@ -136,7 +136,7 @@ def test_states_are_named_where_the_modules_do_not_say_them():
         BurnIn(Silent(), 2, ["other"])(batch.set("other", torch.zeros(5, 1)))
 
 
-def test_the_modules_stay_the_callers():
+def test_modules_are_not_registered():
     class Weighted(torch.nn.Linear):
         in_keys, out_keys = ("observation",), (("next", "state"),)
 

@@ -16,7 +16,7 @@ def rows(*shape):
 
 
 @given(st.integers(1, 6), st.integers(1, 6))
-def test_every_window_that_fits_is_drawn(length, window):
+def test_windows_start_at_every_step_that_fits(length, window):
     if window > length:
         return
     batch = rows(300, length)
@@ -24,7 +24,7 @@ def test_every_window_that_fits_is_drawn(length, window):
     assert starts.unique().tolist() == list(range(length - window + 1))
 
 
-def test_a_window_holds_neighbours_of_one_row():
+def test_window_holds_consecutive_steps_of_one_row():
     crop = RandomCropTensorDict(4)(rows(3, 7))
     assert crop.batch_size == (3, 4)
     assert crop["place"][..., 0].tolist() == [[0] * 4, [1] * 4, [2] * 4]
@@ -45,18 +45,18 @@ def test_any_batch_dimension_can_be_cropped(dim):
     assert torch.equal(crop["place"][..., others], whole[..., others])
 
 
-def test_rows_are_cropped_apart_from_each_other():
+def test_rows_are_cropped_independently():
     starts = RandomCropTensorDict(2)(rows(40, 9))["deep", "x"][:, 0]
     assert len(starts.unique()) > 3
 
 
-def test_a_flat_batch_has_one_window():
+def test_flat_batch_has_one_window():
     crop = RandomCropTensorDict(4)(rows(7))
     assert crop.batch_size == (4,)
     assert (crop["deep", "x"].diff() == 1).all()
 
 
-def test_windows_keep_off_padding():
+def test_windows_contain_no_padding():
     batch = rows(600, 5)
     lengths = torch.arange(600) % 4 + 2
     batch["collector", "mask"] = torch.arange(5) < lengths[:, None]
@@ -67,7 +67,7 @@ def test_windows_keep_off_padding():
         assert starts.unique().tolist() == list(range(length - 1))
 
 
-def test_a_generator_repeats_its_windows():
+def test_generator_repeats_its_windows():
     crops = [
         RandomCropTensorDict(3, generator=torch.Generator().manual_seed(5))(rows(9, 30))
         for _ in range(2)

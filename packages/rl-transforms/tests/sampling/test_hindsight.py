@@ -49,7 +49,7 @@ def assert_judged(found, batch, segments):
 @pytest.mark.parametrize(
     ("strategy", "steps"), [("final", [[3]] * 3), ("future", [[1, 2, 3], [2, 3], [3]])]
 )
-def test_goals_of_three_steps_by_hand(strategy, steps):
+def test_goals_of_three_steps_match_by_hand(strategy, steps):
     rows = with_goals(trajectories([3, 2]))
     change = HindsightRelabel(reward, her_ratio=1, strategy=strategy)
     seen = [set(), set(), set()]
@@ -63,7 +63,7 @@ def test_goals_of_three_steps_by_hand(strategy, steps):
 
 
 @given(batches(), strategies)
-def test_goals_are_those_of_the_same_segment_of_a_batch(batch, strategy):
+def test_goals_come_from_the_same_segment_of_a_batch(batch, strategy):
     batch = with_goals(batch)
     segments, given = Segments.of(batch), batch.clone()
     found = HindsightRelabel(reward, her_ratio=1, strategy=strategy)(batch)
@@ -80,7 +80,7 @@ def test_goals_are_those_of_the_same_segment_of_a_batch(batch, strategy):
 
 @settings(max_examples=40)
 @given(flat_batches(max_rows=20), strategies, st.data())
-def test_single_rows_of_a_buffer_get_goals_of_their_whole_trajectory(batch, strategy, data):
+def test_single_rows_get_goals_of_their_whole_stored_trajectory(batch, strategy, data):
     batch = with_goals(batch)
     batch[keys.ROW] = torch.arange(len(batch))
     segments = Segments.of(batch)
@@ -99,7 +99,7 @@ def test_single_rows_of_a_buffer_get_goals_of_their_whole_trajectory(batch, stra
 
 @pytest.mark.parametrize("in_buffer", [False, True])
 @pytest.mark.parametrize(("strategy", "choices"), [("future", 6), ("episode", 8)])
-def test_every_goal_has_the_same_chance(in_buffer, strategy, choices):
+def test_goals_are_drawn_uniformly(in_buffer, strategy, choices):
     torch.manual_seed(0)
     change = HindsightRelabel(reward, her_ratio=1, strategy=strategy)
     if in_buffer:
@@ -113,7 +113,7 @@ def test_every_goal_has_the_same_chance(in_buffer, strategy, choices):
     assert (counts - 300 / choices).abs().max() < 5 * (300 / choices) ** 0.5
 
 
-def test_the_share_of_rows_is_that_of_the_chance_and_the_rest_is_as_it_was():
+def test_her_ratio_is_the_share_of_relabelled_rows():
     torch.manual_seed(0)
     batch = with_goals(environments(3, 400, [7, 5], [EndKind.TERMINATED]))
     found = HindsightRelabel(reward, her_ratio=0.25)(batch)
@@ -123,7 +123,7 @@ def test_the_share_of_rows_is_that_of_the_chance_and_the_rest_is_as_it_was():
         assert HindsightRelabel(reward, her_ratio=ratio)(batch)[RELABELLED].float().mean() == ratio
 
 
-def test_terminations_are_judged_anew_where_there_is_a_judge():
+def test_terminations_are_recomputed_with_terminated_fn():
     batch = with_goals(trajectories([4, 3], [EndKind.TERMINATED, EndKind.TRUNCATED]))
     found = HindsightRelabel(reward, her_ratio=1, strategy="final", terminated_fn=is_there)(batch)
     ended = [False, False, False, True, False, False, True]
@@ -137,7 +137,7 @@ def test_terminations_are_judged_anew_where_there_is_a_judge():
     assert plain["next", "terminated"].equal(batch["next", "terminated"])
 
 
-def test_goals_that_are_missing_or_gone_are_not_taken():
+def test_missing_and_overwritten_goals_are_not_used():
     rows = with_goals(trajectories([3]))
     rows[keys.ROW] = torch.arange(3)
     rows[keys.NEXT_MISSING] = torch.tensor([False, False, True])

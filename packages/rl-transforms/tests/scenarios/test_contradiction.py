@@ -67,7 +67,7 @@ TRANSFORMS = {
 }
 
 
-def test_three_steps_of_a_vector_reach_one_row():
+def test_n_step_rows_of_a_vector_span_one_row():
     rows = vector(8, 10)
     for name in ("MultiStep", "MultiStepTransform"):
         with warnings.catch_warnings(record=True) as said:
@@ -81,7 +81,7 @@ def test_three_steps_of_a_vector_reach_one_row():
         contradiction.warned.clear()
 
 
-def test_pieces_of_two_trajectories_reach_their_own_ends():
+def test_n_step_rows_of_adjacent_pieces_end_with_their_piece():
     # steps 0 and 1 of one environment, steps 2 and 3 of another, step 2 of the first
     batch = environments(2, 6, [9], [EndKind.TERMINATED])
     rows = unmarked(batch)
@@ -92,7 +92,7 @@ def test_pieces_of_two_trajectories_reach_their_own_ends():
     assert made["next", "steps_to_next_obs"].flatten().tolist() == [2, 1, 2, 1, 1]
 
 
-def test_stacks_of_a_vector_show_frames_of_one_environment():
+def test_stacks_of_a_vector_hold_frames_of_one_environment():
     rows = vector(4, 3)
     rows["is_init"] = torch.arange(12).unsqueeze(-1) < 4
     with pytest.warns(UserWarning, match="contradict"):
@@ -105,21 +105,21 @@ def test_stacks_of_a_vector_show_frames_of_one_environment():
     assert not (first[4:] == rows["observation"][3:-1]).all(-1).any()
 
 
-def test_pools_of_a_vector_see_one_frame():
+def test_pools_of_a_vector_hold_one_frame():
     rows = vector(4, 3)
     with pytest.warns(UserWarning, match="contradict"):
         made = TimeMaxPool(["observation"], T=2)(rows)
     assert torch.equal(made["observation"], rows["observation"])
 
 
-def test_goals_of_a_vector_are_those_of_the_row_itself():
+def test_goals_of_a_vector_come_from_the_row_itself():
     rows = goals(vector(4, 3))
     with pytest.warns(UserWarning, match="contradict"):
         made = TRANSFORMS["HindsightRelabel"]()(rows)
     assert torch.equal(made["desired_goal"], rows["next", "achieved_goal"])
 
 
-def test_next_states_are_not_rebuilt_from_rows_that_ids_or_steps_do_not_join():
+def test_next_states_are_rebuilt_from_rows_joined_by_ids_and_steps_only():
     batch = environments(2, 4, [9], [EndKind.TERMINATED])
     rows = batch.transpose(0, 1).reshape(-1).exclude(("next", "observation"))
     rows.names = None
@@ -139,7 +139,7 @@ class Warm(torch.nn.Module):
         return batch
 
 
-def test_burn_in_takes_each_row_of_a_vector_for_a_run_of_its_own():
+def test_burn_in_treats_each_row_of_a_vector_as_its_own_segment():
     rows = vector(4, 3)
     rows["state"] = torch.zeros(12, 2)
     with (
@@ -154,7 +154,7 @@ def test_burn_in_takes_each_row_of_a_vector_for_a_run_of_its_own():
     st.sampled_from(sorted(TRANSFORMS)),
     st.booleans(),
 )
-def test_rows_are_joined_as_told_by_numbers_of_their_own(pieces, name, with_init):
+def test_rows_are_joined_by_their_ids_and_steps(pieces, name, with_init):
     """Brute force: pieces of three environments in any order, with and without ids and steps."""
     batch = goals(environments(3, 8, [5, 2], [EndKind.TERMINATED, EndKind.TRUNCATED]))
     batch["next", "reward"] = torch.randn(3, 8, 1)

@@ -155,7 +155,7 @@ class TensorDictPrimer(Transform):
             if root.get(name, None) is None:
                 msg = (
                     f"{name!r} did not come back from the reset: call_before_env_reset needs an "
-                    "environment that calls before_reset and returns what it was given."
+                    "environment that calls before_reset and returns its request."
                 )
                 raise KeyError(msg)
         return root

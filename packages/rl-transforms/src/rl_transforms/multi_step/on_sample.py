@@ -157,10 +157,10 @@ def build_n_step(
 
 
 def discounted_sums(reward: Tensor, last: Tensor, gamma: float, n_steps: int) -> Tensor:
-    """Add up n discounted rewards from each row on, as far as its segment goes.
+    """Sum n discounted rewards from each row on, up to the end of its segment.
 
     sum[t] = Σ gamma^k reward[t + k] over k below n_steps with t + k ≤ last[t], in log2(n_steps)
-    rounds: sums over 1, 2, 4, ... rows, and of them those that make up n_steps.
+    rounds: sums over 1, 2, 4, ... rows, combined by the binary digits of n_steps.
 
     Args:
         reward: floating-point ``[N, ...]``.
