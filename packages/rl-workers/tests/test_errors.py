@@ -23,7 +23,7 @@ from rl_workers.errors import (
         (None, "is gone"),
     ],
 )
-def test_an_ending_is_said_in_words(code, words):
+def test_describe_exit_names_code_or_signal(code, words):
     assert describe_exit(code) == words
 
 

@@ -76,7 +76,7 @@ def test_exception_that_cannot_be_rebuilt_is_named(error, text):
     assert text.replace(".its", "(its") in str(found)
 
 
-def test_the_cause_shows_where_it_happened():
+def test_cause_of_an_exception_shows_worker_and_call():
     cause = sent(ValueError("odd")).__cause__
     assert isinstance(cause, WorkerTraceback)
     assert str(cause).startswith("worker 3, in 'step':\n\nTraceback")

@@ -9,7 +9,7 @@ import pytest
 from rl_workers.pickling import Portable
 
 
-def test_a_closure_arrives_with_what_it_holds():
+def test_portable_closures_arrive_with_their_variables():
     step = 5
     assert pickle.loads(pickle.dumps(Portable(lambda x: x + step)))(3) == 8
 

@@ -217,7 +217,7 @@ def test_a_closed_pool_says_so():
         pool.signal(0, "add")
 
 
-def test_no_worker_and_no_time_are_refused():
+def test_pool_refuses_an_empty_list_of_workers_and_timeouts_of_zero():
     with pytest.raises(ValueError, match="at least one worker"):
         WorkerPool([])
     with pytest.raises(ValueError, match="timeout_s=0"):
@@ -324,7 +324,7 @@ def test_a_worker_killed_while_idle_is_named_at_the_next_call():
         assert pool.receive(0) == (3,)
 
 
-def test_a_worker_killed_at_work_is_named_with_what_it_did(gate):
+def test_worker_died_names_the_call_of_a_killed_worker(gate):
     with pool_of(2, gate=gate) as pool:
         pool.signal(0, "wait")
         os.kill(pool.pids[0], signal.SIGKILL)
@@ -371,7 +371,7 @@ def test_death_is_seen_though_another_process_holds_the_channel(gate):
         gate.set()
 
 
-def test_a_worker_that_dies_while_it_starts_is_told_apart():
+def test_worker_died_says_so_where_a_worker_ends_while_it_starts():
     with pytest.raises(WorkerDied, match=r"killed by SIGKILL in 'starting'.*__main__"):
         WorkerPool([lambda: os.kill(os.getpid(), signal.SIGKILL)], start_method="fork")
 
@@ -459,14 +459,14 @@ def test_close_lets_a_pending_call_finish(gate):
     pool.signal(0, "wait")
     gate.set()
     pool.close()
-    assert pool._workers[0].exit_code == 0
+    assert pool.exit_codes == [0]
 
 
 def test_close_kills_a_worker_that_does_not_leave(gate):
     pool = pool_of(2, gate=gate)
     pool.signal(1, "wait")
     pool.close(timeout_s=0.2)
-    assert [worker.exit_code for worker in pool._workers] == [0, -signal.SIGKILL]
+    assert pool.exit_codes == [0, -signal.SIGKILL]
 
 
 def test_an_exception_in_close_arrives_when_all_are_gone():
@@ -496,30 +496,28 @@ class Slow:
         raise OSError("the door is stuck")
 
 
-def test_nothing_is_said_of_a_worker_whose_process_ends_a_little_after_its_channel(caplog):
+def test_close_does_not_warn_of_a_process_that_ends_soon_after_its_channel(caplog):
     work = functools.partial(sum, range(1_000_000))
     pool = WorkerPool([functools.partial(Slow, work)] * 2, start_method="fork")
     with pytest.raises(OSError, match="the door is stuck"):
         pool.close()
     assert caplog.messages == []
-    assert [worker.exit_code for worker in pool._workers] == [0, 0]
+    assert pool.exit_codes == [0, 0]
 
 
-def test_a_worker_that_does_not_end_is_told_of_and_its_exception_in_close_still_arrives(
-    caplog, monkeypatch
-):
+def test_close_warns_of_a_worker_that_does_not_end_and_raises_its_exception(caplog, monkeypatch):
     monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.1)
     pool = WorkerPool([functools.partial(Slow, signal.pause)], start_method="fork")
     with pytest.raises(OSError, match="the door is stuck"):
         pool.close(timeout_s=1.0)
     assert caplog.messages == [
-        f"waiting up to 1 s more for worker 0 (process {pool._workers[0].pid}) to end: then it is "
+        f"waiting up to 1 s more for worker 0 (process {pool.pids[0]}) to end: then it is "
         "killed. close(timeout_s=...) sets the limit."
     ]
-    assert pool._workers[0].exit_code == -signal.SIGKILL
+    assert pool.exit_codes == [-signal.SIGKILL]
 
 
-def test_the_call_that_keeps_a_worker_from_ending_is_told(gate, caplog, monkeypatch):
+def test_close_names_the_call_that_keeps_a_worker_from_ending(gate, caplog, monkeypatch):
     monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.1)
     pool = pool_of(1, gate=gate)
     pool.signal(0, "wait")
@@ -606,7 +604,7 @@ def parent():
             end.close()
 
 
-def test_no_worker_outlives_a_killed_parent(parent):
+def test_workers_end_with_a_killed_parent(parent):
     before = set(os.listdir("/dev/shm"))
     process, pids = parent("sleep")
     assert len(set(pids)) == 4
@@ -633,7 +631,7 @@ print(*pool.pids)
 """
 
 
-def test_no_worker_outlives_a_program_that_forgets_to_close():
+def test_workers_end_with_a_program_that_does_not_close_the_pool():
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", FORGETFUL], stdout=subprocess.PIPE, text=True
     ) as process:

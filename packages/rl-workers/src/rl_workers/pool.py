@@ -127,6 +127,18 @@ class WorkerPool:
         return [worker.pid for worker in self._workers]
 
     @property
+    def exit_codes(self) -> list[int | None]:
+        """The exit code of each worker's process, negative for a signal; None until it is known.
+
+        Example:
+            >>> with WorkerPool([list, list], start_method="fork") as pool:
+            ...     running = pool.exit_codes
+            >>> running, pool.exit_codes
+            ([None, None], [0, 0])
+        """
+        return [worker.exit_code for worker in self._workers]
+
+    @property
     def pending(self) -> list[str | None]:
         """The pending call of each worker; None where it waits for a call.
 
