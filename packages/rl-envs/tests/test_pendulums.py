@@ -34,11 +34,12 @@ def test_every_promise_is_kept():
     check_conformance(lambda: Pendulums(3, max_steps=7))
 
 
-def test_pendulums_move_as_that_of_gymnasium():
+def test_pendulums_move_as_the_one_of_gymnasium():
     plain = gymnasium.make("Pendulum-v1").unwrapped
     env = Pendulums(3)
     env.reset()
-    start = env._angle, env._speed
+    state = env.state_dict()["state"]
+    start = state["angle"], state["speed"]
     torques = torch.empty(9, 3, 1).uniform_(-3, 3)
     torques[0] = 2.0
     steps = [
@@ -72,7 +73,7 @@ def test_single_rows_are_reset_by_a_mask():
     fresh = env.reset(root.copy().set("_reset", mask))
     same = (fresh["observation"] == root["observation"]).all(-1)
     assert same.tolist() == [True, False, True]
-    assert env._count.flatten().tolist() == [1, 0, 1]
+    assert env.state_dict()["state"]["count"].flatten().tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_single_rows_are_reset_by_a_mask():
     ids=["bare", "transformed"],
 )
 @pytest.mark.parametrize("is_random", [True, False], ids=["random", "policy"])
-def test_no_step_waits_for_a_value(around, is_random):
+def test_steps_read_no_value_on_the_host(around, is_random):
     env = Pendulums(5, max_steps=4)
     if around is not None:
         env = TransformedEnv(env, around())
@@ -192,7 +193,7 @@ def test_looking_at_a_value_is_noticed():
     ],
     ids=["plain", "agents"],
 )
-def test_without_waiting_the_batch_is_the_same(make):
+def test_batches_equal_those_of_a_loop_that_waits(make):
     batches = []
     for waits in (True, False):
         env = make()
@@ -227,7 +228,7 @@ def test_an_ordinary_environment_still_waits():
 
 
 @pytest.mark.gpu
-def test_no_step_waits_for_a_device():
+def test_steps_do_not_synchronise_with_the_device():
     env = Pendulums(64, max_steps=4, device="cuda")
     actor = policy_plan(policy().to("cuda"))
     env.rollout(5, actor, break_when_any_done=False)

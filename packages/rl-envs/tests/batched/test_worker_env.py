@@ -46,7 +46,7 @@ def test_states_are_those_of_each_environment(shared):
     states = servant.get_states()
     servant.restart()
     servant.set_states(states)
-    assert [int(env._episode) for env in servant.env.envs] == [10, 0]
+    assert [int(state["state"]["episode"]) for state in servant.get_states()] == [10, 0]
 
 
 def test_closing_closes_the_environments(shared):

@@ -24,7 +24,7 @@ def test_rows_outside_the_mask_stay():
     assert rows["observation",].tolist() == [[7, 7], [3, 0]]
 
 
-def test_an_environment_owns_what_it_is_given():
+def test_as_tensordict_copies_rows():
     row = np.zeros((3, 2))
     assert as_tensordict({("a", "b"): row}, (3,))["a", "b"].data_ptr() != row.ctypes.data
 

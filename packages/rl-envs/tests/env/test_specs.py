@@ -6,7 +6,7 @@ from rl_envs.testing import CountingEnv, MultiAgentEnv, NestedEnv
 from rl_specs import Binary, Bounded, Composite, Unbounded
 
 
-def test_one_leaf_is_handed_out_alone_and_several_together():
+def test_action_spec_is_the_one_leaf_or_a_composite_of_several():
     assert CountingEnv().action_spec.n == 2
     assert NestedEnv().reward_spec.shape == (1,)
     assert set(MultiAgentEnv(3).done_spec.keys()) == {"agents", "done", "terminated", "truncated"}

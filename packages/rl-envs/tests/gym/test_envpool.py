@@ -114,7 +114,7 @@ def assert_proved(batch, start=None):
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
     st.integers(0, 99),
 )
-def test_no_step_is_lost_or_repeated_in_any_order(wait_for, groups, lengths, order):
+def test_rollouts_lose_and_repeat_no_step_in_any_order(wait_for, groups, lengths, order):
     env = ScriptedEnv(wait_for * groups, wait_for=wait_for, order=order)
     batches = [env.rollout(lengths[0], break_when_any_done=False)]
     batches += [
@@ -244,7 +244,7 @@ def test_seeds_make_a_new_pool():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("envpool") is not None, reason="EnvPool is there")
-def test_without_envpool_it_says_what_to_install():
+def test_envpool_env_names_the_extra_to_install():
     with pytest.raises(ImportError, match=r"pip install rl-envs\[envpool\]"):
         EnvPoolEnv("CartPole-v1", 2)
 

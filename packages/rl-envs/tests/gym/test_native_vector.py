@@ -178,7 +178,7 @@ def test_a_policy_wires_a_native_vector():
     assert torch.equal(batch["is_init"].squeeze(-1), batch["observation"][..., 2] == 0)
 
 
-def test_a_policy_that_reads_a_count_gets_it_at_every_step():
+def test_step_counts_reach_a_policy_that_reads_them():
     act = TensorDictModule(
         lambda count: nn.functional.one_hot(count.squeeze(-1) % 2, 2).bool(),
         ["step_count"],

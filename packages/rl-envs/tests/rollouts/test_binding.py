@@ -36,7 +36,7 @@ def test_columns_hold_a_rollout():
     assert torch.equal(after["truncated",], slow["next", "truncated"])
 
 
-def test_there_can_be_room_for_the_root_that_follows():
+def test_columns_may_have_room_for_the_next_root():
     root, _ = play(EpisodeStepEnv([(3, "terminated")]), 3)
     assert root["observation",][3].tolist() == [1, 0]
 

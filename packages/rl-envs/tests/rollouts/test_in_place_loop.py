@@ -32,7 +32,7 @@ def cartpoles(number):
 
 @pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("break_when_any_done", [True, False])
-def test_the_fast_path_plays_what_the_slow_one_does(number, break_when_any_done):
+def test_in_place_loop_equals_the_tensordict_loop(number, break_when_any_done):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)
@@ -47,7 +47,7 @@ def test_the_fast_path_plays_what_the_slow_one_does(number, break_when_any_done)
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_the_fast_path_waits_for_all_rows_as_the_slow_one_does(number):
+def test_in_place_loop_waits_for_all_rows_as_the_tensordict_loop(number):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)
@@ -63,7 +63,7 @@ def test_the_fast_path_waits_for_all_rows_as_the_slow_one_does(number):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_the_fast_path_goes_on_from_a_root_as_the_slow_one_does(number):
+def test_in_place_loop_continues_from_a_root_as_the_tensordict_loop(number):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)

@@ -62,7 +62,7 @@ def test_a_rollout_goes_on_from_a_root():
     assert batch["observation"].tolist() == [[0, 1], [0, 2]]
 
 
-def test_without_reset_there_must_be_a_root():
+def test_rollout_without_reset_needs_a_root():
     with pytest.raises(RuntimeError, match=r"pass tensordict=env\.reset\(\)"):
         CountingEnv().rollout(3, auto_reset=False)
 

@@ -39,7 +39,7 @@ def assert_played(batch):
         assert batch["agents", "done"][row].squeeze(-1).tolist() == before
 
 
-def test_in_turn_and_in_processes():
+def test_groups_step_alike_in_turn_and_in_processes():
     with ParallelEnv(2, make, mp_start_method="fork") as parallel:
         for env in (SerialEnv(2, make), parallel):
             assert_played(env.rollout(8, break_when_any_done=False))

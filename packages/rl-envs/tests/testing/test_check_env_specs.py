@@ -59,7 +59,7 @@ def test_a_reset_is_checked_too():
         check_env_specs(Bare())
 
 
-def test_the_environment_is_left_as_strict_as_it_was():
+def test_check_env_specs_restores_check_values():
     env = CountingEnv()
     check_env_specs(env, seed=3)
     assert env.check_values

@@ -32,7 +32,7 @@ def test_every_one_of_them_keeps_every_promise(make):
     check_conformance(make)
 
 
-def test_no_two_steps_of_a_batch_look_alike():
+def test_steps_of_a_batch_all_differ():
     env = EpisodeStepEnv([(2, "terminated"), (3, "truncated")], batch_size=(3,), first_episode=10)
     seen = env.rollout(11, break_when_any_done=False)["observation"].flatten(0, 1)
     assert len(seen.unique(dim=0)) == 33
@@ -45,12 +45,12 @@ def test_an_episode_can_end_on_its_first_step():
     assert not batch["observation"].any()
 
 
-def test_one_raises():
+def test_raising_env_raises():
     with pytest.raises(ZeroDivisionError, match="step 2 of this environment always fails"):
         RaisingEnv(at_step=2).rollout(5)
 
 
-def test_one_dies():
+def test_dying_env_dies():
     process = multiprocessing.get_context("fork").Process(target=lambda: DyingEnv(2).rollout(5))
     process.start()
     process.join(20)

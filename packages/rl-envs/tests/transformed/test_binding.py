@@ -185,7 +185,7 @@ def test_deferred_transforms_run_on_finished_rows():
 
 
 @pytest.mark.parametrize("in_keys", [None, [("step_count",)], [("observation",)]])
-def test_nothing_waits_that_a_policy_may_read(in_keys):
+def test_transforms_that_a_policy_may_read_are_not_deferred(in_keys):
     env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), Late(["observation"])))
     stepping, finishing = env.split(in_keys)
     assert stepping is env
@@ -234,6 +234,7 @@ def _right(root):
 def steps_through_tensordicts(monkeypatch):
     """Counts the steps that were not calls on arrays."""
     counted = []
+    # private: which of two equal paths runs has no public sign
     original = TransformedBinding._step_through_tensordicts
 
     def counting(self, t):

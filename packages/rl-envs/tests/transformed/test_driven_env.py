@@ -221,7 +221,7 @@ def test_an_episode_that_ends_in_the_noops_begins_anew():
     assert env.reset()["observation"].tolist() == [1, 0]
 
 
-def test_in_a_partial_reset_other_rows_stand_still():
+def test_partial_reset_leaves_other_rows_in_place():
     env = doing_nothing(
         SerialEnv(3, [lambda i=i: episodes(3 * i) for i in range(3)]), 2, random=False
     )

@@ -228,7 +228,7 @@ def test_a_transform_by_name_comes_last():
     assert [type(one).__name__ for one in env.transforms] == ["RewardSum", "StepCounter"]
 
 
-def test_no_transform_may_be_given_as_none():
+def test_none_is_accepted_for_no_transform():
     assert len(TransformedEnv(CountingEnv(), None).transforms) == 0
 
 

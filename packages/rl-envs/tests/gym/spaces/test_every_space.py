@@ -102,14 +102,14 @@ def test_alone(space, categorical):
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @each_space
-def test_in_a_vector(space, mode):
+def test_vectors_handle_every_space(space, mode):
     made = SyncVectorEnv([lambda: Mirror(space)] * 3, autoreset_mode=mode)
     with GymVectorEnv(made, categorical_action_encoding=True) as env:
         assert_mirrored(env.rollout(7, break_when_any_done=False))
 
 
 @some_spaces
-def test_in_a_vector_of_processes(space):
+def test_async_vectors_handle_every_space(space):
     made = AsyncVectorEnv(
         [lambda: Mirror(space)] * 2, autoreset_mode=AutoresetMode.DISABLED, context="fork"
     )
@@ -119,7 +119,7 @@ def test_in_a_vector_of_processes(space):
 
 
 @some_spaces
-def test_one_after_the_other_and_in_processes(space):
+def test_serial_and_parallel_handle_every_space(space):
     def make():
         return GymEnv(Mirror(space), categorical_action_encoding=True)
 

@@ -82,7 +82,7 @@ def test_dtypes_that_torch_lacks_are_refused_by_name():
         spec_of_space(spaces.Box(0, np.iinfo(np.uint64).max, (2,), np.uint64))
 
 
-def test_there_is_no_space_of_objects():
+def test_space_of_spec_refuses_objects():
     with pytest.raises(TypeError, match="no Gymnasium space for NonTensor"):
         space_of_spec(NonTensor())
 
