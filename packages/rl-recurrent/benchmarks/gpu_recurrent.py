@@ -1,6 +1,6 @@
 """The Triton backend on one GPU, compared with torchrl's modules and torch's own networks.
 
-Run with `python packages/rl-recurrent/benchmarks/gpu_recurrent.py` on a machine with a CUDA device.
+Run with `nox -s "bench(rl-recurrent)"` on a machine with a CUDA device.
 Forward and backward with gradients of parameters and inputs, tf32 products on both sides. Every
 duration is a median of synchronised calls that take turns, the host's share included; `device` is
 the time that kernels ran. Ratios are peer over ours: above 1 is faster. Goals stand after them.
@@ -8,15 +8,14 @@ the time that kernels ran. Ratios are peer over ours: above 1 is faster. Goals s
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import statistics
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench import medians_us, session, table
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -29,50 +28,42 @@ Call = Callable[[], object]
 Table = dict[str, Call]
 
 
-def synchronised_ms(call: Call) -> float:
-    """Duration of one call, until the device is idle again."""
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) * 1e3
+def synchronised(call: Call) -> Call:
+    """The call, until the device is idle again."""
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    return run
 
 
-def medians_ms(calls: Table, repeats: int, warmup: int = 5) -> dict[str, float]:
-    """Median duration of each call; they take turns, to meet the same load."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + warmup):
-        for name, call in calls.items():
-            took = synchronised_ms(call)
-            if turn >= warmup:
-                times[name].append(took)
-    return {name: statistics.median(each) for name, each in times.items()}
-
-
-def device_ms(call: Call) -> float:
+def device_us(call: Call) -> float:
     """Time that the kernels of one call ran."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         call()
         torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in seen.key_averages()) / 1e3
+    return sum(event.self_device_time_total for event in seen.key_averages())
 
 
-def report(title: str, calls: Table, goals: dict[str, float], repeats: int) -> None:
-    """Print durations, and every peer's over that of the first call."""
-    print(f"\n{title}")
+def show(title: str, calls: Table, goals: dict[str, float], repeats: int) -> None:
+    """Print durations, and every peer's over that of the first call, which is ours."""
     working: Table = {}
     for name, call in calls.items():
         try:
-            call()
-            working[name] = call
+            synchronised(call)()
+            working[name] = synchronised(call)
         except Exception as error:  # a peer that cannot run this shape is a line of the table
-            print(f"  {name:26} does not run: {type(error).__name__}: {str(error)[:80]}")
-    found = medians_ms(working, repeats)
-    mine = next(iter(found.values()), 1.0)
-    for name, ms in found.items():
-        goal = f"  goal at least {goals[name]:g}" if name in goals else ""
-        busy = device_ms(working[name])
-        print(f"  {name:26}{ms:9.3f} ms  device {busy:9.3f} ms  {ms / mine:7.2f}x{goal}")
+            reason = f"{type(error).__name__}: {str(error)[:80]}"
+            print(f"\n{title}: {name} does not run: {reason}")
+    mine = next(iter(calls))
+    if mine not in working:
+        return
+    found = medians_us(repeats, *working.values(), warm_up=5)
+    notes = {name: f"device {device_us(calls[name]):12,.1f} us" for name in working}
+    for name in working.keys() & goals.keys():
+        notes[name] += f"  goal at least {goals[name]:g}"
+    table(title, dict(zip(working, found, strict=True)), mine, notes)
 
 
 def starts(lengths: list[int]) -> Tensor:
@@ -171,13 +162,13 @@ def ragged(sides: Sides, cell: str, repeats: int) -> None:
             calls = {"ours, triton": sides.mine(cell, batch, size)}
             calls |= sides.theirs(cell, batch, size, "pad")
             title = f"G1 {cell}, flat, {count} segments of 1 to 256, {sum(lengths)} rows, H={size}"
-            report(title, calls, {"torchrl, pad": 3.0}, repeats)
+            show(title, calls, {"torchrl, pad": 3.0}, repeats)
     flag, size = starts([32] * 64), 128
     batch = batch_of(cell, flag, size)
     calls = {"ours, triton": sides.mine(cell, batch, size)}
     calls |= sides.theirs(cell, batch, size, "triton") | sides.theirs(cell, batch, size, "scan")
     goals = {"torchrl, triton": 10.0, "torchrl, scan": 10.0}
-    report(f"G3 {cell}, 64 flat slices of 32, H={size}", calls, goals, max(5, repeats // 5))
+    show(f"G3 {cell}, 64 flat slices of 32, H={size}", calls, goals, max(5, repeats // 5))
 
 
 def grid(sides: Sides, cell: str, repeats: int) -> None:
@@ -188,7 +179,7 @@ def grid(sides: Sides, cell: str, repeats: int) -> None:
         batch = batch_of(cell, flag, size)
         calls = {"ours, triton": sides.mine(cell, batch, size)}
         calls |= sides.theirs(cell, batch, size, "triton") | sides.theirs(cell, batch, size, "pad")
-        report(
+        show(
             f"G2 {cell}, [128, 128], 3 % resets, H={size}",
             calls,
             {"torchrl, triton": goal},
@@ -205,14 +196,14 @@ def dense(sides: Sides, cell: str, repeats: int) -> None:
         network = dense_call(cell, (128, 128), size)
         for backend, goal in (("auto", 0.95), ("triton", 0.7)):
             calls = {f"ours, {backend}": sides.mine(cell, batch, size, backend), "torch": network}
-            report(f"G4 {cell}, dense [128, 128], H={size}", calls, {"torch": goal}, repeats)
+            show(f"G4 {cell}, dense [128, 128], H={size}", calls, {"torch": goal}, repeats)
     for size in (512, 1024):
         batch = batch_of(cell, flag, size)
         calls = {"ours, triton": sides.mine(cell, batch, size)}
         calls |= sides.theirs(cell, batch, size, "triton")
         calls["torch"] = dense_call(cell, (128, 128), size)
         goals = {"torchrl, triton": 3.0, "torch": 0.8}
-        report(f"G5 {cell}, dense [128, 128], H={size}", calls, goals, repeats)
+        show(f"G5 {cell}, dense [128, 128], H={size}", calls, goals, repeats)
 
 
 def kept_bytes(call: Callable[[], Any]) -> int:
@@ -261,8 +252,8 @@ def memory(sides: Sides, cell: str, repeats: int) -> None:
     print(f"\nG6 {cell}, {rows} rows, H={size}: kept beyond the outputs, in floats per row and H")
     for save, held in kept.items():
         print(f"  ours, {save:20}{held / 4 / rows / size:8.2f}")
-    report(
-        "  its price, goal at most 1.1 of gates",
+    show(
+        f"G6 {cell}, what is made again, goal at most 1.1 of gates",
         {f"ours, {save}": training(save) for save in ("gates", "state")},
         {},
         repeats,
@@ -272,27 +263,33 @@ def memory(sides: Sides, cell: str, repeats: int) -> None:
     batch = batch_of(cell, flag, size)
     calls = {"ours, triton": sides.mine(cell, batch, size)}
     calls |= sides.theirs(cell, batch, size, "triton", recurrent_recompute="full")
-    report("  compared with torchrl's recompute", calls, {"torchrl, triton": 1.5}, repeats)
+    show(f"G6 {cell}, compared with torchrl's recompute", calls, {"torchrl, triton": 1.5}, repeats)
 
 
-def main(repeats: int = 50) -> None:
-    """Print every table."""
+TABLES = {"ragged": ragged, "grid": grid, "dense": dense, "memory": memory}
+CELLS = ("lstm", "gru")
+
+
+def main(names: list[str], repeats: int) -> None:
+    """Print the tables that are asked for."""
     if not torch.cuda.is_available():
         print("G1 to G6: not measured: no CUDA device")
         return
     torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, tf32 products")
+    print(f"{torch.cuda.get_device_name()}, tf32 products")
     sides = Sides()
     if sides.peer is None:
         print("torchrl is not installed: its lines are missing")
-    for cell in ("lstm", "gru"):
-        ragged(sides, cell, repeats)
-        grid(sides, cell, repeats)
-        dense(sides, cell, repeats)
-        memory(sides, cell, repeats)
+    for cell in [name for name in CELLS if name in names] or CELLS:
+        for name in [name for name in TABLES if name in names] or TABLES:
+            TABLES[name](sides, cell, repeats)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"cells and tables: {[*CELLS, *TABLES]}; or all")
+    parser.add_argument("--repeats", type=int, default=50, help="calls after a median")
+    with session(parser) as given:
+        main(given.names, given.repeats)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench import medians_us, report, session, table
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -31,16 +30,10 @@ ROWS, SIZE, EPISODE = 4096, 128, 40
 Call = Callable[[], object]
 
 
-def medians_ms(calls: dict[str, Call], repeats: int, warmup: int = 2) -> dict[str, float]:
-    """Median duration of each call, in milliseconds; they take turns, to meet the same load."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + warmup):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if turn >= warmup:
-                times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(each) * 1e3 for name, each in times.items()}
+def medians_of(calls: dict[str, Call], repeats: int, warm_up: int = 2) -> dict[str, float]:
+    """Median duration of each call, in microseconds."""
+    found = medians_us(repeats, *calls.values(), warm_up=warm_up)
+    return dict(zip(calls, found, strict=True))
 
 
 def peak_bytes(call: Call) -> int:
@@ -124,13 +117,9 @@ def torch_call(network: nn.RNNBase, x: Tensor, segments: Segments | None) -> Cal
     return call
 
 
-def report(title: str, found: dict[str, float], bars: dict[str, float]) -> None:
-    """Print durations, and every peer's over that of auto."""
-    print(f"\n{title}")
-    mine = found["ours, auto"]
-    for name, ms in found.items():
-        bar = f"  bar {bars[name]:g}" if name in bars else ""
-        print(f"  {name:28}{ms:10.2f} ms   {ms / mine:8.2f}x{bar}", flush=True)
+def show(title: str, found: dict[str, float], bars: dict[str, float]) -> None:
+    """Print durations, their ratios to that of auto, and the bars that these are held to."""
+    table(title, found, "ours, auto", {name: f"bar {bar:g}" for name, bar in bars.items()})
 
 
 def ragged(cell: str, peer: Any, mode: Any, repeats: int) -> None:
@@ -147,10 +136,10 @@ def ragged(cell: str, peer: Any, mode: Any, repeats: int) -> None:
     if peer is not None:
         calls["torchrl, pad"] = training_call(module_of(peer, cell, "pad"), batch, mode)
         slow["torchrl, scan"] = training_call(module_of(peer, cell, "scan"), batch, mode)
-    found = {**medians_ms(calls, repeats), **medians_ms(slow, 1, warmup=0)}  # it takes seconds
+    found = {**medians_of(calls, repeats), **medians_of(slow, 1, warm_up=0)}  # it takes seconds
     bars = {"torchrl, pad": 3.0, "torchrl, scan": 100.0} if cell == "lstm" else {}
     bars = bars or {"torchrl, pad": 2.0, "torch, packed": 1.5}
-    report(f"{cell}, flat [{ROWS}], episodes near {EPISODE}, H={SIZE}", found, bars)
+    show(f"{cell}, flat [{ROWS}], episodes near {EPISODE}, H={SIZE}", found, bars)
     if cell == "lstm" and peer is not None:
         mine, theirs = (peak_bytes(calls[name]) for name in ("ours, auto", "torchrl, pad"))
         print(
@@ -172,10 +161,10 @@ def grid(cell: str, peer: Any, mode: Any, repeats: int) -> None:
         calls["torchrl, pad"] = training_call(module_of(peer, cell, "pad"), batch, mode)
         slow["torchrl, scan"] = training_call(module_of(peer, cell, "scan"), batch, mode)
     few = max(3, repeats // 5)
-    found = {**medians_ms(calls, repeats), **medians_ms(slow, few, warmup=1)}
+    found = {**medians_of(calls, repeats), **medians_of(slow, few, warm_up=1)}
     bar = 3.0 if cell == "lstm" else 2.0
     bars = {"torchrl, pad": bar, "torchrl, scan": bar}
-    report(f"{cell}, [32, 128], resets near every {EPISODE}", found, bars)
+    show(f"{cell}, [32, 128], resets near every {EPISODE}", found, bars)
 
 
 def dense(cell: str, peer: Any, mode: Any, repeats: int) -> None:
@@ -186,7 +175,7 @@ def dense(cell: str, peer: Any, mode: Any, repeats: int) -> None:
         "ours, auto": torch_call(own(SIZE, SIZE), x, None),
         "torch, dense": torch_call(kind(SIZE, SIZE, batch_first=True), x, None),
     }
-    report(f"{cell}, dense [64, 64]", medians_ms(calls, 3 * repeats), {"torch, dense": 0.95})
+    show(f"{cell}, dense [64, 64]", medians_of(calls, 3 * repeats), {"torch, dense": 0.95})
 
 
 @torch.no_grad()
@@ -205,15 +194,12 @@ def steps(cell: str, peer: Any, mode: Any, repeats: int) -> None:
         }
         if importlib.util.find_spec("rl_envs") is not None:
             calls["ours, plan"] = plan_call(module, [x, *stored, flag])
-        found = medians_ms(calls, 100 * repeats, warmup=50)
-        floor, bar = found["torch, cell"], 1.5 if rows == 1 else 1.2
+        found = medians_of(calls, 100 * repeats, warm_up=50)
+        bar = f"bar at most {1.5 if rows == 1 else 1.2} of the cell"
         print(f"\n{cell}, one step of {rows}")
-        for name, ms in found.items():
-            print(
-                f"  {name:28}{ms * 1e3:10.1f} us   {ms / floor:8.2f} of the cell, "
-                f"bar at most {bar}",
-                flush=True,
-            )
+        for name in list(found)[1:]:
+            work = f"{cell}, one step of {rows}: {name}"
+            report(work, found[name], found["torch, cell"], peer="torch, cell", note=bar)
 
 
 def plan_call(module: Any, tensors: list[Tensor]) -> Call:
@@ -231,16 +217,8 @@ TABLES = {"ragged": ragged, "grid": grid, "dense": dense, "steps": steps}
 CELLS = ("lstm", "gru")
 
 
-def main() -> None:
+def main(given: argparse.Namespace) -> None:
     """Print the tables that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"cells and tables: {[*CELLS, *TABLES]}; or all")
-    parser.add_argument("--repeats", type=int, default=12, help="calls after a median")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
-    unknown = set(given.names) - {*CELLS, *TABLES}
-    if unknown:
-        parser.error(f"expected some of {[*CELLS, *TABLES]}: got {sorted(unknown)}")
     torch.manual_seed(0)
     torch.set_num_threads(given.threads)
     peer, mode = None, None
@@ -249,10 +227,16 @@ def main() -> None:
 
         peer, mode = torchrl.modules, torchrl.modules.set_recurrent_mode
     for cell in [name for name in CELLS if name in given.names] or CELLS:
-        for table in [name for name in TABLES if name in given.names] or TABLES:
-            TABLES[table](cell, peer, mode, given.repeats)
+        for name in [name for name in TABLES if name in given.names] or TABLES:
+            TABLES[name](cell, peer, mode, given.repeats)
     print("\nCUDA: not measured here; python benchmarks/gpu_*.py prints the table G1 to G6.")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    hint = f"cells and tables: {[*CELLS, *TABLES]}; or all"
+    parser.add_argument("names", nargs="*", help=hint)
+    parser.add_argument("--repeats", type=int, default=12, help="calls after a median")
+    parser.add_argument("--threads", type=int, default=2)
+    with session(parser) as given:
+        main(given)

@@ -1,20 +1,19 @@
 """The linear recurrence and generalised advantages on one GPU, compared with torchrl.
 
-Run with `python packages/rl-value/benchmarks/gpu_scan.py` if there is a CUDA device. Durations
-are medians: `call` of a synchronised call with the host's share, `device` of the kernels alone.
+Run with `nox -s "bench(rl-value)"` if there is a CUDA device. Durations are medians of synchronised
+calls with the host's share; `device` is of the kernels alone.
 Bandwidth counts every byte that must be read or written once. Goals stand after the figures.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import statistics
-import sys
-import time
 import warnings
 from collections.abc import Callable
 
 import torch
+from bench import medians_us, report, session
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -30,15 +29,13 @@ Call = Callable[[], object]
 
 def call_us(call: Call, repeats: int) -> float:
     """Median duration of synchronised calls."""
-    times = []
-    for turn in range(repeats + 5):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
+
+    def run() -> None:
         call()
         torch.cuda.synchronize()
-        if turn >= 5:
-            times.append(time.perf_counter() - begin)
-    return statistics.median(times) * 1e6
+
+    torch.cuda.synchronize()
+    return medians_us(repeats, run, warm_up=5)[0]
 
 
 def device_us(call: Call) -> float:
@@ -71,10 +68,8 @@ def scan(rows: int, episode: int, repeats: int) -> None:
     call = lambda: linear_scan(a, b, cut)  # noqa: E731 - one line to be timed
     took, busy = call_us(call, repeats), device_us(call)
     share = 13 * rows / (busy * 1e-6) / PEAK
-    print(
-        f"  linear_scan {rows:>11,} steps, episodes near {episode:>8,}: call {took:8.1f} us  "
-        f"device {busy:8.1f} us  {share:5.1%} of {PEAK / 1e12} TB/s"
-    )
+    note = f"device {busy:,.1f} us, {share:5.1%} of {PEAK / 1e12} TB/s"
+    report(f"linear_scan, {rows:,} steps, episodes near {episode:,}", took, note=note)
 
 
 def advantages(rows: int, episode: int, repeats: int) -> None:
@@ -82,10 +77,10 @@ def advantages(rows: int, episode: int, repeats: int) -> None:
     given = steps_of(rows, episode)
     mine = lambda: rl_value.gae(**given, gamma=GAMMA, lmbda=LMBDA)  # noqa: E731 - to be timed
     took, busy = call_us(mine, repeats), device_us(mine)
-    goal = "  goal at most 25 us a call" if rows <= 2**18 else ""
-    print(f"  gae         {rows:>11,} steps: call {took:9.1f} us  device {busy:9.1f} us{goal}")
+    goal = ", goal at most 25 us a call" if rows <= 2**18 else ""
+    note = f"device {busy:,.1f} us{goal}"
     if importlib.util.find_spec("torchrl") is None:
-        print("    torchrl is not installed")
+        report(f"gae, {rows:,} steps", took, note=note)
         return
     from torchrl.objectives.value.functional import vec_generalized_advantage_estimate as peer
 
@@ -95,22 +90,21 @@ def advantages(rows: int, episode: int, repeats: int) -> None:
     try:
         other = call_us(theirs, max(5, repeats // 5))
     except Exception as error:  # out of memory on long rows is a line of the table
+        report(f"gae, {rows:,} steps", took, note=note)
         print(f"    torchrl, vec does not run: {type(error).__name__}: {str(error)[:80]}")
         return
+    report(f"gae, {rows:,} steps", took, other, note=f"goal at least 5; {note}")
     error = (mine()[0] - theirs()[0]).abs().max() / mine()[0].abs().max()
-    print(
-        f"    torchrl, vec: call {other:9.1f} us, {other / took:7.1f}x  goal at least 5; "
-        f"largest difference {float(error):.1e} of the largest advantage"
-    )
+    print(f"    largest difference {float(error):.1e} of the largest advantage")
 
 
-def main(repeats: int = 100) -> None:
+def main(repeats: int) -> None:
     """Print every table."""
     if not torch.cuda.is_available():
         print("G10: not measured: no CUDA device")
         return
     torch.manual_seed(0)
-    print(f"G10, {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print(f"G10, {torch.cuda.get_device_name()}")
     for rows in (2**13, 2**16, 2**18, 2**20, 2**24, 2**26):
         for episode in (200, 10**9):  # the second is one trajectory of all rows
             scan(rows, episode, repeats)
@@ -120,4 +114,7 @@ def main(repeats: int = 100) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=100, help="calls after a median")
+    with session(parser) as given:
+        main(given.repeats)
