@@ -1,7 +1,7 @@
 """Draws the pictures of the README and of the pages as SVG, for light and dark backgrounds.
 
 `python tools/figures.py` writes them into docs/pictures; a test compares the files with what this
-script draws from the declared layers and from the newest benchmark record.
+script draws from the declared layers and from the benchmark records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tomllib
 from html import escape
 from pathlib import Path
 
-from tools.bench_table import complete, digits, newest_record
+from tools.bench_table import digits, figures, records
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "pictures"
@@ -126,9 +126,7 @@ def layer_picture() -> str:
 
 def speed_picture() -> str:
     """How many times as fast as TorchRL, on a logarithmic axis."""
-    record = newest_record()
-    rows = [(row["work"], complete(row)["ratio"]) for row in record["rows"]]
-    rows += [(row["work"], row["ratio"]) for row in record["ratios"]]
+    rows = [(row.title, row.ratio) for row in figures(records())]
     rows.sort(key=lambda row: -row[1])
     left, scale, bottom = 440, 290, 36 + len(rows) * 30
     parts = [text(left, 20, "times as fast as TorchRL (logarithmic)", anchor="start")]

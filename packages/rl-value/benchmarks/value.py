@@ -165,7 +165,8 @@ def padded(rows: int, steps: int, bar: float) -> None:
     best = min(range(len(peers)), key=again[1:].__getitem__)
     chosen = "vectorized" if settings[best]["vectorized"] else "loop"
     chosen += ", shifted" if settings[best]["shifted"] else ""
-    report(f"{rows} x {steps} ({chosen})", again[0], again[1 + best], bar)
+    print(f"  the peer's best setting: {chosen}")
+    report(f"GAE on {rows} x {steps}", again[0], again[1 + best], bar)
     report(FIRST, first[0], min(first[1:]), 0)
     parts(batch, net, again[0], again[1 + best])
 
