@@ -1,6 +1,6 @@
 """Compare a record of benchmarks with the last one of the same kind of machine.
 
-    python tools/bench_compare.py new.json benchmarks/records
+    python tools/bench_compare.py new.json benchmarks/records/rl-replay/slices
 
 Prints a line for each row, and fails where a row takes more than 25 % longer than it did.
 """
