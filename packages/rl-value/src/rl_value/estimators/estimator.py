@@ -121,19 +121,7 @@ class ValueEstimator(NamedModule):
             value_chunk_dim=value_chunk_dim,
             missing_next=missing_next,
         )
-        self.entries = KeyMap(
-            advantage="advantage",
-            value_target="value_target",
-            value="state_value",
-            reward=keys.REWARD,
-            done=keys.DONE,
-            terminated=keys.TERMINATED,
-            steps_to_next_obs="steps_to_next_obs",
-            sample_log_prob="sample_log_prob",
-        )
-        written = [] if value_network is None else list(value_network.out_keys)
-        if written and "state_value" not in written and len(written) == 1:
-            self.entries.set(value=written[0])
+        self.entries = _default_keys(value_network)
         self._substituted: Tensor | int = 0
 
     @property
@@ -407,6 +395,24 @@ class ValueEstimator(NamedModule):
 def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Call a function outside of compiled code."""
     return call(*args, **settings)
+
+
+def _default_keys(network: TensorDictModuleBase | None) -> KeyMap:
+    """Keys before `set_keys`; a network with one output names the value."""
+    entries = KeyMap(
+        advantage="advantage",
+        value_target="value_target",
+        value="state_value",
+        reward=keys.REWARD,
+        done=keys.DONE,
+        terminated=keys.TERMINATED,
+        steps_to_next_obs="steps_to_next_obs",
+        sample_log_prob="sample_log_prob",
+    )
+    written = [] if network is None else list(network.out_keys)
+    if written and "state_value" not in written and len(written) == 1:
+        entries.set(value=written[0])
+    return entries
 
 
 def _full(values: Tensor) -> Tensor:

@@ -26,12 +26,7 @@ from rl_value.estimators.transitions import floats
 from rl_value.losses.arrays import Array, is_eager
 from rl_value.losses.closed_form import ClosedFormLoss, ObjectiveValues, losses_of_choice, terms_of
 from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
-from rl_value.losses.loss import (
-    LossModule,
-    delayed,
-    parameters_of,
-    refuse_moved,
-)
+from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.precomputed_loss import attach
 from rl_value.losses.regression import check_kind
