@@ -17,7 +17,7 @@ def critic():
 @pytest.mark.parametrize("lengths", [[4, 5], [1500, 1000]])  # by numpy, and by numba if installed
 @pytest.mark.parametrize("kind", [GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator])
 def test_an_estimator_can_be_compiled(kind, lengths):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     settings = {"lmbda": 0.8} if kind in (GAE, TDLambdaEstimator) else {}
     estimator = kind(gamma=0.9, value_network=critic(), **settings)
     batch = trajectories(lengths, EndKind.TRUNCATED)
@@ -28,7 +28,7 @@ def test_an_estimator_can_be_compiled(kind, lengths):
 
 
 def test_so_can_a_function_that_calls_one():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic())
     batch = trajectories([4, 5])
 
@@ -42,8 +42,9 @@ def test_so_can_a_function_that_calls_one():
 
 
 def test_one_graph_is_refused_with_what_to_do():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic())
     whole = torch.compile(estimator, backend="eager", fullgraph=True)
+    # the exception has no public name
     with pytest.raises(torch._dynamo.exc.Unsupported, match="compute the advantage ahead"):
         whole(trajectories([4, 5]))

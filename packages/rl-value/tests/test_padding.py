@@ -145,7 +145,7 @@ def test_they_are_the_same_compiled(name, monkeypatch):
     monkeypatch.setattr(d.Distribution, "_validate_args", False)
     loss = ClipPPOLoss(actor(kind), critic())
     batch = stored(kind)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(loss, backend="eager", fullgraph=True)(padded(batch, **held))
     torch.testing.assert_close(found.to_dict(), loss(batch).to_dict())
 

@@ -69,7 +69,7 @@ def n_step(batch):
 
 def both_ways(loss, batch, backend="eager"):
     """What a loss gives and writes, of parameters that it is given: as one graph, and not."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     given = {name: torch.randn_like(value) for name, value in loss.named_parameters()}
     learning = [x.requires_grad_() for name, x in given.items() if not name.startswith("target_")]
 
@@ -160,7 +160,7 @@ def test_compiled_loss_of_a_recurrent_network_equals_the_eager_one(change):
 )
 def test_estimates_without_a_fixed_shape_are_computed_outside_of_the_graph(settings):
     loss, batch = of_values().make_value_estimator("td0", gamma=0.9, **settings), prepared()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(loss, backend="eager")
     torch.testing.assert_close(compiled(batch.clone())["loss"], loss(batch)["loss"])
 
@@ -181,7 +181,7 @@ def test_flags_of_other_names_end_trajectories_too():
         batch["next", "my", name] = batch["next", name]
     shown = batch.exclude(("next", "done"), ("next", "terminated"), "is_init", "collector")
     loss.set_keys(done=("my", "done"), terminated=("my", "terminated"))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(loss, backend="eager", fullgraph=True)(shown)["loss"]
     torch.testing.assert_close(found, expected)
 
