@@ -27,7 +27,7 @@ def test_an_estimator_can_be_compiled(kind, lengths):
         torch.testing.assert_close(found[key], expected[key], rtol=0, atol=0)
 
 
-def test_so_can_a_function_that_calls_one():
+def test_function_that_calls_an_estimator_can_be_compiled():
     torch.compiler.reset()
     estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic())
     batch = trajectories([4, 5])

@@ -140,7 +140,7 @@ def test_actions_and_parameters_of_other_names(loss_class):
 
 
 @pytest.mark.parametrize("name", PADDING)
-def test_they_are_the_same_compiled(name, monkeypatch):
+def test_padded_batch_gives_the_same_loss_compiled(name, monkeypatch):
     kind, held = PADDING[name]
     monkeypatch.setattr(d.Distribution, "_validate_args", False)
     loss = ClipPPOLoss(actor(kind), critic())

@@ -664,7 +664,7 @@ def test_value_estimate_writes_nothing():
     torch.testing.assert_close(known, found)
 
 
-def test_nothing_that_is_there_is_changed():
+def test_vtrace_changes_no_stored_entry():
     batch = prepared(environments(2, 5, [3, 4], KINDS))
     copy = batch.clone()
     VTrace(gamma=0.9, actor_network=actor(), value_network=critic())(batch)

@@ -186,7 +186,7 @@ def test_flags_of_other_names_end_trajectories_too():
     torch.testing.assert_close(found, expected)
 
 
-def test_nothing_but_the_rows_place_differs():
+def test_static_transitions_make_padding_an_end_without_successor():
     batch = masked(prepared())
     batch["state_value"] = batch["next", "state_value"] = torch.randn(9, 1, dtype=torch.float64)
     steps = StaticTransitions.of(batch, ENTRIES)

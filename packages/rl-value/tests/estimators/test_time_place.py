@@ -81,7 +81,7 @@ def test_an_estimator_refuses_to_walk_along_environments(kind, settings):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_so_does_a_loss_of_action_values(compiled):
+def test_dqn_loss_refuses_time_in_another_dimension(compiled):
     net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
     loss = DQNLoss(net, action_space="categorical")
     call = torch.compile(loss, backend="eager", fullgraph=True) if compiled else loss
@@ -93,7 +93,7 @@ def test_so_does_a_loss_of_action_values(compiled):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_so_does_a_loss_of_a_recurrent_actor(compiled):
+def test_recurrent_actor_loss_refuses_time_in_another_dimension(compiled):
     batch = time_first()
     batch["is_init"] = torch.zeros(5, 3, 1, dtype=torch.bool)
     batch["is_init"][0] = True
@@ -133,7 +133,7 @@ def test_ids_and_steps_that_join_along_another_dimension_are_refused(kind):
     torch.testing.assert_close(estimator(columns)["advantage"], expected)
 
 
-def test_so_are_they_by_losses():
+def test_losses_refuse_ids_and_steps_that_join_along_another_dimension():
     columns = TensorDict(numbered().transpose(0, 1).contiguous().to_dict(), [5, 3])
     columns["is_init"] = columns["collector", "traj_step"].unsqueeze(-1) == 0
     columns["advantage"] = columns["value_target"] = torch.zeros(5, 3, 1).double()
@@ -158,7 +158,7 @@ def test_numbered_rows_in_any_other_order_are_taken_as_they_are():
         assert gae(batch.clone())["advantage"].isfinite().all()
 
 
-def test_numbered_rows_that_lie_interleaved_give_a_warning():
+def test_interleaved_rows_with_ids_give_a_warning():
     gae, rows = GAE(gamma=0.9, lmbda=0.8, value_network=critic()), numbered()
     flat = TensorDict(rows.transpose(0, 1).reshape(-1).to_dict(), [15])
     with pytest.warns(UserWarning, match=r"of 15 rows continue .* environments are interleaved"):
@@ -200,7 +200,7 @@ def test_and_in_losses_that_estimate(compiled):
 
 @pytest.mark.filterwarnings("ignore:.*neighbours along dimension:UserWarning")
 @pytest.mark.parametrize("renamed", [False, True])
-def test_so_are_rows_whose_flags_have_other_names(renamed):
+def test_shuffled_rows_with_renamed_flags_give_the_same_advantages(renamed):
     batch = shuffled()
     expected = TD1Estimator(gamma=0.9, value_network=critic())
     found = TD1Estimator(gamma=0.9, value_network=expected.value_network)

@@ -98,7 +98,7 @@ def test_equations_give_what_autograd_gives(loss_class, reduction, shape, taken)
     st.integers(0, 2**20),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_any_logits(rows, choices, scale, seed, dtype):
+def test_closed_forms_of_any_logits_equal_autograd(rows, choices, scale, seed, dtype):
     torch.manual_seed(seed)
     scale = min(scale, 4) if dtype == torch.float32 else scale  # a log-probability has its digits
     batch = batch_of((rows,), choices, dtype, scale)
@@ -278,7 +278,7 @@ def test_each_network_goes_back_for_itself_where_no_graph_is_kept(first, taken):
 
 
 @pytest.mark.parametrize("name", ["loss_objective", "loss_critic"])
-def test_a_graph_that_is_gone_is_said_to_be(name):
+def test_closed_form_without_its_graph_is_refused(name):
     batch = with_values((6,))
     batch["y"].requires_grad_()
     policy = actor()

@@ -81,7 +81,7 @@ def test_the_loss_equals_the_paper(double, kind, flat):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_only_steps_that_count_do():
+def test_dqn_loss_is_a_mean_of_the_steps_that_count():
     batch = prepared(trajectories([3, 4, 2], KINDS))
     loss = DQNLoss(network(), action_space="categorical")
     delta = expected_error(loss, batch)
@@ -197,7 +197,7 @@ def test_substitutes_of_next_observations_are_counted():
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_a_network_that_chooses_is_taken_at_its_word(double, chooser):
+def test_dqn_loss_uses_actions_that_the_network_chose(double, chooser):
     batch = prepared(trajectories([3, 4, 2], KINDS))
     batch["action"] = F.one_hot(batch["action"], ACTIONS)
     batch["allowed"] = torch.tensor([[True, False, True]]).expand(9, 3)
@@ -322,7 +322,7 @@ def test_padding_is_no_part_of_the_gradients_of_distributions():
     torch.testing.assert_close(torch.autograd.grad(loss(batch)["loss"], parameters), expected)
 
 
-def test_nothing_is_asked_of_the_next_state_of_what_terminated():
+def test_distributional_loss_ignores_next_states_of_terminated_steps():
     batch, loss = prepared(trajectories([3, 4], KINDS[:2])), distributional()
     expected = loss(batch)["loss"]
     batch["next", "observation"][2] = float("nan")

@@ -25,7 +25,7 @@ def moved(net):
 
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("share", [{"eps": 0.75}, {"tau": 0.25}, {"tau": torch.tensor(0.25)}])
-def test_any_network_follows_another(by_name, share):
+def test_soft_update_moves_any_network_towards_another(by_name, share):
     late = network()
     net, before = moved(late), deepcopy(late)
     given = {"source": net, "target": late} if by_name else {}
@@ -36,7 +36,7 @@ def test_any_network_follows_another(by_name, share):
     assert late[1].num_batches_tracked == 5  # counts are copied
 
 
-def test_any_network_is_copied_in_its_time():
+def test_hard_update_copies_any_network_at_its_interval():
     late = network()
     net = moved(late)
     update = HardUpdate(net, late, value_network_update_interval=2)

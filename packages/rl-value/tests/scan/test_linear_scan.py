@@ -21,7 +21,7 @@ def draw_rows(seed, num_steps, decay, columns=2, dtype=torch.float64):
     return a, b, cut
 
 
-def test_a_literal_case():
+def test_linear_scan_of_a_literal_case():
     a = torch.tensor([0.5, 0.25, 0.5, 1.0, 0.5])
     b = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])
     cut = torch.tensor([False, False, True, False, False])

@@ -48,7 +48,7 @@ def test_advantages_are_those_of_the_definition(size, share, dtype):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
-def test_any_factor_reaches_as_far_as_it_should(decay):
+def test_gae_rows_equal_the_loop_for_any_decay(decay):
     given = drawn(2 * TILE + 77, 0.0005, np.float64)
     found = run(*given, gamma=1.0, decay=decay)[0]
     np.testing.assert_allclose(found, slowly(*given, 1.0, decay), rtol=1e-9, atol=1e-9)

@@ -33,7 +33,7 @@ def test_blocks_equal_the_loop_wherever_they_are_cut(seed, blocks, factor, data)
 
 
 @given(st.sampled_from([np.nan, np.inf, -np.inf]), factors, st.integers(0, 95), st.integers(0, 95))
-def test_a_term_that_is_not_finite_is_found_also_behind_a_cut(poison, factor, row, end):
+def test_powers_report_terms_that_are_not_finite_after_a_cut_too(poison, factor, row, end):
     cut, term = np.zeros(3 * BLOCK, bool), np.ones(3 * BLOCK, np.float32)
     cut[end], term[row] = True, poison
     with np.errstate(all="ignore"):

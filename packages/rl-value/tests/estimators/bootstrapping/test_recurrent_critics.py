@@ -169,7 +169,7 @@ def test_a_recurrent_critic_is_not_trained_by_its_targets(settings):
     assert not found["state_value"].requires_grad
 
 
-def test_a_state_that_nobody_collected_is_told_with_how_to_collect_it():
+def test_missing_recurrent_state_is_refused_with_how_to_collect_it():
     batch = prepared(trajectories([4, 2])).exclude("state")
     advice = r"'state' is missing: .* state of this network.*TensorDictSequential\(actor, critic\)"
     with pytest.raises(KeyError, match=advice):

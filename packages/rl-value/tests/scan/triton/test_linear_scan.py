@@ -126,7 +126,7 @@ def test_strided_inputs_and_gradients(device):
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
-def test_no_rows(device):
+def test_kernel_of_no_rows_returns_no_rows(device):
     empty = torch.zeros(0, 3, device=device)
     assert linear_scan(empty, empty).shape == (0, 3)
 
