@@ -112,8 +112,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         self.spec = spec
         self._form: ActionForm | None = None
         # the shape of a Categorical sample does not show the number of choices
-        is_class = isinstance(distribution_class, type)
-        self._has_scores = is_class and issubclass(distribution_class, TorchCategorical)
+        self._has_scores = _is_categorical(distribution_class)
         if not composite:
             _check_names(distribution_class, self._names)
             self._form = form_of(spec, self.dist_sample_keys[0])
@@ -291,6 +290,10 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
     def _direct(self) -> bool:
         return self.takes_tensors() and super()._direct()
+
+
+def _is_categorical(distribution_class: Any) -> bool:
+    return isinstance(distribution_class, type) and issubclass(distribution_class, TorchCategorical)
 
 
 def _check_names(distribution_class: Any, names: list[str]) -> None:
