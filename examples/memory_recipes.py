@@ -141,7 +141,7 @@ class Stored:
 
     @property
     def bytes_per_step(self) -> float:
-        """What a step costs: its row, its link, and its share of the side table."""
+        """What a step costs: its row, its link, and its share of the overflow table."""
         cost = self.buffer.storage.store.explain(len(self.buffer))
         return cost["row_bytes"] + 4 + cost.get("side_bytes", 0) / len(self.buffer)
 
@@ -151,7 +151,7 @@ class Result:
     """What a recipe costs, and what comes back."""
 
     name: str
-    bytes_per_step: float  # with what is secured for the side table
+    bytes_per_step: float  # with what is secured for the overflow table
     equal: float  # share of next observations that are the true ones, bit for bit
     missing: float  # share that is marked as missing
     error: float  # the largest, where none is missing

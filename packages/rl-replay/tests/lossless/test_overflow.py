@@ -125,7 +125,7 @@ def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(t
     schema = RowSchema({"frame": (torch.uint8, (1 << 30,))})
     memory = OverflowTable.memory_for(schema, 4096, kind="mapped", path=tmp_path / "side")
     table = OverflowTable(schema, 4096, memory=memory)
-    with pytest.raises(OSError, match="a side table of 4000 observations of 1073741824 bytes"):
+    with pytest.raises(OSError, match="an overflow table of 4000 observations of 1073741824 bytes"):
         table.take(0, 4000)
     assert table.in_use() == 0
 
@@ -165,18 +165,18 @@ def test_slots_can_be_spare_rows_of_a_slab(kind, tmp_path):
 
 def test_another_process_finds_the_slots_of_a_slab():
     slab, file = Slab.shared(SMALL, 6, lanes=2, spare=6), LazyFile.shared("a test")
-    table = OverflowTable.beside(slab, SMALL, file)
+    table = OverflowTable.for_slab(slab, SMALL, file)
     slots = table.take(1, 3)
     release_elsewhere(table, 1, slots[1:])
-    again = OverflowTable.beside(slab, SMALL, file)
+    again = OverflowTable.for_slab(slab, SMALL, file)
     assert (again.in_use(), again.take(1, 1).tolist()) == (1, [5])
 
 
 def test_a_slab_without_spare_rows_has_its_slots_in_the_file():
     slab, file = Slab.shared(SMALL, 6, lanes=2), LazyFile.shared("a test")
-    table = OverflowTable.beside(slab, SCHEMA, file)
+    table = OverflowTable.for_slab(slab, SCHEMA, file)
     table.put(table.take(1, 2), np.array([70, 71]), leaves(2, 5))
-    again = OverflowTable.beside(slab, SCHEMA, file)
+    again = OverflowTable.for_slab(slab, SCHEMA, file)
     assert again.space is None
     assert (again.rows.read(slice(3, 5)) == leaves(2, 5)).all()
 

@@ -131,7 +131,7 @@ class Ring:
         self.rows.write(positions, numbers, given, back)
         self.back[positions.numpy()] = back
         self.published = numbers.stop
-        self.rows.settle(numbers)
+        self.rows.link_predecessors(numbers)
         for row, number in enumerate(numbers):
             self.model[number] = cells[row : row + 1].clone()
             if drop_next:
@@ -201,16 +201,16 @@ class Ring:
 
     def check_slots(self, numbers):
         """Each slot has one owner, and no other process's is in use."""
-        named = self.rows.successor[(numbers % self.capacity).numpy()]
-        slots = ~named[named < 0].astype(np.int64)
+        addresses = self.rows.successor[(numbers % self.capacity).numpy()]
+        slots = ~addresses[addresses < 0].astype(np.int64)
         assert len(set(slots.tolist())) == len(slots) == self.rows.side.in_use()
-        assert (self.rows.side.owners[slots] == numbers.numpy()[named < 0]).all()
+        assert (self.rows.side.owners[slots] == numbers.numpy()[addresses < 0]).all()
 
 
 def go_by_tensors(rows):
     """Let compact rows on the CPU do everything as they do it on other devices."""
     rows._on_cpu = rows._writer._on_cpu = rows.side._on_cpu = False
-    rows._writer.named = np.zeros(len(rows), dtype=np.int32)
+    rows._writer.addresses = np.zeros(len(rows), dtype=np.int32)
     rows.side.rows = Rows.zeros(rows.side.schema, 1)
 
 
@@ -346,7 +346,7 @@ def put(rows, start, cells, back):
     numbers = range(start, start + len(cells))
     positions = torch.arange(start, start + len(cells)) % len(rows)
     rows.write(positions, numbers, cells, np.array(back))
-    rows.settle(numbers)
+    rows.link_predecessors(numbers)
 
 
 def test_rows_of_one_trajectory_take_one_slot():
@@ -824,14 +824,14 @@ def in_memory(kind):
 
 def while_read(rows, act):
     """Let something happen when what rows name was looked at and it was not read yet."""
-    name = "_named" if rows.joined else "on_cpu"
+    name = "_addresses_of" if rows.joined else "on_cpu"
     found = getattr(rows._gather, name)
 
     def beside(*args):
         if rows.joined:
-            named = found(*args).copy()
+            addresses = found(*args).copy()
             act()
-            return named
+            return addresses
         act()
         return found(*args)
 
@@ -839,15 +839,15 @@ def while_read(rows, act):
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_slot_that_is_somebody_elses_by_now_is_not_steady(kind):
+def test_a_slot_that_is_somebody_elses_by_now_is_not_valid(kind):
     rows = in_memory(kind)
     index = torch.arange(6)
-    good, steady = rows.read_beside_writers(index, index)
-    assert steady.all()
+    good, valid = rows.read_concurrent(index, index)
+    assert valid.all()
     assert (good == rows.read(index)).all()
     rows.side.owners[~rows.successor[5]] = 70
-    _, steady = rows.read_beside_writers(index, index)
-    assert steady.tolist() == [True] * 5 + [False]
+    _, valid = rows.read_concurrent(index, index)
+    assert valid.tolist() == [True] * 5 + [False]
 
 
 def go_on(rows):
@@ -855,12 +855,12 @@ def go_on(rows):
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_row_that_was_linked_while_it_was_read_is_not_steady(kind):
+def test_a_row_that_was_linked_while_it_was_read_is_not_valid(kind):
     rows = in_memory(kind)
     index = torch.arange(6)
     while_read(rows, lambda: go_on(rows))
-    _, steady = rows.read_beside_writers(index, index)
-    assert steady.tolist() == [True] * 5 + [False]
+    _, valid = rows.read_concurrent(index, index)
+    assert valid.tolist() == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])
@@ -871,21 +871,21 @@ def test_linking_alone_takes_no_bits_from_who_reads_meanwhile(kind):
     row = plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6])
     rows.write(slice(6, 7), number, row, np.array([1]))
     slot = ~rows.successor[5]
-    while_read(rows, lambda: rows.settle(number))
-    found, steady = rows.read_beside_writers(index, index, unmoved=lambda: True)
-    assert steady.all()
+    while_read(rows, lambda: rows.link_predecessors(number))
+    found, valid = rows.read_concurrent(index, index, unchanged=lambda: True)
+    assert valid.all()
     assert found["next", "observation"].tolist() == [1, 2, 3, 4, 5, 6]
     assert rows.successor[5] == 1
     assert rows.side.owners[slot] < 0  # given back, but not filled again
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_steady(kind):
+def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_valid(kind):
     rows = in_memory(kind)
     index = torch.arange(6)
     while_read(rows, lambda: update(rows, [2], {"observation": torch.tensor([70.0])}))
-    _, steady = rows.read_beside_writers(index, index)
-    assert steady.tolist() == [True, False, True, True, True, True]
+    _, valid = rows.read_concurrent(index, index)
+    assert valid.tolist() == [True, False, True, True, True, True]
 
 
 def test_some_leaves_and_rows_of_any_shape_are_read_beside_writers():
@@ -893,14 +893,12 @@ def test_some_leaves_and_rows_of_any_shape_are_read_beside_writers():
     index = torch.tensor([[5, 0], [3, 3]])
     key = ("next", "observation")
     for unmoved in (None, lambda: True):
-        found, steady = rows.read_beside_writers(
-            index, index.flatten(), keys=[key], unmoved=unmoved
-        )
+        found, valid = rows.read_concurrent(index, index.flatten(), keys=[key], unchanged=unmoved)
         assert found[key].tolist() == [[6, 1], [4, 4]]
-        assert steady.all()
-    found, steady = rows.read_beside_writers(index, index.flatten(), keys=["observation"])
+        assert valid.all()
+    found, valid = rows.read_concurrent(index, index.flatten(), keys=["observation"])
     assert found["observation"].tolist() == [[5, 0], [3, 3]]
-    assert steady.all()
+    assert valid.all()
 
 
 def test_observations_that_only_stand_at_the_root_are_not_compacted():
@@ -952,7 +950,7 @@ def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
     rows = store(batch, 3)
     put(rows, 0, batch, [0, 1, 0])
     assert rows.successor.tolist() == [1, -1, -2]
-    assert rows._writer.named.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 after 3 rows
+    assert rows._writer.addresses.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 after 3 rows
     assert rows.side.space.shape == (7, rows.layout.stored.row_bytes // 8)
 
 

@@ -52,14 +52,14 @@ def cells(names, schema):
 
 
 class Shared:
-    """Rows, side table and lanes that a fork inherits."""
+    """Rows, overflow table and lanes that a fork inherits."""
 
     def __init__(self, kind):
         self.layout = LosslessLayout(SCHEMAS[kind])
         assert self.layout.apart is kind.endswith("links apart")
         spare = CAPACITY if kind.startswith("joined") else 0
         self.slab = Slab.shared(self.layout.stored, CAPACITY, lanes=LANES, spare=spare)
-        self.side = OverflowTable.beside(self.slab, self.layout.side, LazyFile.shared("a test"))
+        self.side = OverflowTable.for_slab(self.slab, self.layout.side, LazyFile.shared("a test"))
         self.lanes = Lanes(self.slab)
         self.rows = LosslessRows(self.layout, self.slab.rows, self.side)
 
@@ -87,15 +87,15 @@ def write(shared, rows, lane, trajectory, extends, generator):
             back.append(apart)
         rows.write(span.rows, span.numbers, cells(names, rows.layout.given), np.array(back))
         lane.publish(count)
-        rows.settle(span.numbers)
+        rows.link_predecessors(span.numbers)
 
 
 def check(shared, samples):
-    """Every row that is accepted and steady is whole, and its next observation its own."""
+    """Every row that is live and valid is complete, and its next observation its own."""
     good_rows = 0
     for sample in range(samples):
         numbers = drawn(shared)
-        # both ways to prove that rows were steady
+        # both ways to prove that rows were unchanged
         lanes = shared.lanes
         unmoved = partial(lanes.unmoved, lanes.moment()) if sample % 2 else None
         found, _ = read_whole(shared, numbers, unmoved)
@@ -111,14 +111,14 @@ def drawn(shared):
 def read_whole(shared, numbers, unmoved):
     """How many of some rows are accepted, all of them whole, and whether they proved unmoved."""
     positions = shared.lanes.rows(numbers)
-    found, steady = shared.rows.read_beside_writers(positions, numbers, unmoved=unmoved)
-    sample = found[steady & shared.lanes.accept(numbers)]
+    found, valid = shared.rows.read_concurrent(positions, numbers, unchanged=unmoved)
+    sample = found[valid & shared.lanes.accept(numbers)]
     following = sample["observation"] + torch.tensor([0, 1])
     assert (sample["next", "observation"] == following).all()
     if "frame" in sample:
         assert (sample["frame"] == sample["observation"][:, :, None]).all()
         assert (sample["next", "frame"] == following[:, :, None]).all()
-    return len(sample), steady.ndim == 0
+    return len(sample), valid.ndim == 0
 
 
 def forked(function):
@@ -170,8 +170,8 @@ def before_each_step(rows, lane, act):
         (rows.side, "secure"),
         (writer, "_fill"),
         (rows.rows, "put"),
-        (writer, "_name"),
-        (writer, "settle"),
+        (writer, "_set_addresses"),
+        (writer, "link_predecessors"),
         (writer, "_link"),
     ):
         setattr(owner, name, after_it(getattr(owner, name)))
@@ -219,8 +219,8 @@ def check_slots(shared):
     """No slot is named twice by rows that can be read."""
     window = shared.lanes.window()
     positions = shared.lanes.rows(window.numbers(torch.arange(len(window))))
-    named = shared.rows.successor[positions.numpy()]
-    slots = named[named < 0]
+    addresses = shared.rows.successor[positions.numpy()]
+    slots = addresses[addresses < 0]
     assert len(np.unique(slots)) == len(slots)
 
 
@@ -283,14 +283,14 @@ def test_rows_are_whole_wherever_a_writer_stops_and_however_far_it_comes_meanwhi
 
 def read_beside(shared, writer, generator):
     """Read while a writer does some steps between what a row names and what is read there."""
-    name = "_named" if shared.side.space is not None else "on_cpu"
+    name = "_addresses_of" if shared.side.space is not None else "on_cpu"
     look, steps, found = getattr(shared.rows._gather, name), 0, Counter()
 
     def meanwhile(*args):
-        named = look(*args).copy() if name == "_named" else None
+        addresses = look(*args).copy() if name == "_addresses_of" else None
         for _ in range(steps):
             writer.step()
-        return look(*args) if named is None else named
+        return look(*args) if addresses is None else addresses
 
     setattr(shared.rows._gather, name, meanwhile)
     while writer.stopped:

@@ -111,14 +111,14 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     store, sharing = storage.store, storage._sharing
     yield from ((Lane, "reserve"), (Lane, "publish"), (sharing.gate, "wait"))
     yield from ((storage, "_find"), (storage, "_before_publish"), (storage, "_published"))
-    yield from ((store.rows, "write"), (store.rows, "put"), (store, "settle"))
+    yield from ((store.rows, "write"), (store.rows, "put"), (store, "link_predecessors"))
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):
         yield TrajectoryWriter, name
     yield from ((TrajectoryWriter, "_drop_run"), (TrajectoryWriter, "_end_trajectory"))
     if hasattr(store, "side"):
         for name in ("take", "release", "put"):
             yield store.side, name
-        for name in ("_fill", "_name", "_link", "settle"):
+        for name in ("_fill", "_set_addresses", "_link", "link_predecessors"):
             yield store._writer, name
         yield store.side.rows, "write"
 

@@ -88,7 +88,7 @@ class Moves(NamedTuple):
         run = np.searchsorted(former, numbers, side="right") - 1
         inside = numbers - former[run]
         if ((run < 0) | (inside >= counts[run])).any():
-            raise ValueError("side slots belong to rows that are not there: restore the dump.")
+            raise ValueError("overflow slots belong to rows that are not there: restore the dump.")
         found: NDArray[np.int64] = first[run] + inside
         return found
 
@@ -172,7 +172,7 @@ def join(
         cells = store.read(slice(base, base + count), keys=list(keys.columns))
         Links(each, keys, back=back[base : base + each]).revise(MarkerColumns.of(cells, keys), 0)
         for run in inside[1:]:
-            store.settle(run.numbers, back[run.positions(each)])
+            store.link_predecessors(run.numbers, back[run.positions(each)])
 
 
 def _number(run: Move) -> int:

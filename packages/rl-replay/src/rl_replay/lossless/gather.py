@@ -28,7 +28,7 @@ class SuccessorRows(NamedTuple):
     # side in one tensor
     packed: tuple[NDArray[np.int64], ...] | torch.Tensor
     arrays: list[torch.Tensor]  # The large leaves, [n, *shape] each
-    named: torch.Tensor | NDArray[np.integer[Any]]  # What each row names, [n]
+    addresses: torch.Tensor | NDArray[np.integer[Any]]  # What each row names, [n]
 
 
 class LeafRun(NamedTuple):
@@ -44,7 +44,7 @@ class LeafPiece(NamedTuple):
 
     dtype: np.dtype[np.signedinteger[Any]]  # The integers
     columns: slice  # Where they are in a row of them
-    slots: Array  # Those of the side table, [slots, integers], live
+    slots: Array  # Those of the overflow table, [slots, integers], live
     void: Array  # Those of no observation, [integers]
 
 
@@ -52,7 +52,9 @@ class Large(NamedTuple):
     """A requested leaf with an array of its own."""
 
     path: Path  # The path of the array among the stored rows
-    name: str | None  # Its name in the side table where the next observation is wanted, else None
+    name: (
+        str | None
+    )  # Its name in the overflow table where the next observation is wanted, else None
     dtype: torch.dtype  # Its dtype
 
 
@@ -140,18 +142,20 @@ class Gather:
         """Gathers packed rows, large leaves and the address of each next observation, by numpy."""
         places = index.numpy()
         words = take_known_rows(self._words, places)
-        named = self._named(words, places).astype(np.int64) if given is None else given
-        arrays = self._large_on_cpu(plan, index, named) if plan.large else []
+        addresses = self._addresses_of(words, places).astype(np.int64) if given is None else given
+        arrays = self._large_on_cpu(plan, index, addresses) if plan.large else []
         if not plan.wide:
-            return SuccessorRows((words,), arrays, named)
+            return SuccessorRows((words,), arrays, addresses)
         if self._space is not None:
-            return SuccessorRows((words, take_known_rows(self._space, named)), arrays, named)
-        # any row where none is named
-        nexts = take_known_rows(self._words, (named - 1) % self._count)
-        odd = ((named == 0) | (named > self._count)).nonzero()[0]
+            return SuccessorRows(
+                (words, take_known_rows(self._space, addresses)), arrays, addresses
+            )
+        # any row where there is no next observation
+        nexts = take_known_rows(self._words, (addresses - 1) % self._count)
+        odd = ((addresses == 0) | (addresses > self._count)).nonzero()[0]
         if odd.size:
-            self._mend(nexts, odd, named[odd])
-        return SuccessorRows((words, nexts), arrays, named)
+            self._mend(nexts, odd, addresses[odd])
+        return SuccessorRows((words, nexts), arrays, addresses)
 
     def joined(
         self, places: NDArray[np.int64]
@@ -161,14 +165,16 @@ class Gather:
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
             words = take_known_rows(self._words, places)
-            named = self._named(words, places)
-            return words, take_known_rows(space, named.astype(np.int64)), named
+            addresses = self._addresses_of(words, places)
+            return words, take_known_rows(space, addresses.astype(np.int64)), addresses
         words = self._words.take(places, 0, None, "wrap")
-        named = self._named(words, places)
+        addresses = self._addresses_of(words, places)
         # without a look whether each is there, which would take a copy of the addresses
-        return words, space.take(named, 0, None, "wrap"), named
+        return words, space.take(addresses, 0, None, "wrap"), addresses
 
-    def _named(self, words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _addresses_of(
+        self, words: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
         """The address of the next observation in each gathered row."""
         if self._apart is None:
             return words.view(_INT32)[:, self._place]
@@ -179,47 +185,47 @@ class Gather:
     ) -> SuccessorRows:
         """`on_cpu` by tensor operations alone, for rows on any device."""
         own = self._packed.index_select(0, index)
-        named = given
-        if named is None and self._links is not None:
-            named = self._links.index_select(0, index)
-        elif named is None:
-            named = own.view(torch.int32)[:, self._place]
+        addresses = given
+        if addresses is None and self._links is not None:
+            addresses = self._links.index_select(0, index)
+        elif addresses is None:
+            addresses = own.view(torch.int32)[:, self._place]
         # -1 none, below count a row, from count on a slot
-        address = named.long() - 1
+        address = addresses.long() - 1
         inside = (address >= 0) & (address < self._count)
         # any valid row where no row holds it; overwritten below
         nexts = torch.where(inside, address, index)
-        beside = (address >= self._count).nonzero().squeeze(1)
-        slots = address[beside] - self._count
-        nowhere = (address < 0).nonzero().squeeze(1)
+        in_slots = (address >= self._count).nonzero().squeeze(1)
+        slots = address[in_slots] - self._count
+        absent = (address < 0).nonzero().squeeze(1)
         if plan.wide:
             following = self._packed.index_select(0, nexts)
             packed = self._side.rows.packed
             if packed is not None and self._void.packed is not None:
-                self._fill(following, beside, packed.index_select(0, slots))
-                self._fill(following, nowhere, self._void.packed.expand(len(nowhere), -1))
+                self._fill(following, in_slots, packed.index_select(0, slots))
+                self._fill(following, absent, self._void.packed.expand(len(absent), -1))
             own = torch.cat([own, following], 1)
         arrays = []
         for path, name, dtype in plan.large:
             array = self._arrays[path].index_select(0, index if name is None else nexts)
             if name is not None:
                 slot, void = self._slots_of(name), self._void_of(name)
-                array.index_copy_(0, beside, slot.index_select(0, slots))
-                array.index_copy_(0, nowhere, void.expand(len(nowhere), *void.shape[1:]))
+                array.index_copy_(0, in_slots, slot.index_select(0, slots))
+                array.index_copy_(0, absent, void.expand(len(absent), *void.shape[1:]))
             arrays.append(array.view(dtype))
-        return SuccessorRows(own, arrays, named)
+        return SuccessorRows(own, arrays, addresses)
 
     def _mend(
-        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], named: NDArray[np.int64]
+        self, nexts: NDArray[np.int64], odd: NDArray[np.intp], addresses: NDArray[np.int64]
     ) -> None:
         """Fills the next observations of the rows `odd`, which no row holds."""
-        beside = named > 0
+        in_slots = addresses > 0
         # addresses of slots start at count + 1
-        slots = named[beside] - self._count - 1
+        slots = addresses[in_slots] - self._count - 1
         for dtype, columns, source, void in self._pieces:
             items = nexts.view(dtype)
-            items[odd[beside], columns] = source[slots]
-            items[odd[~beside], columns] = void
+            items[odd[in_slots], columns] = source[slots]
+            items[odd[~in_slots], columns] = void
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
@@ -228,7 +234,7 @@ class Gather:
             rows[places, columns] = values[:, slot.start * size : slot.stop * size]
 
     def _large_on_cpu(
-        self, plan: GatherPlan, index: torch.Tensor, named: NDArray[np.int64]
+        self, plan: GatherPlan, index: torch.Tensor, addresses: NDArray[np.int64]
     ) -> list[torch.Tensor]:
         arrays, nexts = [], None
         for path, name, dtype in plan.large:
@@ -236,11 +242,11 @@ class Gather:
                 arrays.append(self._arrays[path].index_select(0, index).view(dtype))
                 continue
             if nexts is None:
-                nexts = _Nexts(named, self._count)
+                nexts = _Nexts(addresses, self._count)
             sources = self._arrays[path], self._slots_of(name)
             array = nexts.copy(*sources)
-            if nexts.nowhere.size:
-                array.numpy()[nexts.nowhere] = self._void_of(name).numpy()
+            if nexts.absent.size:
+                array.numpy()[nexts.absent] = self._void_of(name).numpy()
             arrays.append(array.view(dtype))
         return arrays
 
@@ -256,15 +262,15 @@ class Gather:
 class _Nexts:
     """Where each next observation with an own array is: in the rows' array or in a slot."""
 
-    def __init__(self, named: NDArray[np.int64], count: int) -> None:
-        beside = named > count
-        self.nowhere = np.flatnonzero(named == 0)
+    def __init__(self, addresses: NDArray[np.int64], count: int) -> None:
+        in_slots = addresses > count
+        self.absent = np.flatnonzero(addresses == 0)
         # what is copied first is copied for every row, so that it is the greater part
-        self._slots_first = 2 * int(np.count_nonzero(beside)) > len(named)
-        # any row or slot where none is named
-        rows, slots = (named - 1) % count, np.where(beside, named - count - 1, 0)
+        self._slots_first = 2 * int(np.count_nonzero(in_slots)) > len(addresses)
+        # any row or slot where there is no next observation
+        rows, slots = (addresses - 1) % count, np.where(in_slots, addresses - count - 1, 0)
         first, second = (slots, rows) if self._slots_first else (rows, slots)
-        self._rest = np.flatnonzero(~beside if self._slots_first else beside)
+        self._rest = np.flatnonzero(~in_slots if self._slots_first else in_slots)
         self._first, self._second = torch.from_numpy(first), second[self._rest]
 
     def copy(self, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -299,14 +305,12 @@ def _runs(layout: LosslessLayout) -> tuple[LeafRun, ...]:
 def _pieces(runs: Sequence[LeafRun], slots: Rows, void: Rows) -> list[LeafPiece]:
     if slots.packed is None or void.packed is None:
         return []
-    found = []
+    pieces = []
     for size, row, slot in runs:
         dtype = np.dtype(f"i{size}")
-        beside, nowhere = (
-            side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed)
-        )
-        found.append(LeafPiece(dtype, row, beside, nowhere[0]))
-    return found
+        filled, empty = (side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed))
+        pieces.append(LeafPiece(dtype, row, filled, empty[0]))
+    return pieces
 
 
 def _void(layout: LosslessLayout, device: torch.device) -> Rows:

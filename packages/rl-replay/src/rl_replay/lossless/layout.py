@@ -16,7 +16,7 @@ Key = str | Path
 SUCCESSOR: Path = ("_successor",)
 """The extra leaf of a stored row, int32, in the row or apart: where its next observation lies.
 
-At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in side slot
+At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in overflow slot
 `value - 1 - rows`. Where rows and slots are in one memory, it is the address there of either.
 """
 
@@ -26,7 +26,7 @@ class ObservationPair(NamedTuple):
 
     root: Path  # The path of the observation
     next: Path  # The path of the next observation
-    name: str  # Its name in the side table, where a nested leaf is one like any other
+    name: str  # Its name in the overflow table, where a nested leaf is one like any other
 
 
 class LosslessLayout:

@@ -59,13 +59,13 @@ class SuccessorLinker:
         self._view = rows.view()
         self._live = links
         self._on_cpu = bool(links.is_cpu)
-        self.named: NDArray[np.int32] = (
+        self.addresses: NDArray[np.int32] = (
             self._live.numpy() if self._on_cpu else np.zeros(self._count, dtype=np.int32)
         )
         self._stored = [f.path for f in layout.stored.fields]
         # the observations of rows and slots as numpy sees them, where it does
         self._columns = _columns(layout, rows, side) if self._on_cpu else []
-        self._unsettled: dict[int, _Batch] = {}
+        self._unlinked: dict[int, _Batch] = {}
         # None where another writer may have used others, or where they are too many to go through
         self._distances: set[int] | None = set() if side.memory.kind == "private" else None
         self.touches = 0
@@ -83,54 +83,54 @@ class SuccessorLinker:
         """Implements `LosslessRows.write`; `positions` are the same rows as `rows`."""
         leaves, observes = self._leaves(cells, len(positions))
         # [n], distances to the predecessors: 0 for none, -1 for padding
-        behind = np.asarray(back, dtype=np.int64)
+        distances = np.asarray(back, dtype=np.int64)
         observed = self._observed_in(leaves, len(positions), observes)
-        target, linked = self._within(leaves, behind, observed)
+        target, linked = self._within(leaves, distances, observed)
         following = positions[target]
         # addresses: 0 none, 1 to count a row, above that a slot
-        named = np.where(linked, following + 1, 0).astype(np.int32)
-        self._note(self._apart(positions, following)[linked])
-        beside = np.flatnonzero(observed & ~linked)
+        addresses = np.where(linked, following + 1, 0).astype(np.int32)
+        self._record_distances(self._ring_distances(positions, following)[linked])
+        in_slots = np.flatnonzero(observed & ~linked)
         lane = numbers.start >> LANE_SHIFT
         place = rows if isinstance(rows, slice) else positions
-        self._make_room(lane, place, len(beside))
-        if beside.size:
-            slots = self._side.take(lane, len(beside))
-            self._fill(slots, numbers.start + beside, leaves, beside)
-            named[beside] = slots + self._first_slot
+        self._make_room(lane, place, len(in_slots))
+        if in_slots.size:
+            slots = self._side.take(lane, len(in_slots))
+            self._fill(slots, numbers.start + in_slots, leaves, in_slots)
+            addresses[in_slots] = slots + self._first_slot
         if not self._layout.apart:
             # the address is written with its row, so that no reader sees one without the other
-            leaves[SUCCESSOR] = named if self._on_cpu else torch.from_numpy(named)
+            leaves[SUCCESSOR] = addresses if self._on_cpu else torch.from_numpy(addresses)
         self._rows.put(rows, [leaves[path] for path in self._stored])
         if self._layout.apart:
-            self._name(positions, named)
+            self._set_addresses(positions, addresses)
         elif not self._on_cpu:
-            self.named[place] = named
+            self.addresses[place] = addresses
         self.misses |= not observed.all()
-        # only now: a write that fails above leaves nothing to settle
-        self._unsettled[lane] = _Batch(positions, numbers, behind)
+        # only now: a write that fails above leaves nothing to link
+        self._unlinked[lane] = _Batch(positions, numbers, distances)
 
-    def settle(self, numbers: range, back: Back | None = None) -> None:
-        """Implements `LosslessRows.settle`."""
+    def link_predecessors(self, numbers: range, back: Back | None = None) -> None:
+        """Implements `LosslessRows.link_predecessors`."""
         if back is not None:
             there = np.arange(numbers.start, numbers.stop)
-            self._settle(_Batch(self._places(there), numbers, np.asarray(back, dtype=np.int64)))
+            self._link_batch(_Batch(self._places(there), numbers, np.asarray(back, dtype=np.int64)))
             return
         lane = numbers.start >> LANE_SHIFT
-        batch = self._unsettled.get(lane)
+        batch = self._unlinked.get(lane)
         if batch is not None:
-            self._settle(batch)
-            self._unsettled.pop(lane, None)
+            self._link_batch(batch)
+            self._unlinked.pop(lane, None)
 
     def repair(self, numbers: range, *, published: bool) -> None:
         """Implements `LosslessRows.repair`; slots that no row addresses become free."""
         lane = numbers.start >> LANE_SHIFT
         if published:
-            self.settle(numbers)
-        self._unsettled.pop(lane, None)
+            self.link_predecessors(numbers)
+        self._unlinked.pop(lane, None)
         self._side.rebuild(lane, self._used(lane))
 
-    def _settle(self, batch: _Batch) -> None:
+    def _link_batch(self, batch: _Batch) -> None:
         # rows below this id are overwritten by the batch itself
         oldest = batch.numbers.stop - self._lane_rows
         if self.reach == 1:
@@ -140,13 +140,13 @@ class SuccessorLinker:
             if rows.size:
                 self._link(batch.positions[rows], numbers, 1, missing=self.misses)
             return
-        rows, behind = np.arange(len(batch.positions)), batch.back
+        rows, distances = np.arange(len(batch.positions)), batch.back
         numbers = batch.numbers.start + rows
         # n-step rows: `reach` steps back along the links, as their next observation is that far
         # away
         for step in range(1, self.reach + 1):
-            numbers = numbers - behind
-            there = (behind > 0) & (numbers >= oldest)
+            numbers = numbers - distances
+            there = (distances > 0) & (numbers >= oldest)
             rows, numbers = rows[there], numbers[there]
             older = numbers < batch.numbers.start
             missing = self.misses and step == 1
@@ -154,7 +154,7 @@ class SuccessorLinker:
             # without the links of older rows the walk ends after one step
             if not rows.size or self._back is None:
                 break
-            behind = self._back[self._places(numbers)].astype(np.int64)
+            distances = self._back[self._places(numbers)].astype(np.int64)
 
     def update(
         self, index: torch.Tensor, numbers: RowArray, cells: TensorDictBase, back: Back
@@ -171,24 +171,24 @@ class SuccessorLinker:
         observed = self._observed(positions, mark)
         self.touches += 1
         if roots:
-            self._materialize(*self._naming(positions, numbers))
+            self._materialize(*self._predecessors_of(positions, numbers))
         if nexts and observed.size:
             self._require_all(nexts, positions[observed])
             self._materialize(positions[observed], numbers[observed])
-            self._write_beside(positions[observed], nexts, leaves, observed)
+            self._write_slots(positions[observed], nexts, leaves, observed)
         stored = [path for path in leaves if path in self._layout.stored]
         if stored:
             self._rows.write(index, cells, keys=stored)
         if roots or nexts:
-            behind = np.asarray(back, dtype=np.int64)
+            distances = np.asarray(back, dtype=np.int64)
             # updated observations may equal what their predecessors keep in slots
-            older = behind > 0
-            self._link(positions[older], (numbers - behind)[older], 1, missing=False)
+            older = distances > 0
+            self._link(positions[older], (numbers - distances)[older], 1, missing=False)
 
     def clear(self) -> None:
         """Implements `LosslessRows.clear`."""
-        self._unsettled.clear()
-        self._name(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
+        self._unlinked.clear()
+        self._set_addresses(np.arange(self._count), np.zeros(self._count, dtype=np.int32))
         for lane in range(self._side.lanes):
             self._side.rebuild(lane, np.empty(0, dtype=np.int64))
 
@@ -206,12 +206,12 @@ class SuccessorLinker:
         target = ahead + away[ahead]
         if target.size and (target.max() >= len(positions) or positions[target].min() < 0):
             raise ValueError("rows name others that are not there: restore the dump from a copy.")
-        following, beside = positions[target], here[away[here] < 0]
-        named = np.zeros(len(positions), dtype=np.int64)
-        named[ahead] = following + 1
-        named[beside] = where[np.searchsorted(slots, ~away[beside])] + self._first_slot
-        self._note(self._apart(positions[ahead], following))
-        self._name(positions[here], named[here])
+        following, in_slots = positions[target], here[away[here] < 0]
+        addresses = np.zeros(len(positions), dtype=np.int64)
+        addresses[ahead] = following + 1
+        addresses[in_slots] = where[np.searchsorted(slots, ~away[in_slots])] + self._first_slot
+        self._record_distances(self._ring_distances(positions[ahead], following))
+        self._set_addresses(positions[here], addresses[here])
         # a row may name those of its own lane alone, which are overwritten later than it
         parted = positions[ahead] // self._lane_rows != following // self._lane_rows
         self._materialize(positions[ahead[parted]], numbers[ahead[parted]])
@@ -219,10 +219,10 @@ class SuccessorLinker:
     def successor(self, place: slice) -> NDArray[np.int32]:
         """Implements `LosslessRows.successor`."""
         positions = np.arange(self._count)[place]
-        named = self.named[place].astype(np.int64)
-        away = np.where(named > 0, self._apart(positions, named - 1), 0)
-        beside = named >= self._first_slot
-        away[beside] = ~(named[beside] - self._first_slot)
+        addresses = self.addresses[place].astype(np.int64)
+        away = np.where(addresses > 0, self._ring_distances(positions, addresses - 1), 0)
+        in_slots = addresses >= self._first_slot
+        away[in_slots] = ~(addresses[in_slots] - self._first_slot)
         return away.astype(np.int32)
 
     def _leaves(
@@ -256,7 +256,7 @@ class SuccessorLinker:
         steps = None
         if self._layout.has_steps:
             steps = _bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
-            # bounded: a corrupt step count must not make every later settle walk the whole ring
+            # bounded: a corrupt step count must not make every later link walk the whole ring
             self.reach = max(self.reach, min(int(steps.max(initial=1)), self._lane_rows))
         target = successors(back, steps)
         # without a next observation there are no bits to compare: the markers decide
@@ -275,7 +275,7 @@ class SuccessorLinker:
     def _paths(self) -> list[tuple[Path, Path]]:
         return [(pair.root, pair.next) for pair in self._layout.pairs]
 
-    def _apart(self, earlier: RowArray, later: RowArray) -> RowArray:
+    def _ring_distances(self, earlier: RowArray, later: RowArray) -> RowArray:
         """Distances from earlier to later positions round the ring."""
         away = later - earlier
         # the later row may be at the start of the ring
@@ -287,7 +287,9 @@ class SuccessorLinker:
     ) -> None:
         """Copies next observations of some rows of a batch into overflow slots."""
         if not self._on_cpu:
-            found = {pair.name: _taken(leaves[pair.next], rows) for pair in self._layout.pairs}
+            found = {
+                pair.name: _gather_rows(leaves[pair.next], rows) for pair in self._layout.pairs
+            }
             self._side.put(slots, numbers, found)
             return
         for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
@@ -297,9 +299,9 @@ class SuccessorLinker:
 
     def _make_room(self, lane: int, place: slice | RowArray, count: int) -> None:
         """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
-        named = self.named[place]
-        beside = named >= self._first_slot
-        freed = named[beside].astype(np.int64) - self._first_slot
+        addresses = self.addresses[place]
+        in_slots = addresses >= self._first_slot
+        freed = addresses[in_slots].astype(np.int64) - self._first_slot
         # secured before anything is released: a full disk leaves the old rows whole
         wanted = max(0, count - len(freed))
         if not self._side.secure(lane, wanted):
@@ -311,19 +313,19 @@ class SuccessorLinker:
             if isinstance(place, slice):
                 place = np.arange(place.start, place.stop, place.step)
             self.touches += 1
-            self._name(place[beside], np.zeros(len(freed), dtype=np.int32))
+            self._set_addresses(place[in_slots], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
     def _used(self, lane: int) -> RowArray:
-        named = self.named[lane * self._lane_rows : (lane + 1) * self._lane_rows]
-        return named[named >= self._first_slot].astype(np.int64) - self._first_slot
+        addresses = self.addresses[lane * self._lane_rows : (lane + 1) * self._lane_rows]
+        return addresses[addresses >= self._first_slot].astype(np.int64) - self._first_slot
 
-    def _name(self, positions: RowArray, named: NDArray[np.integer[Any]]) -> None:
-        self.named[positions] = named
+    def _set_addresses(self, positions: RowArray, addresses: NDArray[np.integer[Any]]) -> None:
+        self.addresses[positions] = addresses
         if not self._on_cpu:
             device = self._live.device
             places = torch.from_numpy(positions)
-            values = torch.from_numpy(named.astype(np.int32))
+            values = torch.from_numpy(addresses.astype(np.int32))
             self._live[places.to(device)] = values.to(device)
 
     def _places(self, numbers: RowArray) -> RowArray:
@@ -333,40 +335,40 @@ class SuccessorLinker:
     def _link(self, positions: RowArray, numbers: RowArray, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""
         places = self._places(numbers)
-        named = self.named[places].astype(np.int64)
-        fits = named >= self._first_slot
+        addresses = self.addresses[places].astype(np.int64)
+        fits = addresses >= self._first_slot
         # the slot's owner tells whether the row is still the one meant, or was overwritten
-        fits[fits] = self._side.owners[named[fits] - self._first_slot] == numbers[fits]
+        fits[fits] = self._side.owners[addresses[fits] - self._first_slot] == numbers[fits]
         if missing:
-            fits |= named == 0
+            fits |= addresses == 0
         if self._layout.has_steps:
             fits &= self._steps(places) == step
-        positions, places, named = positions[fits], places[fits], named[fits]
-        beside = np.flatnonzero(named)
-        same = np.ones(len(named), dtype=np.bool_)
-        slots = named[beside] - self._first_slot
-        same[beside] = self._same_as_beside(positions[beside], slots)
-        positions, places, named = positions[same], places[same], named[same]
+        positions, places, addresses = positions[fits], places[fits], addresses[fits]
+        in_slots = np.flatnonzero(addresses)
+        same = np.ones(len(addresses), dtype=np.bool_)
+        slots = addresses[in_slots] - self._first_slot
+        same[in_slots] = self._equals_slots(positions[in_slots], slots)
+        positions, places, addresses = positions[same], places[same], addresses[same]
         if not positions.size:
             return
-        self._note(self._apart(places, positions))
+        self._record_distances(self._ring_distances(places, positions))
         # the new address first: a released slot may be taken at once
-        self._name(places, positions + 1)
-        freed = named[named > 0] - self._first_slot
+        self._set_addresses(places, positions + 1)
+        freed = addresses[addresses > 0] - self._first_slot
         # each lane has a free list of its own, so slots return to the lane of their row
         if self._side.lanes == 1:
             self._side.release(0, freed)
             return
-        lanes = places[named > 0] // self._lane_rows
+        lanes = places[addresses > 0] // self._lane_rows
         for lane in np.unique(lanes).tolist():
             self._side.release(lane, freed[lanes == lane])
 
     def _steps(self, places: RowArray) -> RowArray:
-        steps = _taken(self._view.get(STEPS_TO_NEXT_OBS), places)
+        steps = _gather_rows(self._view.get(STEPS_TO_NEXT_OBS), places)
         found: RowArray = steps.cpu().numpy().reshape(-1)
         return found
 
-    def _same_as_beside(self, positions: RowArray, slots: RowArray) -> NDArray[np.bool_]:
+    def _equals_slots(self, positions: RowArray, slots: RowArray) -> NDArray[np.bool_]:
         """Whether each row's observation equals the one in an overflow slot, bool `[n]`."""
         same = np.ones(len(slots), dtype=np.bool_)
         if not same.size:
@@ -375,10 +377,10 @@ class SuccessorLinker:
             for one, two in self._columns:
                 same &= same_rows(one, positions, two, slots)
             return same
-        beside = self._side.rows.view()
+        slot_leaves = self._side.rows.view()
         for pair in self._layout.pairs:
-            root, slot = self._view.get(pair.root), beside.get(pair.name)
-            ours, others = _taken(root, positions), _taken(slot, slots)
+            root, slot = self._view.get(pair.root), slot_leaves.get(pair.name)
+            ours, others = _gather_rows(root, positions), _gather_rows(slot, slots)
             same &= same_bits_on_device(ours, others).cpu().numpy()
         return same
 
@@ -387,7 +389,7 @@ class SuccessorLinker:
         if mark is None:
             return np.arange(len(positions))
         missing = mark.cpu().numpy().reshape(-1)
-        if (missing & (self.named[positions] != 0)).any():
+        if (missing & (self.addresses[positions] != 0)).any():
             raise ValueError(
                 f"{NEXT_MISSING} is True in rows that have a next observation, which cannot be "
                 "taken from them: leave the mark out, or as it was read."
@@ -395,31 +397,31 @@ class SuccessorLinker:
         return np.flatnonzero(~missing)
 
     def _require_all(self, nexts: list[ObservationPair], positions: RowArray) -> None:
-        if len(nexts) < len(self._layout.pairs) and (self.named[positions] == 0).any():
+        if len(nexts) < len(self._layout.pairs) and (self.addresses[positions] == 0).any():
             raise KeyError(
                 "rows that have no next observation get a whole one or none: give all of "
                 f"{[pair.next for pair in self._layout.pairs]}."
             )
 
-    def _naming(self, positions: RowArray, numbers: RowArray) -> tuple[RowArray, RowArray]:
+    def _predecessors_of(self, positions: RowArray, numbers: RowArray) -> tuple[RowArray, RowArray]:
         """The predecessors of some rows: their positions and row ids."""
         if self._distances is None:
             # too many distances, or unknown ones: all addresses are searched
-            inside = (self.named > 0) & (self.named < self._first_slot)
-            places = np.flatnonzero(inside & np.isin(self.named - 1, positions))
-            order, named = np.argsort(positions), self.named[places].astype(np.int64) - 1
-            later = numbers[order][np.searchsorted(positions[order], named)]
-            return places, later - self._apart(places, named) % self._lane_rows
+            inside = (self.addresses > 0) & (self.addresses < self._first_slot)
+            places = np.flatnonzero(inside & np.isin(self.addresses - 1, positions))
+            order, addresses = np.argsort(positions), self.addresses[places].astype(np.int64) - 1
+            later = numbers[order][np.searchsorted(positions[order], addresses)]
+            return places, later - self._ring_distances(places, addresses) % self._lane_rows
         found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
         for distance in self._distances:
             places = (positions - distance) % self._count
             # address = position + 1
-            names = self.named[places] == positions + 1
+            names = self.addresses[places] == positions + 1
             found.append((places[names], numbers[names] - distance % self._lane_rows))
         places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
         return places, earlier
 
-    def _note(self, distances: NDArray[np.integer[Any]]) -> None:
+    def _record_distances(self, distances: NDArray[np.integer[Any]]) -> None:
         """Records the distances between linked rows."""
         if self._distances is None or not distances.size:
             return
@@ -433,36 +435,36 @@ class SuccessorLinker:
         """Copies the next observations of linked rows into slots of their own."""
         # n-step rows reach one row from several distances
         places, first = np.unique(places, return_index=True)
-        numbers, named = numbers[first], self.named[places].astype(np.int64)
-        linked = named < self._first_slot
-        places, numbers, named = places[linked], numbers[linked], named[linked]
+        numbers, addresses = numbers[first], self.addresses[places].astype(np.int64)
+        linked = addresses < self._first_slot
+        places, numbers, addresses = places[linked], numbers[linked], addresses[linked]
         lanes = places // self._lane_rows
         for lane in np.unique(lanes).tolist():
             here = lanes == lane
             slots = self._side.take(lane, int(here.sum()))
             # rows that have none are given theirs by the caller
-            following = np.where(named[here] > 0, named[here] - 1, places[here])
+            following = np.where(addresses[here] > 0, addresses[here] - 1, places[here])
             leaves = {
-                pair.next: _taken(self._view.get(pair.root), following)
+                pair.next: _gather_rows(self._view.get(pair.root), following)
                 for pair in self._layout.pairs
             }
             self._fill(slots, numbers[here], leaves, np.arange(len(slots)))
-            self._name(places[here], slots + self._first_slot)
+            self._set_addresses(places[here], slots + self._first_slot)
 
-    def _write_beside(
+    def _write_slots(
         self,
         positions: RowArray,
         pairs: list[ObservationPair],
         leaves: dict[Path, torch.Tensor],
         rows: RowArray,
     ) -> None:
-        slots = self.named[positions].astype(np.int64) - self._first_slot
+        slots = self.addresses[positions].astype(np.int64) - self._first_slot
         if self._on_cpu:
             for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
                 if pair in pairs:
                     column[slots] = _bits(leaves[pair.next])[rows]
             return
-        given = {pair.name: _taken(leaves[pair.next], rows) for pair in pairs}
+        given = {pair.name: _gather_rows(leaves[pair.next], rows) for pair in pairs}
         source = TensorDict(given, batch_size=[len(rows)])
         index = torch.from_numpy(slots).to(self._live.device)
         self._side.rows.write(index, source, keys=list(given))
@@ -474,8 +476,8 @@ def _columns(
     """The live columns of each observation in the rows and in the overflow table."""
     ours, theirs = rows.columns(), side.rows.columns()
     names = [layout.stored[pair.root].key for pair in layout.pairs]
-    beside = names if side.space is not None else [pair.name for pair in layout.pairs]
-    return [(ours[one], theirs[two]) for one, two in zip(names, beside, strict=True)]
+    slot_names = names if side.space is not None else [pair.name for pair in layout.pairs]
+    return [(ours[one], theirs[two]) for one, two in zip(names, slot_names, strict=True)]
 
 
 def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
@@ -483,7 +485,7 @@ def _bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _taken(leaf: torch.Tensor, rows: RowArray) -> torch.Tensor:
+def _gather_rows(leaf: torch.Tensor, rows: RowArray) -> torch.Tensor:
     """Some rows of a leaf of any dtype, `[k, *shape]`."""
     bits = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
     return bits[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)

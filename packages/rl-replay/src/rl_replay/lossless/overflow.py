@@ -83,7 +83,7 @@ class OverflowTable:
         on_cpu = torch.device(device or "cpu").type == "cpu"
         size = _size(schema if on_cpu else None, slots * lanes, lanes)
         memory = SparseMemory(size, kind, path)
-        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of an overflow table")
         return memory
 
     @staticmethod
@@ -92,11 +92,11 @@ class OverflowTable:
     ) -> SparseMemory:
         """The memory of a table in a file that several processes have open."""
         memory = SparseMemory.in_file(_size(schema, slots * lanes, lanes), file)
-        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of a side table")
+        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of an overflow table")
         return memory
 
     @classmethod
-    def beside(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
+    def for_slab(cls, slab: Slab, schema: RowSchema, file: LazyFile) -> Self:
         """The table for the rows of a shared slab, with one slot for each row."""
         each, lanes = slab.capacity // slab.lanes, slab.lanes
         inside = slab if slab.spare else None
@@ -139,7 +139,7 @@ class OverflowTable:
         """Allocates slots `[count]`, the last released ones first."""
         if not self.secure(lane, count):
             raise ValueError(
-                f"a side table of {self._slots} slots a lane cannot give {count} more: "
+                f"an overflow table of {self._slots} slots a lane cannot give {count} more: "
                 f"{self.in_use()} are in use. Give some back first."
             )
         words, base = self._words[lane], lane * self._slots
@@ -211,7 +211,7 @@ class OverflowTable:
         chunk = max(1, _CHUNK_BYTES // self.schema.nbytes, secured // _GROWTH)
         stop = min(self._slots, max(top, secured + chunk))
         first, last = lane * self._slots + secured, lane * self._slots + stop
-        wanted = f"a side table of {stop} observations of {self.schema.nbytes} bytes"
+        wanted = f"an overflow table of {stop} observations of {self.schema.nbytes} bytes"
         if self._on_cpu:
             for start, size in self._regions():
                 self.memory.secure(start + first * size, start + last * size, wanted)

@@ -25,7 +25,7 @@ from rl_slabs.internals import (
     select,
 )
 
-STEADY = torch.ones((), dtype=torch.bool)
+ALL_VALID = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""
 
 
@@ -33,7 +33,7 @@ class LosslessRows:
     """Rows that keep each observation once: a row addresses the row with its next one."""
 
     # A row's next observation is the observation of the row that continues it, wherever and
-    # whenever that one is written, if the two have equal bits; else it is in a side table. On
+    # whenever that one is written, if the two have equal bits; else it is in an overflow table. On
     # n-step rows it is the row so many steps further on. Both come back bit for bit, whatever the
     # dtype.
 
@@ -108,10 +108,12 @@ class LosslessRows:
         index, _ = self._index(rows)
         self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
 
-    def settle(self, numbers: range, back: NDArray[np.integer[Any]] | None = None) -> None:
+    def link_predecessors(
+        self, numbers: range, back: NDArray[np.integer[Any]] | None = None
+    ) -> None:
         """Links older rows to the last written ones, which are published by now."""
         # `back` is for rows that came otherwise than by `write`, as loaded ones do
-        self._writer.settle(numbers, back)
+        self._writer.link_predecessors(numbers, back)
 
     @property
     def touches(self) -> int:
@@ -148,46 +150,55 @@ class LosslessRows:
         packed, arrays, _ = self._gather.on_cpu(self._whole, rows)
         return self._unpack(packed[0], arrays, rows.shape, *packed[1:])
 
-    def read_beside_writers(
+    def read_concurrent(
         self,
         positions: torch.Tensor,
         numbers: torch.Tensor,
         *,
         keys: Sequence[Key] | None = None,
-        unmoved: Callable[[], bool] | None = None,
+        unchanged: Callable[[], bool] | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
         """A copy of some rows, and which of them no writer changed in the meantime."""
-        # Where the ring accepts a row's number afterwards and this says that it was steady, the row
-        # and its next observation are what was written. What an accepted row names is
+        # A row that is valid here, and whose id the ring accepts afterwards, is what was written,
+        # and so is its next observation. The address of such a row leads
+        # - to another row: that one is younger, so it is live as long as this one;
+        # - or to a slot. Slots are filled only by write, after a reservation, or by update, and
+        #   only while no live row addresses them.
+        # So nothing more is checked where nobody reserved or updated during the copy. Linking older
+        # rows meanwhile does no harm: slot and row hold the same bits. Else addresses are compared
+        # again, and the owners of slots: a slot may have been released and filled for another row.
         plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()
         if plan.plain is not None:
-            return self.rows.read(positions, keys=plan.plain), STEADY
+            return self.rows.read(positions, keys=plan.plain), ALL_VALID
         # one gather for rows and slots, without a mask of missing observations
         quick = self.joined and plan is self._whole and not self._writer.misses
         if quick and places.ndim == 1:
-            words, nexts, named = self._gather.joined(places)
+            words, nexts, addresses = self._gather.joined(places)
             found = self._unpack(words, [], positions.shape, nexts)
         else:
             places = places.reshape(-1)
-            # looked at before the rows: what a row named then was complete when it was named
-            named, (index, shape) = self._writer.named[places], self._index(positions)
-            gathered = self._gathered(plan, index, named.astype(np.int64))
+            # read before the rows: an address is written after what it leads to
+            addresses, (index, shape) = self._writer.addresses[places], self._index(positions)
+            gathered = self._gathered(plan, index, addresses.astype(np.int64))
             found = self._finish(plan, gathered, shape, False, None)
-        if unmoved is not None and unmoved():
-            return found, STEADY
-        return found, self._steady(places, named, numbers.numpy())
+        if unchanged is not None and unchanged():
+            return found, ALL_VALID
+        return found, self._valid(places, addresses, numbers.numpy())
 
-    def _steady(
-        self, places: NDArray[np.int64], named: NDArray[np.integer[Any]], numbers: NDArray[np.int64]
+    def _valid(
+        self,
+        places: NDArray[np.int64],
+        addresses: NDArray[np.integer[Any]],
+        numbers: NDArray[np.int64],
     ) -> torch.Tensor:
         """Which rows have unchanged addresses, and slots that they still own."""
-        steady = named == self._writer.named[places]
-        beside = (named > self._count).nonzero()[0]
-        if beside.size:
-            slots = named[beside] - self._count - 1
+        valid = addresses == self._writer.addresses[places]
+        in_slots = (addresses > self._count).nonzero()[0]
+        if in_slots.size:
+            slots = addresses[in_slots] - self._count - 1
             # an equal address may be a slot that another row has taken since
-            steady[beside] &= self.side.owners[slots] == numbers[beside]
-        return torch.from_numpy(steady)
+            valid[in_slots] &= self.side.owners[slots] == numbers[in_slots]
+        return torch.from_numpy(valid)
 
     def update(
         self,
@@ -253,7 +264,7 @@ class LosslessRows:
     def explain(self, live: int) -> dict[str, float]:
         """Bytes of a row, use of the overflow table, and the share of linked rows."""
         slots = self.side.in_use()
-        empty = int((self._writer.named == 0).sum()) if self.misses else 0
+        empty = int((self._writer.addresses == 0).sum()) if self.misses else 0
         # positions never written have address 0 too
         missing = max(0, empty - (self._count - live))
         return {
@@ -304,7 +315,7 @@ class LosslessRows:
         contiguous: bool,
         device: torch.device | str | None,
     ) -> TensorDict:
-        packed, arrays, named = gathered
+        packed, arrays, addresses = gathered
         target = self._device if device is None else device
         if len(shape) != 1:
             arrays = [array.view(shape + array.shape[1:]) for array in arrays]
@@ -320,7 +331,7 @@ class LosslessRows:
             found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
             # address 0: no row and no slot holds the next observation
-            missing = (torch.as_tensor(named) == 0).view(shape).to(target)
+            missing = (torch.as_tensor(addresses) == 0).view(shape).to(target)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found

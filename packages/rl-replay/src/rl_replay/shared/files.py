@@ -26,7 +26,7 @@ class SharedFiles:
     # leaves are packed
     rows: LazySlab
     tables: LazyFile  # Links, trajectories and the board
-    side: LazyFile  # The side table of lossless rows, but for slots that lie with the rows
+    side: LazyFile  # The overflow table of lossless rows, but for slots that lie with the rows
 
     @classmethod
     def in_memory(cls, lanes: int) -> SharedFiles:

@@ -64,5 +64,5 @@ class SharedRows(NamedTuple):
         assert slab is not None  # it was opened
         if self.layout is None:
             return PlainRows(slab.rows)
-        side = OverflowTable.beside(slab, self.layout.side, sharing.files.side)
+        side = OverflowTable.for_slab(slab, self.layout.side, sharing.files.side)
         return LosslessRows(self.layout, slab.rows, side, back=sharing.back)

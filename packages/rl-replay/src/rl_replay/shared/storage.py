@@ -19,7 +19,7 @@ from rl_replay.data.containers import portable, register_container
 from rl_replay.data.structure import Batch, Structure
 from rl_replay.linking.links import Links, Predecessors
 from rl_replay.lossless.layout import LosslessLayout
-from rl_replay.lossless.rows import STEADY, LosslessRows
+from rl_replay.lossless.rows import ALL_VALID, LosslessRows
 from rl_replay.shared.files import MISSES, REACH, SharedFiles
 from rl_replay.shared.restore import loaded
 from rl_replay.shared.schema import SharedRows
@@ -209,8 +209,8 @@ class SharableStorage(TensorStorage):
             RuntimeError: Nothing was ever written.
         """
         places, epoch = self.ring.positions(numbers) if positions is None else positions, self.epoch
-        cells, steady = self._gathered(numbers, places, keys)
-        return cells, self._good(numbers, steady, epoch)
+        cells, valid = self._gathered(numbers, places, keys)
+        return cells, self._good(numbers, valid, epoch)
 
     def read_linked(
         self, numbers: torch.Tensor
@@ -229,16 +229,16 @@ class SharableStorage(TensorStorage):
         """
         # the epoch is read before the rows: a change of it meanwhile voids the copy
         positions, epoch = self.ring.positions(numbers), self.epoch
-        cells, steady = self._gathered(numbers, positions, None)
+        cells, valid = self._gathered(numbers, positions, None)
         back = self.back[positions.numpy()]
-        return cells, self._good(numbers, steady, epoch), back
+        return cells, self._good(numbers, valid, epoch), back
 
-    def _good(self, numbers: torch.Tensor, steady: torch.Tensor, epoch: int) -> torch.Tensor:
+    def _good(self, numbers: torch.Tensor, valid: torch.Tensor, epoch: int) -> torch.Tensor:
         """Which rows are complete: checked after the copy, as rows live now were live then."""
         good = self.ring.accept(numbers)
         if self.epoch != epoch:  # others were loaded, which may have the same numbers
             return torch.zeros_like(good)
-        return good if steady is STEADY else steady & good
+        return good if valid is ALL_VALID else valid & good
 
     def _gathered(
         self, numbers: torch.Tensor, positions: torch.Tensor, keys: list[NestedKey] | None
@@ -247,13 +247,13 @@ class SharableStorage(TensorStorage):
         if not isinstance(store, LosslessRows):
             quick = keys is None and positions.ndim == 1
             cells = store.gather(positions) if quick else store.read(positions, keys=keys)
-            return cells, STEADY
+            return cells, ALL_VALID
         sharing, unmoved = self._sharing, None
         if sharing is not None:
             if sharing.board[MISSES]:
                 self._know_others(store)
             unmoved = partial(sharing.ring.unmoved, sharing.ring.moment())
-        return store.read_beside_writers(positions, numbers, keys=keys, unmoved=unmoved)
+        return store.read_concurrent(positions, numbers, keys=keys, unchanged=unmoved)
 
     @contextmanager
     def own_index(self) -> Iterator[None]:

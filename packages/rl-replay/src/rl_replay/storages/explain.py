@@ -30,8 +30,8 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
     if "side_slots" in cost:
         lines.append(
             f"  lossless: {cost['linked_share']:.1%} of the rows name the row that holds their "
-            f"next observation, {cost['side_slots']:.0f} are in the side table; without it a row "
-            f"had {cost['plain_row_bytes']:.0f} bytes"
+            f"next observation, {cost['side_slots']:.0f} are in the overflow table; without it a "
+            f"row had {cost['plain_row_bytes']:.0f} bytes"
         )
         if len(storage) and cost["linked_share"] < _FEW_LINKS:
             lines.append(

@@ -18,7 +18,7 @@ Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 class RowStore(Protocol):
     """The rows of a storage, with each leaf as it came or with observations once."""
 
-    # A writer calls write, publishes the span, and calls settle with its numbers.
+    # A writer calls write, publishes the span, and calls link_predecessors with its row ids.
 
     schema: RowSchema
 
@@ -37,7 +37,7 @@ class RowStore(Protocol):
         """Writes a batch into a span; all checks precede the first changed byte."""
         ...
 
-    def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
+    def link_predecessors(self, numbers: range, back: NDArray[Any] | None = None) -> None:
         """Links that may be made only after the rows are published."""
         ...
 
@@ -88,7 +88,7 @@ class PlainRows:
         del numbers, back
         self.rows.write(rows, cells)
 
-    def settle(self, numbers: range, back: NDArray[Any] | None = None) -> None:
+    def link_predecessors(self, numbers: range, back: NDArray[Any] | None = None) -> None:
         """Does nothing: no row depends on another."""
 
     @property

@@ -289,7 +289,7 @@ class TensorStorage(MarkedStorage):
                 behind = run.inside(behind) if contents.joins else behind
                 links[positions] = behind
                 store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], behind)
-                store.settle(run.numbers)
+                store.link_predecessors(run.numbers)
 
         self.stand(contents, fill)
 
@@ -435,7 +435,7 @@ class TensorStorage(MarkedStorage):
             links.write(span, found)
             self._before_publish()
             self.ring.publish(count)
-            store.settle(span.numbers)
+            store.link_predecessors(span.numbers)
             self._published(span, found)
         except BaseException:
             links.keys = keys
