@@ -17,7 +17,7 @@ from rl_replay.data.structure import Arrangement
 from rl_replay.edges import edge
 from rl_replay.samplers.slice_bounds import Slices
 from rl_replay.samplers.slice_markers import mark_slices
-from rl_replay.shared.reading import choose, gather
+from rl_replay.shared.concurrent_reads import choose, gather
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import TensorStorage
 from rl_slabs.internals import positive

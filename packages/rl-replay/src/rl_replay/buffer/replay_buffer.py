@@ -19,7 +19,7 @@ from rl_replay.data.pytree import count_elements, take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
-from rl_replay.shared.reading import read_rows
+from rl_replay.shared.concurrent_reads import read_rows
 from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import Writer
