@@ -95,7 +95,7 @@ class Writers:
         lines += check(buffer, settled=False)
         if buffer[:]["number"].max() != self._next + 100_006:
             lines.append("the rows of the next writer are not there")
-        buffer.storage.ring.let_go()  # type: ignore[attr-defined]  # these are all shared
+        buffer.storage.ring.release_lane()  # type: ignore[attr-defined]  # these are all shared
         return [f"{kind}: {line}" for line in lines]
 
 

@@ -118,7 +118,7 @@ def filled(data, room, kind):
             threads[writer].submit(buffer.extend, rows).result()
         for thread in threads:
             if of is not None:
-                thread.submit(buffer.storage.ring.let_go).result()
+                thread.submit(buffer.storage.ring.release_lane).result()
     return buffer, next_step
 
 
@@ -200,7 +200,7 @@ def test_a_trajectory_over_several_lanes_is_one_again_in_one(tmp_path):
     one, two = made(21, 3, "lossless"), made(21, None, "lossless")
     for first in range(0, 20, 7):
         one.extend(steps(1, first, min(7, 20 - first)))
-    one.storage.ring.let_go()
+    one.storage.ring.release_lane()
     assert len(one.storage.trajectories().lengths()) == 3
     one.dumps(tmp_path)
     two.loads(tmp_path)

@@ -47,7 +47,7 @@ def filled(sampler: str, **options: Any) -> Any:
     for turn in range(11):
         copies[turn % 3 == 0].extend(trajectories([5, 2], EndKind.CUT, first_id=10 * turn))
     for copy in copies:
-        copy.storage.ring.let_go()
+        copy.storage.ring.release_lane()
     return buffer
 
 
@@ -85,7 +85,7 @@ def test_rows_that_own_more_slots_than_a_lane_has_are_kept_lane_by_lane(tmp_path
             rows = trajectories([1] * (3 + turn % 3), EndKind.TRUNCATED, first_id=first + 10 * turn)
             copies[turn % 3].extend(rows)
         for copy in copies:
-            copy.storage.ring.let_go()
+            copy.storage.ring.release_lane()
 
     buffer, other = shared("random", lossless=True), shared("random", lossless=True)
     ends(buffer, 1000)
@@ -110,7 +110,7 @@ def test_nothing_is_loaded_while_others_write(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="1 of 3 lanes are held by writers"):
         buffer.loads(tmp_path)
     assert len(buffer) == rows
-    writer.storage.ring.let_go()
+    writer.storage.ring.release_lane()
     buffer.loads(tmp_path)
     assert 800 not in writer[:]["collector", "traj_ids"]
 
@@ -122,7 +122,7 @@ def test_rows_that_were_copied_while_others_were_loaded_are_not_those(
     def written(first_id: int) -> Any:
         buffer = shared("random", lossless=lossless)
         buffer.extend(trajectories([9], first_id=first_id))
-        buffer.storage.ring.let_go()
+        buffer.storage.ring.release_lane()
         return buffer
 
     written(500).dumps(tmp_path)

@@ -109,7 +109,7 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
 
     storage = buffer.storage
     store, sharing = storage.store, storage._sharing
-    yield from ((Lane, "reserve"), (Lane, "publish"), (sharing.gate, "wait"))
+    yield from ((Lane, "reserve"), (Lane, "publish"), (sharing.update_lock, "wait"))
     yield from ((storage, "_find"), (storage, "_before_publish"), (storage, "_published"))
     yield from ((store.rows, "write"), (store.rows, "put"), (store, "link_predecessors"))
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):

@@ -107,7 +107,7 @@ def test_the_oldest_lane_is_still_the_oldest_after_a_load(tmp_path: Any) -> None
     buffer, other = shared(lanes=3), shared(lanes=3)
     for number in range(31):
         buffer.extend(trajectories([10], first_id=number))
-    buffer.storage.ring.let_go()
+    buffer.storage.ring.release_lane()
     buffer.dumps(tmp_path)
     other.loads(tmp_path)
     for one in (buffer, other):

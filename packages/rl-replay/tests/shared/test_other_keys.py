@@ -249,7 +249,7 @@ def test_whoever_is_killed_while_it_leaves_leaves_nothing() -> None:
     child = os.fork()
     if not child:
         torch.set_num_threads(1)
-        with buffer.storage._sharing.gate.left():
+        with buffer.storage._sharing.update_lock.left():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     board = buffer.storage._sharing.board
@@ -326,7 +326,7 @@ def test_rows_of_other_columns_are_loaded_as_they_were(kind: str, tmp_path: Path
         buffers[columns] = ReplayBuffer(storage=storage, shared=storage.lanes is not None)
         buffers[columns].extend(data)
     buffers[4].dumps(tmp_path / "dump")
-    buffers[2].storage.ring.let_go()
+    buffers[2].storage.ring.release_lane()
     buffers[2].loads(tmp_path / "dump")
     assert buffers[2][:].equal(rows_of[4])
     assert handed(buffers[2])[:].equal(rows_of[4])
@@ -341,7 +341,7 @@ def test_rows_with_other_keys_are_loaded_in_place_of_others(kind: str, tmp_path:
     buffer.extend(rows("a", 7))
     other = handed(buffer)
     assert len(other) == 7
-    buffer.storage.ring.let_go()
+    buffer.storage.ring.release_lane()
     buffer.loads(tmp_path / "dump")
     assert buffer[:]["b"].tolist() == [1, 2, 3, 4, 5]
     with pytest.raises(RuntimeError, match=HAND_OVER):

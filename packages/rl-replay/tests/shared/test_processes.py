@@ -317,13 +317,13 @@ def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
     rows = trajectories([6], EndKind.CUT)
     buffer.extend(rows)
     ring = storage.ring
-    moment = ring.moment()
-    assert ring.unmoved(moment)
+    moment = ring.version_snapshot()
+    assert ring.unchanged_since(moment)
     with storage.still():  # as whoever changes rows holds them
-        during = ring.moment()
-        assert not ring.unmoved(moment)
-        assert not ring.unmoved(during)
-    assert not ring.unmoved(during)
+        during = ring.version_snapshot()
+        assert not ring.unchanged_since(moment)
+        assert not ring.unchanged_since(during)
+    assert not ring.unchanged_since(during)
     # what row 1 names is read, then row 2 is changed, before that is read
     gather, index = storage.store._gather, torch.arange(6)
     look = gather._addresses_of

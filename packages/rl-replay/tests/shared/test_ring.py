@@ -59,7 +59,7 @@ class Model(RuleBasedStateMachine):
         assert self.ring.numbers_at(torch.arange(self.capacity)).tolist() == expected
         some = torch.arange(-2, max(self.used, default=0) + 3)
         standing = {number for number, _ in self.live}
-        assert self.ring.accept(some).tolist() == [n in standing for n in some.tolist()]
+        assert self.ring.is_live(some).tolist() == [n in standing for n in some.tolist()]
 
 
 Model.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
@@ -80,7 +80,7 @@ def test_numbers_need_more_than_32_bits():
     ring.publish(4)
     numbers = torch.arange(first + 2, first + 7)
     assert ring.window().numbers(torch.arange(5)).tolist() == numbers.tolist()
-    assert ring.accept(torch.tensor([first + 1, first + 2, first + 6, first + 7, 6])).tolist() == [
+    assert ring.is_live(torch.tensor([first + 1, first + 2, first + 6, first + 7, 6])).tolist() == [
         False,
         True,
         True,

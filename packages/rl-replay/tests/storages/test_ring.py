@@ -46,7 +46,7 @@ def test_positions_and_row_ids_map_to_each_other(ring) -> None:
 
 
 def test_row_ids_outside_of_the_window_are_refused(ring) -> None:
-    live = ring.accept(torch.tensor([2, 3, 6, 7]))
+    live = ring.is_live(torch.tensor([2, 3, 6, 7]))
     assert live.tolist() == [False, True, True, False]
 
 

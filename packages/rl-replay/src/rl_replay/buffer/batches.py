@@ -167,7 +167,7 @@ class Sampling(Composition):
         if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
             raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")
         # rows of a shared buffer that others have overwritten since are drawn anew
-        good = numbers >= 0 if storage.common else storage.ring.accept(numbers)
+        good = numbers >= 0 if storage.common else storage.ring.is_live(numbers)
         if not good.all():
             raise ValueError(
                 f"{sampler!r} chose row {int(numbers[~good][0])}: rows are numbered from 0, and "

@@ -259,7 +259,7 @@ class ReplayBuffer(Keeping):
         require_numbers(rows, tensordict)
         with self._lock, storage.still():
             self._writer.check(len(rows))
-            good = storage.ring.accept(rows)
+            good = storage.ring.is_live(rows)
             if good.any():
                 chosen = tensordict[good.to(tensordict.device or "cpu")]
                 storage.update_unmarked(rows[good], chosen)

@@ -28,14 +28,14 @@ class StoredRows:
     ) -> tuple[TensorDictBase, torch.Tensor]:
         """Read keys of some rows."""
         storage, ring = self._storage, self._storage.ring
-        standing = ring.accept(rows)
+        standing = ring.is_live(rows)
         spare = ring.window().first[0]
         numbers = torch.where(standing, rows, spare)
         if isinstance(storage, SharableStorage) and storage.common:
             found, whole = storage.read_standing(numbers.reshape(-1), list(keys))
             return found.reshape(rows.shape), standing & whole.reshape(rows.shape)
         found = storage.read_keys(ring.positions(numbers), list(keys))
-        return found, standing & ring.accept(rows)
+        return found, standing & ring.is_live(rows)
 
     def after(self, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Find the rows k steps later in the same trajectories."""
@@ -66,11 +66,11 @@ class StoredRows:
     def _earlier(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
         """Go k links back, and see afterwards whether the rows on the way still stand."""
         ring, back = self._storage.ring, self._storage.back
-        there = ring.accept(torch.from_numpy(numbers)).numpy()
+        there = ring.is_live(torch.from_numpy(numbers)).numpy()
         found = np.where(there, numbers, ring.window().first[0])
         for _ in range(k):
             distance = back[ring.positions(torch.from_numpy(found)).numpy()]
             there = there & (distance > 0)
             found = np.where(there, found - distance, found)
-        stands = ring.accept(torch.from_numpy(found)).numpy()
+        stands = ring.is_live(torch.from_numpy(found)).numpy()
         return np.where(stands, found, numbers), there & stands

@@ -45,7 +45,7 @@ class SharedRing:
         self.capacity = capacity
         self.lanes = rows.lanes
         self.takes_turns = self.lanes == 1
-        self.gate: InPlaceUpdateLock | None = None
+        self.update_lock: InPlaceUpdateLock | None = None
         self._rows = rows
         self._found: Lanes | None = None
         self._timeout_s = timeout_s
@@ -73,7 +73,7 @@ class SharedRing:
         found = self._look()
         return [] if found is None else found.states()
 
-    def stand_on(self, slab: Slab) -> None:
+    def attach(self, slab: Slab) -> None:
         """Attaches the rows that some process created."""
         self.capacity = slab.capacity
         self._found = self._found or Lanes(slab)  # which knows the claims of this process
@@ -103,7 +103,7 @@ class SharedRing:
         found = self._look()
         return found is not None and found.held() is not None
 
-    def let_go(self) -> None:
+    def release_lane(self) -> None:
         """Releases the lane of the calling thread, if it has one."""
         found = self._look()
         held = None if found is None else found.held()
@@ -115,9 +115,9 @@ class SharedRing:
         lane = self._claimed()
         span = lane.reserve(count)
         self._own.attempt = span.numbers
-        if self.gate is not None:
+        if self.update_lock is not None:
             try:
-                self.gate.wait()
+                self.update_lock.wait()
             except BaseException:
                 lane.cancel()
                 raise
@@ -139,8 +139,8 @@ class SharedRing:
     def publish(self, count: int) -> None:
         """Makes the rows of the span readable."""
         self._claimed().publish(count)
-        if self.gate is not None:
-            self.gate.look_back()
+        if self.update_lock is not None:
+            self.update_lock.require_still_current()
 
     def cancel(self) -> None:
         """Returns the span untouched: none of its rows was written."""
@@ -176,27 +176,27 @@ class SharedRing:
         numbers = base + last - (last - found % each) % each
         return as_tensor(np.where(numbers >= low.take(lanes), numbers, -1), positions)
 
-    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+    def is_live(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which row ids are live, bool of the same shape."""
         found = self._look()
         return (
             torch.zeros_like(numbers, dtype=torch.bool) if found is None else found.accept(numbers)
         )
 
-    def moment(self) -> bytes:
-        """A snapshot of the words of all lanes, for `unmoved`; empty without rows."""
+    def version_snapshot(self) -> bytes:
+        """A snapshot of the words of all lanes, for `unchanged_since`; empty without rows."""
         found = self._look()
         return b"" if found is None else found.moment()
 
-    def unmoved(self, moment: bytes) -> bool:
+    def unchanged_since(self, snapshot: bytes) -> bool:
         """Whether no writer reserved, published or updated rows since a snapshot."""
         # Where writers take turns, rows are written in place by whoever has the turn; then nobody
         # must have had it, since one who had it already may have gone on without another beat.
         # Elsewhere links, and what they lead to, are never written in place.
         found = self._look()
-        if found is None or (self.takes_turns and moment[:8] != _NOBODY):
+        if found is None or (self.takes_turns and snapshot[:8] != _NOBODY):
             return False
-        return found.unmoved(moment)
+        return found.unmoved(snapshot)
 
     def empty(self) -> None:
         """Drops every published row; a single lane restarts at its first position."""
@@ -224,15 +224,15 @@ class SharedRing:
         order: Sequence[int] | None = None,
     ) -> None:
         """Restores the bounds of all lanes."""
-        self.let_go()
+        self.release_lane()
         lanes = self._made()
         lanes.restore(published, floor, order=order)
         lanes.slab.words[:, SIDE] = 0
         fence()
-        if self.gate is not None:
-            self.gate.wait()
+        if self.update_lock is not None:
+            self.update_lock.wait()
 
-    def begin_behind(self, former: SharedRing) -> None:
+    def continue_from(self, former: SharedRing) -> None:
         """Continues the row ids of another ring; no other process has this ring yet."""
         lanes, each = self._made(), self.span_limit
         words = former._made().slab.words
@@ -258,7 +258,7 @@ class SharedRing:
         if self._found is None:
             slab = self._rows.get()
             if slab is not None:
-                self.stand_on(slab)
+                self.attach(slab)
         return self._found
 
     def _made(self) -> Lanes:

@@ -28,7 +28,7 @@ class Sharing:
     board: NDArray[np.int64]  # A few words for all processes
     back: NDArray[np.int32]  # The links of all rows
     index: TrajectoryIndex  # The trajectories, in tables that others write too
-    gate: InPlaceUpdateLock  # What holds writers back while rows are changed in place
+    update_lock: InPlaceUpdateLock  # What holds writers back while rows are changed in place
 
     def __init__(self, files: SharedFiles, capacity: int) -> None:
         self.files = files
@@ -47,9 +47,9 @@ class Sharing:
                 f"to store {other} instead, let their writers end and empty it again."
             )
 
-    def begin_behind(self, former: Sharing) -> None:
-        """Continues row ids and epochs of other files; call it inside their `gate.left()`."""
-        self.ring.begin_behind(former.ring)
+    def continue_from(self, former: Sharing) -> None:
+        """Continues row ids and epochs of other files; call it inside their `update_lock.left()`."""
+        self.ring.continue_from(former.ring)
         self.epoch = former.epoch + 1
 
     def forget(self) -> None:
@@ -59,23 +59,23 @@ class Sharing:
     def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
         """Creates the rows, unless another process has created the same."""
         self.files.rows.make(schema, capacity, about=about, spare=spare)
-        self.opened()
+        self.attach_if_created()
 
-    def opened(self) -> bool:
+    def attach_if_created(self) -> bool:
         """Whether the rows exist, and with them the tables; attaches both."""
         if self.slab is not None:
             return True
         slab = self.files.rows.get()
         if slab is None:
             return False
-        self.ring.stand_on(slab)
+        self.ring.attach(slab)
         lanes, capacity = slab.lanes, slab.capacity // slab.lanes
         arrays = self.files.arrays(capacity, lanes)
         tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}
         self.board, self.back = arrays["board"], arrays["back"]
         made = TrajectoryTables.over(tables, capacity, lanes)
         self.index = TrajectoryIndex(capacity, lanes=lanes, tables=made)
-        self.gate = self.ring.gate = InPlaceUpdateLock(self.board, self.files.tables)
+        self.update_lock = self.ring.update_lock = InPlaceUpdateLock(self.board, self.files.tables)
         self.slab = slab
         return True
 
@@ -91,7 +91,7 @@ class Sharing:
     def require_current(self) -> None:
         """Raises if the other processes use other files by now."""
         if self.slab is not None:
-            self.gate.require_current()
+            self.update_lock.require_current()
 
     def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
         """Claims a lane, and reads the rows that others wrote there."""
@@ -118,7 +118,7 @@ class Sharing:
     def end(self) -> None:
         """Releases the lane, if there is only one."""
         if self.ring.takes_turns:
-            self.ring.let_go()
+            self.ring.release_lane()
 
     def explain(self) -> list[str]:
         """How capacity is divided, and how many writers there are."""

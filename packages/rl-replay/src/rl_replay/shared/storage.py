@@ -51,7 +51,7 @@ _OWN = (
 class SharableStorage(TensorStorage):
     """A storage that makes its own memory, for this process or for all that have a handle.
 
-    Derive from it and write `_allocate` for the one and `_files` for the other.
+    Derive from it and write `_allocate` for the one and `_new_files` for the other.
 
     Attributes:
         lanes: How many writers there may be at a time where it is shared; None for the default.
@@ -99,23 +99,23 @@ class SharableStorage(TensorStorage):
         self._share(lanes)
 
     def _share(self, lanes: int) -> None:
-        self._stand_over(self._over(self._files(lanes)))
+        self._adopt(self._over(self._new_files(lanes)))
 
     def _over(self, files: SharedFiles) -> Sharing:
         return Sharing(files, -(-self._asked // files.rows.lanes) * files.rows.lanes)
 
-    def _stand_over(self, sharing: Sharing) -> None:
+    def _adopt(self, sharing: Sharing) -> None:
         self._sharing, self.ring = sharing, sharing.ring
 
-    def _files(self, lanes: int, mark: str = "") -> SharedFiles:
+    def _new_files(self, lanes: int, suffix: str = "") -> SharedFiles:
         """New files; with a suffix, alongside the files in use."""
-        del mark
+        del suffix
         return SharedFiles.in_memory(lanes)
 
-    def _name(self, mark: str) -> None:
+    def _commit_files(self, suffix: str) -> None:
         """Renames files with a suffix to the names of the files that they replace."""
 
-    def _drop(self, mark: str) -> None:
+    def _discard_files(self, suffix: str) -> None:
         """Removes unused files with a suffix."""
 
     def capacity_for(self, columns: torch.Size) -> int:
@@ -136,7 +136,7 @@ class SharableStorage(TensorStorage):
             RuntimeError: Another process emptied the storage and stores other keys elsewhere.
         """
         sharing = self._sharing
-        if sharing is None or not sharing.opened():
+        if sharing is None or not sharing.attach_if_created():
             return
         sharing.require_current()
         if self.store is None:
@@ -176,7 +176,7 @@ class SharableStorage(TensorStorage):
                 if not inside:
                     self._end_write()
         else:
-            with sharing.gate.closed():
+            with sharing.update_lock.closed():
                 yield
 
     def read_ahead(self) -> AbstractContextManager[None]:
@@ -235,7 +235,7 @@ class SharableStorage(TensorStorage):
 
     def _good(self, numbers: torch.Tensor, valid: torch.Tensor, epoch: int) -> torch.Tensor:
         """Which rows are complete: checked after the copy, as rows live now were live then."""
-        good = self.ring.accept(numbers)
+        good = self.ring.is_live(numbers)
         if self.epoch != epoch:  # others were loaded, which may have the same numbers
             return torch.zeros_like(good)
         return good if valid is ALL_VALID else valid & good
@@ -248,12 +248,12 @@ class SharableStorage(TensorStorage):
             quick = keys is None and positions.ndim == 1
             cells = store.gather(positions) if quick else store.read(positions, keys=keys)
             return cells, ALL_VALID
-        sharing, unmoved = self._sharing, None
+        sharing, unchanged = self._sharing, None
         if sharing is not None:
             if sharing.board[MISSES]:
                 self._know_others(store)
-            unmoved = partial(sharing.ring.unmoved, sharing.ring.moment())
-        return store.read_concurrent(positions, numbers, keys=keys, unchanged=unmoved)
+            unchanged = partial(sharing.ring.unchanged_since, sharing.ring.version_snapshot())
+        return store.read_concurrent(positions, numbers, keys=keys, unchanged=unchanged)
 
     @contextmanager
     def own_index(self) -> Iterator[None]:
@@ -360,7 +360,7 @@ class SharableStorage(TensorStorage):
             super().stand(contents, fill)
             return
         ring = self._sharing.ring
-        ring.let_go()
+        ring.release_lane()
         ring.require_free()
         wanted = contents.structure, contents.schema, contents.columns
         if self.store is None or (self.structure, self._came(), self.columns) != wanted:
@@ -402,7 +402,7 @@ class SharableStorage(TensorStorage):
         self._index = self._plain = self._one_row = None
         self._watched = False
         self._process, self._open = os.getpid(), True
-        self._stand_over(self._over(files))
+        self._adopt(self._over(files))
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:
         """Keeps the rows that other processes know, for data of the same structure."""
@@ -432,18 +432,18 @@ class SharableStorage(TensorStorage):
             return
         came = None if instead else self._came()
         former.require_no_rows(came, schema)
-        mark = f".{uuid4().hex}"
+        suffix = f".{uuid4().hex}"
         try:
-            sharing = self._over(self._files(former.ring.lanes, mark))
+            sharing = self._over(self._new_files(former.ring.lanes, suffix))
             store = rows.make(sharing, capacity)  # all memory, before anybody is sent away
-            with former.gate.left():
+            with former.update_lock.left():
                 former.require_no_rows(came, schema)
-                sharing.begin_behind(former)
-                self._name(mark)
+                sharing.continue_from(former)
+                self._commit_files(suffix)
         except BaseException:
-            self._drop(mark)
+            self._discard_files(suffix)
             raise
-        self._stand_over(sharing)
+        self._adopt(sharing)
         self._attach(sharing, rows, store)
 
     def _attach(self, sharing: Sharing, rows: SharedRows, store: RowStore) -> None:

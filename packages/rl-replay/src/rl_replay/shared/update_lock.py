@@ -41,7 +41,7 @@ class InPlaceUpdateLock:
         """For a writer that has reserved: waits for updates of rows that it may overwrite."""
         if self._words[UPDATING]:
             with claim_lock(self._file.fileno(), self._timeout_s):
-                self._settle()
+                self._undo_killed()
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -58,12 +58,12 @@ class InPlaceUpdateLock:
                 raise
             self._words[LEFT] = _FOR_GOOD
 
-    def look_back(self) -> None:
+    def require_still_current(self) -> None:
         """For a writer that has published: raises if the files were retired meanwhile."""
         fence()  # the rows are seen before the word is looked at
         if self._words[LEFT]:
             with claim_lock(self._file.fileno(), self._timeout_s):
-                self._settle()
+                self._undo_killed()
 
     def require_current(self) -> None:
         """Raises if the files are retired."""
@@ -73,7 +73,7 @@ class InPlaceUpdateLock:
                 "the buffer over again, from a process that has those, or make another one."
             )
 
-    def _settle(self) -> None:
+    def _undo_killed(self) -> None:
         """Undoes what a killed process had begun; the caller holds the lock."""
         self.require_current()
         self._words[LEFT] = self._words[UPDATING] = 0

@@ -110,7 +110,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         )
         storage.arrange(found.dim_extend)
         storage.scratch_dir = Path(scratch_dir)
-        storage._stand_over(storage._over(found.files))
+        storage._adopt(storage._over(found.files))
         storage.look()
         return storage
 
@@ -131,18 +131,18 @@ class LazyMemmapStorage(LazyTensorStorage):
         if self._sharing is not None and self._sharing.slab is not None:
             self._sharing.slab.flush()
 
-    def _files(self, lanes: int, mark: str = "") -> SharedFiles:
+    def _new_files(self, lanes: int, suffix: str = "") -> SharedFiles:
         if self.scratch_dir is None:
             name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
             files = SharedFiles.on_disk(name, None, None, lanes)
             name.unlink()  # the open file lives on without its name
             return files
         self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        if not mark and (self.existsok or self._sharing is not None):  # the latter are its own
-            self._drop("")
-        rows, side, tables = self._names(mark)
+        if not suffix and (self.existsok or self._sharing is not None):  # the latter are its own
+            self._discard_files("")
+        rows, side, tables = self._names(suffix)
         files = SharedFiles.on_disk(rows, side if self.lossless else None, tables, lanes)
-        if not mark:
+        if not suffix:
             self._tell(lanes)
         return files
 
@@ -153,19 +153,19 @@ class LazyMemmapStorage(LazyTensorStorage):
             settings["dim_extend"] = self.arrangement.dim_extend
             write_settings(self.scratch_dir, {**settings, "lossless": self.lossless})
 
-    def _names(self, mark: str) -> list[Path]:
+    def _names(self, suffix: str) -> list[Path]:
         folder, names = self.scratch_dir, (ROWS_FILE, SIDE_FILE, TABLES_FILE)
-        return [] if folder is None else [folder / (name + mark) for name in names]
+        return [] if folder is None else [folder / (name + suffix) for name in names]
 
-    def _name(self, mark: str) -> None:
-        for name, made in zip(self._names(""), self._names(mark), strict=True):
+    def _commit_files(self, suffix: str) -> None:
+        for name, made in zip(self._names(""), self._names(suffix), strict=True):
             if made.exists():
                 made.replace(name)
 
-    def _drop(self, mark: str) -> None:
-        for name in self._names(mark):
+    def _discard_files(self, suffix: str) -> None:
+        for name in self._names(suffix):
             name.unlink(missing_ok=True)
-        if not mark and self.scratch_dir is not None:
+        if not suffix and self.scratch_dir is not None:
             (self.scratch_dir / SETTINGS_FILE).unlink(missing_ok=True)
 
     def _take_new(
@@ -178,7 +178,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             super()._take_new(structure, schema, columns, instead=instead)
         except OSError:
             if self.store is None and self.takes_turns and self.scratch_dir is not None:
-                self._drop("")  # leave no empty file after that nobody waits for
+                self._discard_files("")  # leave no empty file after that nobody waits for
                 self._lost = True
             raise
         if self.scratch_dir is not None:

@@ -61,7 +61,7 @@ class Ring(Protocol):
         """The row id at each position, -1 if none can be read."""
         ...
 
-    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+    def is_live(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which row ids are live, bool of the same shape."""
         ...
 
@@ -156,7 +156,7 @@ class PrivateRing:
 
         return _through_numpy(positions, newest)
 
-    def accept(self, numbers: torch.Tensor) -> torch.Tensor:
+    def is_live(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which row ids are live."""
         first, end = self.first, self.published
         return _through_numpy(numbers, lambda found: (found >= first) & (found < end))

@@ -488,7 +488,7 @@ class TensorStorage(MarkedStorage):
         if span is not None and not touched:
             self.ring.cancel()
         elif span is not None:
-            published = bool(self.ring.accept(torch.tensor([span.numbers.stop - 1]))[0])
+            published = bool(self.ring.is_live(torch.tensor([span.numbers.stop - 1]))[0])
             store.repair(span.numbers, published=published)
             if not published:
                 self._relearn()
