@@ -37,7 +37,7 @@ class LinkedRing:
             batch = batch.transpose(0, dim_extend)
         cells = batch.reshape(-1)
         span = self.ring.reserve(len(cells))
-        found = self.links.find(cells, extent, span.numbers)
+        found = self.links.match(cells, extent, span.numbers)
         self.links.write(span, found)
         self.ring.publish(len(cells))
         self.history += list(cells.unbind(0))
@@ -147,7 +147,7 @@ def test_equal_bits_do_not_join_two_calls_whose_markers_cut(
     for number, value in enumerate(values):
         leaves = {name: torch.tensor([value]), "a": torch.ones(1), "next": {"a": torch.ones(1)}}
         rows = TensorDict(leaves, [1])
-        found.append(links.find(rows, Extent.of((1,), 0), range(number, number + 1)))
+        found.append(links.match(rows, Extent.of((1,), 0), range(number, number + 1)))
         links.write(PrivateRing(5).reserve(1), found[-1])
     assert found[1].back.tolist() == [back]
 
@@ -204,10 +204,10 @@ def test_one_row_is_linked_as_a_batch_of_one_is(gone: str | None, far: bool) -> 
     rows = rows if gone is None else rows.exclude(gone)
     ring = LinkedRing(10, rows)
     for number, row in enumerate(rows.unbind(0)):
-        one = ring.links.find_one(lambda key, row=row: row[key].numpy(), number)
-        many = ring.links.find(row.unsqueeze(0), Extent(1, 1, 1), range(number, number + 1))
+        one = ring.links.match_one(lambda key, row=row: row[key].numpy(), number)
+        many = ring.links.match(row.unsqueeze(0), Extent(1, 1, 1), range(number, number + 1))
         assert (one.back == many.back).all()
-        assert (one.opened, list(one.taken)) == (many.opened, list(many.taken))
+        assert (one.open_ends, list(one.consumed)) == (many.open_ends, list(many.consumed))
         assert list(one.lasts) == list(many.lasts) or not row.get(keys.MASK)
         ring.extend(row.unsqueeze(0))
     if gone is None:
@@ -232,7 +232,7 @@ def test_further_ids_cut_as_well() -> None:
     rows["game"] = torch.tensor([1, 1, 2, 2])
     found = MarkerKeys.of(RowSchema.from_tensordict(rows)).with_explicit(["game"], [])
     links = Links(10, found)
-    assert links.find(rows, Extent.of((4,), 0), range(4)).back.tolist() == [0, 1, 0, 1]
+    assert links.match(rows, Extent.of((4,), 0), range(4)).back.tolist() == [0, 1, 0, 1]
 
 
 class Ring(RuleBasedStateMachine):
@@ -319,7 +319,7 @@ def test_rows_of_another_writer_are_open_until_their_successor_is_known() -> Non
     for steps, back, numbers in (([0, 1], [0, 1], range(2)), ([2], [1], range(2, 3))):
         rows = {"episode": np.full(len(steps), 4), "step": np.array(steps)}
         marks = MarkerColumns.read(rows.get, markers, len(steps))
-        links.take_in(marks, np.array(back, dtype=np.int32), numbers)
+        links.observe_external(marks, np.array(back, dtype=np.int32), numbers)
     assert links.pending == {(4, 2): 2}
 
 
@@ -334,6 +334,6 @@ def test_the_newest_row_is_continued_by_equal_bits_after_a_load() -> None:
     links = Links(10, MarkerKeys(observations=(("a", ("next", "a")),)))
     rows = torch.ones(1)
     newest = TensorDict(a=rows, next={"a": 2 * rows}, batch_size=[1])
-    links.take_last(newest, np.array([0], dtype=np.int32))
+    links.observe_tail(newest, np.array([0], dtype=np.int32))
     later = TensorDict(a=2 * rows, next={"a": rows}, batch_size=[1])
-    assert links.find(later, Extent(1, 1, 1), range(1, 2)).back.tolist() == [1]
+    assert links.match(later, Extent(1, 1, 1), range(1, 2)).back.tolist() == [1]

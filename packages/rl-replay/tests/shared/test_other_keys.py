@@ -204,14 +204,14 @@ def test_only_one_leaves_it(kind: str) -> None:
 def meanwhile(buffer: TensorDictReplayBuffer, act: Any) -> None:
     """Let something happen once, when the storage makes other files."""
     storage = buffer.storage
-    make = storage._files
+    make = storage._new_files
 
     def files(lanes: int, mark: str) -> Any:
-        del storage._files
+        del storage._new_files
         act()
         return make(lanes, mark)
 
-    storage._files = files
+    storage._new_files = files
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,8 +24,8 @@ from rl_replay.linking.observations import (
     Last,
     Side,
     contradictions,
-    go_on,
     last_rows,
+    match_last_rows,
     observed,
     rows_of,
 )
@@ -43,13 +43,13 @@ NOTHING_COMPARED = Contradictions()
 
 
 class Predecessors(NamedTuple):
-    """The predecessors that `Links.find` matched for rows about to be written."""
+    """The predecessors that `Links.match` matched for rows about to be written."""
 
     # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
     # padding; int32 [n]
     back: NDArray[np.int32]
-    opened: dict[Step, int]  # Ids, step and number of the rows that none of them continues yet
-    taken: Sequence[Step]  # Ids and step of older rows that are continued now
+    open_ends: dict[Step, int]  # Ids, step and number of the rows that none of them continues yet
+    consumed: Sequence[Step]  # Ids and step of older rows that are continued now
     # The last row of each run, or all rows side by side, where rows are not numbered by ids and
     # steps
     lasts: Sequence[Last] | Side = ()
@@ -70,9 +70,9 @@ class Links:
         self.pending: dict[Step, int] = {}
         self._lasts: Sequence[Last] | Side = ()
         self._pruned_at = 64
-        self._is_beside = True
+        self._one_step = True
 
-    def find(
+    def match(
         self,
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         extent: Extent,
@@ -105,45 +105,45 @@ class Links:
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
         found = self._by_bits(leaves, marks, back, stride)
-        beside = stride == 1 < extent.count and not extent.named and self._beside(seen)
-        if beside and found.lasts:
+        one_step = stride == 1 < extent.count and not extent.named and self._is_one_step(seen)
+        if one_step and found.lasts:
             rows = observed(leaves, self.keys, 1)
             found = found._replace(lasts=Side.of(marks, found.back, rows, self.capacity))
         return found._replace(contradictions=seen)
 
-    def find_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
-        """`find` for one row, whose leaves `get` returns by key."""
+    def match_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
+        """`match` for one row, whose leaves `get` returns by key."""
         keys = self.keys
         if keys.mask is not None and not _any(get(keys.mask)):
             return Predecessors(_PADDING, {}, ())
         ids, step = self._name(get)
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
-            taken: tuple[Step, ...] = ()
+            consumed: tuple[Step, ...] = ()
             if not self._begins(get):
-                found = self._waiting(before, number + 1)
+                found = self._open_row(before, number + 1)
                 if found is not None:
-                    back, taken = np.array([number - found], dtype=np.int32), (before,)
-            return Predecessors(back, {} if self._ends(get) else {(*ids, step): number}, taken)
+                    back, consumed = np.array([number - found], dtype=np.int32), (before,)
+            return Predecessors(back, {} if self._ends(get) else {(*ids, step): number}, consumed)
         pairs = keys.observations
         if not pairs:
             return Predecessors(_NONE, {}, ())
         lasts = last_rows(self._lasts)
-        goes_on = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
+        continued_by = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
         last = _OVER
         if not self._ends(get):
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        return Predecessors(_NEXT if goes_on else _NONE, {}, (), [last])
+        return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
 
     def write(self, span: Span, found: Predecessors) -> None:
         """Records the predecessors of rows that were written."""
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
         self._lasts = found.lasts
-        self._is_beside = self._beside(found.contradictions)
-        for step in found.taken:
+        self._one_step = self._is_one_step(found.contradictions)
+        for step in found.consumed:
             self.pending.pop(step, None)
-        self.pending.update(found.opened)
+        self.pending.update(found.open_ends)
         if len(self.pending) > 2 * self._pruned_at:
             self._prune(span.numbers.stop - self.capacity)
 
@@ -152,7 +152,9 @@ class Links:
         self.pending.clear()
         self._lasts = ()
 
-    def take_in(self, marks: MarkerColumns, back: NDArray[np.int32], numbers: range) -> None:
+    def observe_external(
+        self, marks: MarkerColumns, back: NDArray[np.int32], numbers: range
+    ) -> None:
         """Records rows that another writer appended after the known ones."""
         self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
@@ -175,7 +177,7 @@ class Links:
                 else:
                     self.pending[*ids, step] = numbers[row]
 
-    def take_last(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
+    def observe_tail(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
         """Records the newest row of each run, for rows without ids and steps."""
         self._lasts = ()
         leaves = leaves_of(cells)
@@ -205,7 +207,7 @@ class Links:
             continued = np.zeros(marks.count, dtype=np.bool_)
             continued[row - distance[row]] = True
             found = self._by_number(marks, back, continued, range(first, first + marks.count))
-            back, self.pending = found.back, found.opened
+            back, self.pending = found.back, found.open_ends
         self.back[positions] = back
 
     def _by_number(
@@ -230,8 +232,8 @@ class Links:
         numbers: range,
     ) -> Predecessors:
         """Matches few heads and tails in a loop."""
-        opened: dict[Step, int] = {}
-        taken: list[Step] = []
+        open_ends: dict[Step, int] = {}
+        consumed: list[Step] = []
         heads, tails = set(ends[0].tolist()), set(ends[1].tolist())
         order = sorted(heads | tails)
         names = [column[order].tolist() for column in (*marks.ids, _steps(marks))]
@@ -239,15 +241,15 @@ class Links:
             number = numbers[row]
             before = (*ids, step - 1)
             if row in heads:
-                found = opened.pop(before, None)
-                if found is None and before not in taken:
-                    found = self._waiting(before, numbers.stop)
-                    taken += [] if found is None else [before]
+                found = open_ends.pop(before, None)
+                if found is None and before not in consumed:
+                    found = self._open_row(before, numbers.stop)
+                    consumed += [] if found is None else [before]
                 if found is not None:
                     back[row] = number - found
             if row in tails:
-                opened[*ids, step] = number
-        return Predecessors(back, opened, taken)
+                open_ends[*ids, step] = number
+        return Predecessors(back, open_ends, consumed)
 
     def _sort(
         self,
@@ -273,19 +275,19 @@ class Links:
         def steps_of(places: NDArray[np.int64]) -> Iterator[Step]:
             return zip(*(name[places].tolist() for name in names), strict=True)
 
-        asks = np.flatnonzero(~same & ~is_tail) if self.pending else _NO_ROWS
-        taken: list[Step] = []
-        for step, late in zip(steps_of(asks), row[asks].tolist(), strict=True):
-            found = self._waiting(step, numbers.stop)
+        queries = np.flatnonzero(~same & ~is_tail) if self.pending else _NO_ROWS
+        consumed: list[Step] = []
+        for step, late in zip(steps_of(queries), row[queries].tolist(), strict=True):
+            found = self._open_row(step, numbers.stop)
             if found is not None:
                 back[late] = numbers[late] - found
-                taken.append(step)
+                consumed.append(step)
         # tails that no entry follows stay open
         last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
         late_numbers = (row[last] + numbers.start).tolist()
-        return Predecessors(back, dict(zip(steps_of(last), late_numbers, strict=True)), taken)
+        return Predecessors(back, dict(zip(steps_of(last), late_numbers, strict=True)), consumed)
 
-    def _waiting(self, step: Step, end: int) -> int | None:
+    def _open_row(self, step: Step, end: int) -> int | None:
         """The open row at a step, unless the rows up to `end` overwrite it."""
         number = self.pending.get(step)
         return number if number is not None and number >= end - self.capacity else None
@@ -303,7 +305,7 @@ class Links:
             return Predecessors(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
-        go_on(self._lasts, self.keys, leaves, marks, back, stride)
+        match_last_rows(self._lasts, self.keys, leaves, marks, back, stride)
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
@@ -319,9 +321,9 @@ class Links:
             lasts.append(Last(*marks.name(row), True, bits))
         return Predecessors(back, {}, (), lasts)
 
-    def _beside(self, seen: Contradictions) -> bool:
+    def _is_one_step(self, seen: Contradictions) -> bool:
         """Whether the rows of one call are one step of as many environments."""
-        return 2 * seen.cut > seen.compared if seen.compared else self._is_beside
+        return 2 * seen.cut > seen.compared if seen.compared else self._one_step
 
     def _follows(
         self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]

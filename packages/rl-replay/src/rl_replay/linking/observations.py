@@ -104,7 +104,7 @@ class Side:
         name = self.marks.name(-1)
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
-    def goes_on(self, marks: MarkerColumns, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
+    def continued_by(self, marks: MarkerColumns, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
         """Which rows of the next call continue the rows at the same index, bool `[n]`."""
         found = self.waits & marks.after_others()
         # rows that the next call overwrites are continued by none
@@ -131,7 +131,7 @@ def observed(leaves: Leaves | ValidatedLeaves, known: MarkerKeys, which: int) ->
     return [rows_of(leaves, key[which], path[which], slice(None)) for key, path in pairs]
 
 
-def go_on(
+def match_last_rows(
     former: Sequence[Last] | Side,
     known: MarkerKeys,
     leaves: Leaves | ValidatedLeaves,
@@ -142,9 +142,9 @@ def go_on(
     """Completes `back` for rows that continue rows of the previous call, bit for bit."""
     count, lasts = len(back), last_rows(former)
     if isinstance(former, Side) and stride == 1 and len(former.waits) == count:
-        goes_on = former.goes_on(marks, observed(leaves, known, 0)) & (back == 0)
-        back[goes_on] = count
-        if goes_on[-1]:
+        continued_by = former.continued_by(marks, observed(leaves, known, 0)) & (back == 0)
+        back[continued_by] = count
+        if continued_by[-1]:
             return  # the last row is continued, and by no second one
     if not len(lasts) == stride <= count:
         return

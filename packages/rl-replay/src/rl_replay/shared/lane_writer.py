@@ -56,13 +56,13 @@ class LaneWriter:
             keys, distances = self.links.keys, back[positions.numpy()]
             if keys.numbered:
                 marks = MarkerColumns.of(store.read(positions, keys=list(keys.columns)), keys)
-                self.links.take_in(marks, distances, range(first, end))
+                self.links.observe_external(marks, distances, range(first, end))
             else:
                 self.links.forget()
                 observed = [key for pair in keys.observations for key in pair]
                 if observed and stride <= len(numbers):
                     last = store.read(positions[-stride:], keys=[*keys.columns, *observed])
-                    self.links.take_last(last, distances[-stride:])
+                    self.links.observe_tail(last, distances[-stride:])
         self._end, self._floor = end, floor
 
     def took_in(self, first: int, back: np.ndarray) -> None:

@@ -48,7 +48,7 @@ class Sharing:
             )
 
     def continue_from(self, former: Sharing) -> None:
-        """Continues row ids and epochs of other files; call it inside their `update_lock.left()`."""
+        """Continues row ids and epochs of other files; call it inside `update_lock.left()`."""
         self.ring.continue_from(former.ring)
         self.epoch = former.epoch + 1
 

@@ -340,7 +340,7 @@ class MarkedStorage(Storage):
             return
         positions = self.ring.positions(numbers[-stride:])
         last = self.read_keys(positions, [*links.keys.columns, *observed])
-        links.take_last(last, links.back[positions.numpy()])
+        links.observe_tail(last, links.back[positions.numpy()])
 
     def _marker_keys(self, schema: RowSchema | None = None) -> MarkerKeys:
         schema = schema or self._made()[0].schema

@@ -463,7 +463,7 @@ class TensorStorage(MarkedStorage):
         span, touched = None, False
         try:
             span = self.ring.reserve(1)
-            found = links.find_one(row.__getitem__, span.numbers.start)
+            found = links.match_one(row.__getitem__, span.numbers.start)
             # from here on the old row may be gone
             touched = True
             one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
@@ -539,7 +539,7 @@ class TensorStorage(MarkedStorage):
         if marks is not None:
             links.keys = marks
         try:
-            return links.find(leaves, extent, span.numbers)
+            return links.match(leaves, extent, span.numbers)
         except Exception:
             if isinstance(leaves, ValidatedLeaves):
                 raise

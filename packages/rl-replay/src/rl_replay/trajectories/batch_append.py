@@ -173,22 +173,22 @@ def _extend_pieces(
     # The others have no piece yet, and what they continue tells them the rest.
     table, words = writer.tables.pieces, writer.words
     stored = before.piece[runs.heads]
-    behind = np.flatnonzero(stored >= 0)
-    pieces = table.take(stored[behind], axis=0)
-    distance = numbers[behind] - (pieces[:, ORIGIN] + pieces[:, STRIDE] * (pieces[:, END] - 1))
+    continuing = np.flatnonzero(stored >= 0)
+    pieces = table.take(stored[continuing], axis=0)
+    distance = numbers[continuing] - (pieces[:, ORIGIN] + pieces[:, STRIDE] * (pieces[:, END] - 1))
     lone = pieces[:, END] - pieces[:, START] == 1
     # a piece of one row takes any distance
-    goes_on = lone | (pieces[:, STRIDE] == distance)
+    fits = lone | (pieces[:, STRIDE] == distance)
     slots, starts = np.full((2, len(numbers)), NO_PIECE)
     trajectories = np.full(len(numbers), -1)
-    starts[behind], trajectories[behind] = pieces[:, END], pieces[:, TRAJECTORY]
-    behind, pieces, lone = behind[goes_on], pieces[goes_on], lone[goes_on]
-    slots[behind] = stored[behind]
-    table[stored[behind], END] += runs.counts[behind]
-    ones = stored[behind][lone]
-    table[ones, STRIDE] = distance[goes_on][lone]
+    starts[continuing], trajectories[continuing] = pieces[:, END], pieces[:, TRAJECTORY]
+    continuing, pieces, lone = continuing[fits], pieces[fits], lone[fits]
+    slots[continuing] = stored[continuing]
+    table[stored[continuing], END] += runs.counts[continuing]
+    ones = stored[continuing][lone]
+    table[ones, STRIDE] = distance[fits][lone]
     # ORIGIN + STRIDE * START is still the piece's first row id
-    table[ones, ORIGIN] -= distance[goes_on][lone] * pieces[lone, START]
+    table[ones, ORIGIN] -= distance[fits][lone] * pieces[lone, START]
     words[LONE] -= len(ones)
     return slots, starts, trajectories
 
@@ -207,9 +207,9 @@ def _begin_pieces(
     trajectories[alone] = _begin_trajectories(writer, numbers[alone])
     starts[alone] = 0
     previous = slots.copy()  # the first piece of a trajectory is its own previous one
-    behind = fresh[before.piece[heads] >= 0]
-    previous[behind] = before.piece[runs.heads[behind]]
-    ready = np.concatenate((alone, behind))
+    continuing = fresh[before.piece[heads] >= 0]
+    previous[continuing] = before.piece[runs.heads[continuing]]
+    ready = np.concatenate((alone, continuing))
     waiting = fresh[before.inside[heads]]
     while True:
         _fill_pieces(writer, numbers, runs, (ready, slots, starts, trajectories, previous))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_replay.trajectories.invariants import require_sound
+from rl_replay.trajectories.invariants import check_invariants
 from rl_replay.trajectories.reader import TrajectoryReader
 from rl_replay.trajectories.snapshot import restore, state_of
 from rl_replay.trajectories.tables import TrajectoryTables
@@ -212,7 +212,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.append(0, np.array([0, 1]))
             >>> index.check(np.array([0, 1, 0]))
         """
-        require_sound(self, back)
+        check_invariants(self, back)
 
     def _ring_slice(
         self, back: NDArray[np.integer], base: int, first: int, count: int

@@ -21,10 +21,10 @@ from rl_replay.trajectories.tables import (
 from rl_slabs.internals import LANE_SHIFT
 
 
-def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
+def check_invariants(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
     """Raises if the tables of an index contradict the links."""
     for lane in range(index.lanes):
-        wanted = chains(index, lane, back)
+        wanted = walk_predecessors(index, lane, back)
         base = lane * index.capacity
         words = index.tables.words[lane]
         slots = index.tables.live[base : base + words[LIVE]].astype(np.int64)
@@ -55,7 +55,9 @@ def require_sound(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
         )
 
 
-def chains(index: TrajectoryReader, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
+def walk_predecessors(
+    index: TrajectoryReader, lane: int, back: NDArray[np.integer]
+) -> list[list[int]]:
     """The row ids of every trajectory of a lane, read link by link."""
     found: dict[int, list[int]] = {}  # by the last row
     first = lane << LANE_SHIFT
