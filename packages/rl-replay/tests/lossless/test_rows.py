@@ -888,7 +888,7 @@ def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_val
     assert valid.tolist() == [True, False, True, True, True, True]
 
 
-def test_some_leaves_and_rows_of_any_shape_are_read_beside_writers():
+def test_some_leaves_and_rows_of_any_shape_are_read_concurrently():
     rows = filled()
     index = torch.tensor([[5, 0], [3, 3]])
     key = ("next", "observation")

@@ -274,14 +274,14 @@ def test_rows_are_whole_wherever_a_writer_stops_and_however_far_it_comes_meanwhi
         filled_and_reserved(shared)
         writer = Stepping(shared, seed, 12)
         try:
-            found += read_beside(shared, writer, generator)
+            found += read_concurrently(shared, writer, generator)
         finally:
             writer.end()
     assert found["good"] > 500
     assert min(found["moved"], found["unmoved"]) > 10
 
 
-def read_beside(shared, writer, generator):
+def read_concurrently(shared, writer, generator):
     """Read while a writer does some steps between what a row names and what is read there."""
     name = "_addresses_of" if shared.side.space is not None else "on_cpu"
     look, steps, found = getattr(shared.rows._gather, name), 0, Counter()

@@ -9,7 +9,7 @@ successor, so chains never branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +24,15 @@ from rl_replay.linking.observations import (
     Last,
     Side,
     contradictions,
+    lacks,
     last_rows,
     match_last_rows,
     observed,
+    read_columns,
     rows_of,
 )
 from rl_slabs import Span
-from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier, leaves_of
+from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
 from rl_tensordict import NestedKey
 
 Path = tuple[str, ...]
@@ -80,7 +82,7 @@ class Links:
     ) -> Predecessors:
         """Matches rows about to be written with their predecessors."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
-        columns = _columns(leaves, self.keys)
+        columns = read_columns(leaves, self.keys)
         marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
         back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
         # the first row of each column: its predecessor can only be in an earlier call
@@ -181,7 +183,7 @@ class Links:
         """Records the newest row of each run, for rows without ids and steps."""
         self._lasts = ()
         leaves = leaves_of(cells)
-        marks = MarkerColumns.read(_columns(leaves, self.keys).get, self.keys, len(back))
+        marks = MarkerColumns.read(read_columns(leaves, self.keys).get, self.keys, len(back))
         self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
 
     def drop_before(self, number: int) -> None:
@@ -301,7 +303,7 @@ class Links:
     ) -> Predecessors:
         """Completes `back` for rows without ids or steps: equal observations prove a successor."""
         pairs, paths = self.keys.observations, self.keys.observed
-        if not pairs or _lacks(leaves, paths):
+        if not pairs or lacks(leaves, paths):
             return Predecessors(back, {}, ())
         count = len(back)
         begin = max(count - stride, 0)
@@ -368,23 +370,3 @@ def _steps(marks: MarkerColumns) -> NDArray[Any]:
 
 def _any(flag: NDArray[Any]) -> bool:
     return bool(flag.item() if flag.size == 1 else flag.any())
-
-
-def _columns(
-    leaves: Leaves | ValidatedLeaves, keys: MarkerKeys
-) -> Mapping[NestedKey, NDArray[Any] | None]:
-    """The marker columns as numpy arrays of bits; `get` returns None for an absent one."""
-    if isinstance(leaves, ValidatedLeaves):
-        return leaves
-    columns: dict[NestedKey, NDArray[Any] | None] = {}
-    for key, path in keys.paths:
-        leaf = leaves.get(path)
-        columns[key] = None if leaf is None else bits_of(leaf, carrier(leaf.dtype))
-    return columns
-
-
-def _lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Path, Path]]) -> bool:
-    """Whether an observation or a next observation is absent."""
-    if isinstance(leaves, ValidatedLeaves):
-        return False
-    return any(one not in leaves or two not in leaves for one, two in pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -176,6 +176,26 @@ def rows_of(
     if leaf.is_cpu:
         return bits_of(leaf, carrier(leaf.dtype))[rows]
     return bits_of(leaf[rows], carrier(leaf.dtype))
+
+
+def lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Path, Path]]) -> bool:
+    """Whether an observation or a next observation is absent."""
+    if isinstance(leaves, ValidatedLeaves):
+        return False
+    return any(one not in leaves or two not in leaves for one, two in pairs)
+
+
+def read_columns(
+    leaves: Leaves | ValidatedLeaves, keys: MarkerKeys
+) -> Mapping[NestedKey, NDArray[Any] | None]:
+    """The marker columns as numpy arrays of bits; `get` returns None for an absent one."""
+    if isinstance(leaves, ValidatedLeaves):
+        return leaves
+    columns: dict[NestedKey, NDArray[Any] | None] = {}
+    for key, path in keys.paths:
+        leaf = leaves.get(path)
+        columns[key] = None if leaf is None else bits_of(leaf, carrier(leaf.dtype))
+    return columns
 
 
 def contradictions(
