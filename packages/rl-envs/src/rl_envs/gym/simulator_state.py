@@ -17,7 +17,7 @@ ATTRIBUTES = ("state", "steps_beyond_terminated", "last_u")
 COUNTERS = {
     wrappers.TimeLimit: "_elapsed_steps",
     wrappers.OrderEnforcing: "_has_reset",
-    wrappers.PassiveEnvChecker: "check_reset",
+    wrappers.PassiveEnvChecker: "checked_reset",
 }
 
 Env = gymnasium.Env[Any, Any]
