@@ -48,12 +48,37 @@ TIME = "time"
 
 
 def next_key(key: NestedKey) -> tuple[str, ...]:
-    """Name a key's place among what the step produced."""
+    """Name a key's place among what the step produced.
+
+    Args:
+        key: a root key.
+
+    Returns:
+        The key under ``"next"``.
+
+    Example:
+        >>> next_key(("agents", "observation"))
+        ('next', 'agents', 'observation')
+    """
     return (NEXT, *as_tuple(key))
 
 
 def root_key(key: NestedKey) -> NestedKey:
-    """Name the place a key under ``"next"`` moves to when time continues."""
+    """Name the place a key under ``"next"`` moves to when time continues.
+
+    Args:
+        key: a key under ``"next"``.
+
+    Returns:
+        The key without its first part.
+
+    Raises:
+        ValueError: the key does not lie under ``"next"``.
+
+    Example:
+        >>> root_key(("next", "observation"))
+        'observation'
+    """
     parts = as_tuple(key)
     if parts[0] != NEXT or len(parts) < 2:
         msg = f"expected a key under 'next': got {key!r}. Write ('next', ...)."
