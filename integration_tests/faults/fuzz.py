@@ -8,11 +8,13 @@ Each answer is one of
 - ours: an exception that our code raises, with a message, or one with a note of ours that says
   what to do;
 - obscure: an exception of torch, numpy, tensordict, gymnasium or Python itself, raised below the
-  call or inside our function; a call that takes longer than its time; the end of the process.
+  call or inside our function; a call that takes longer than its time; the end of the process;
+- changed: an input of the caller is not what it was before the call. Modules of tensordicts may add
+  entries (`fuzz_inputs.py` says which packages have them); what is there stays.
 
 Calls run in a child process: where one kills it, the call is named and another child goes on.
 `--only NUMBER` repeats one call of a run and prints its traceback. Where more than `--most` of the
-calls are obscure, the exit status is 1.
+calls are obscure, or one changes its input, the exit status is 1.
 
 The public names of a package are found by themselves. What needs a built object is listed in
 `fuzz_<package>.py` (`fuzz_specs.py` for rl-specs) in this folder, by these names, all optional:
@@ -22,6 +24,7 @@ The public names of a package are found by themselves. What needs a built object
   written elsewhere (tensordict, torch) is asked for those that our packages define only.
 - `POOLS`: argument name to a list of functions without arguments, each of which makes a value that
   fits. They stand in front of those of `fuzz_pools.py`.
+- `CHANGES`: names of calls that say that they change what they are given, each with the reason.
 - `SKIP`: names, `"Class.method"` or `"function"`, that are not called, each with the reason.
 """
 
@@ -44,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-KINDS = ("fine", "ours", "obscure")
+KINDS = ("fine", "ours", "obscure", "changed")
 CALL_SECONDS = 5.0  # after which a call counts as a hang
 SILENCE = 20.0  # seconds without an answer, after which the child is killed: it hangs in C
 READY = b"ready\n"
@@ -63,7 +66,7 @@ class Tally:
     def add(self, answer: dict[str, Any]) -> None:
         """Count one answer."""
         self.kinds[answer["kind"]] += 1
-        if answer["kind"] == "obscure":
+        if answer["kind"] in ("obscure", "changed"):
             self.obscure[answer["name"], answer["group"]].append(answer)
 
     @property
@@ -167,12 +170,12 @@ def main() -> int:
         worker = [sys.executable, str(HERE / "fuzz_worker.py"), *options.package]
         arguments = [str(options.seed), str(options.only), "show", str(CALL_SECONDS)]
         return subprocess.call([*worker, *arguments])
-    worst = 0.0
+    worst, changed = 0.0, 0
     for package in options.package:
         tally = run(package, options.seed, options.seconds, options.calls)
         print("\n".join(tally.lines(options.shown)), flush=True)
-        worst = max(worst, tally.share)
-    return int(worst > options.most)
+        worst, changed = max(worst, tally.share), changed + tally.kinds["changed"]
+    return int(worst > options.most or changed > 0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,15 @@ from fuzz_pools import Pool, each, steps
 from tensordict.nn import InteractionType, TensorDictModule
 from torch import nn
 
-from rl_collect import Collector, Episodes, MultiSyncCollector, TrajectoryIds, WholeTrajectories
+from rl_collect import (
+    Collector,
+    Episodes,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+    TrajectoryIds,
+    WholeTrajectories,
+)
 from rl_envs import SerialEnv
 from rl_envs.testing import CountingEnv
 
@@ -54,17 +62,17 @@ def stored() -> Collector:
     return Collector(CountingEnv(), policy(), replay_buffer=Buffer(), **options)
 
 
-def workers() -> MultiSyncCollector:
+def workers(kind: type = MultiSyncCollector) -> MultiCollector:
     """Two workers."""
-    return MultiSyncCollector(
-        [CountingEnv] * 2, policy(), frames_per_batch=4, total_frames=8, mp_start_method="fork"
-    )
+    options = {"frames_per_batch": 4, "total_frames": 8, "mp_start_method": "fork"}
+    return kind([CountingEnv] * 2, policy(), **options)
 
 
 CALLS = [
     ("Collector()", lambda: Collector(two_envs(), policy(), frames_per_batch=6, total_frames=12)),
     ("Collector(replay_buffer)", stored),
     ("MultiSyncCollector()", workers),
+    ("MultiAsyncCollector()", lambda: workers(MultiAsyncCollector)),
     ("Episodes()", lambda: Episodes((2,))),
     ("TrajectoryIds()", lambda: TrajectoryIds((2,), producer=0)),
     ("WholeTrajectories()", lambda: WholeTrajectories(2)),

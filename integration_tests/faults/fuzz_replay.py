@@ -1,7 +1,7 @@
-"""What is fuzzed of rl-replay beside its public names: buffers of every kind that hold rows.
+"""What is fuzzed of rl-replay beside its public names: buffers of every kind, and their parts.
 
-Methods of storages, rings and indices are called by the buffer, under its lock and after its
-checks; they are not called here.
+Of storages, samplers, writers and indices those methods are called that users call, or that parts
+of their own call. What a buffer calls under its lock, after its checks, is not.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import torch
 from fuzz_pools import each, steps
 
 from rl_replay import (
+    ImmutableDatasetWriter,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
     RandomSampler,
     ReplayBuffer,
+    RoundRobinWriter,
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
@@ -59,8 +61,48 @@ CALLS: list[tuple[str, Any]] = [
     ("list", lambda: filled(ReplayBuffer, ListStorage(20), rows=["a", None, 3, "b"])),
 ]
 
+
+def storage(kind: type = LazyTensorStorage) -> Any:
+    """A storage that holds some steps."""
+    made = kind(20)
+    made.extend(steps())
+    return made
+
+
+PARTS = {
+    "memory storage": storage,
+    "mapped storage": lambda: storage(LazyMemmapStorage),
+    "list storage": lambda: storage(ListStorage),
+    "random sampler": RandomSampler,
+    "each once sampler": SamplerWithoutReplacement,
+    "slice sampler": lambda: SliceSampler(slice_len=2),
+    "slices each once sampler": lambda: SliceSamplerWithoutReplacement(slice_len=2),
+    "writer": RoundRobinWriter,
+    "dataset writer": ImmutableDatasetWriter,
+    "index": lambda: storage().trajectories(),
+}
+CALLED = {
+    "storage": ("add", "extend", "read", "state_dict", "load_state_dict", "stats", "explain"),
+    "sampler": ("sample", "reset", "state_dict", "load_state_dict"),
+    "writer": ("check", "state_dict", "load_state_dict"),
+    "index": ("lengths", "draw", "locate", "after", "before"),
+}
+
+
+def of(make: Any, method: str) -> Any:
+    """A function that makes a part anew and hands out one of its methods."""
+    return lambda: getattr(make(), method)
+
+
+CALLS += [
+    (f"{name}.{method}", of(make, method))
+    for name, make in PARTS.items()
+    for method in CALLED[name.split()[-1]]
+]
+
 POOLS = {
     "storage": [
+        storage,
         lambda: LazyTensorStorage(20),
         lambda: LazyMemmapStorage(9),
         lambda: ListStorage(5),
@@ -79,3 +121,4 @@ SKIP = {
     "ReplayBuffer.wait_until": _WAITS,
     "TensorDictReplayBuffer.wait_until": _WAITS,
 }
+CHANGES = {"mark_slices": "writes the markers into the sample that it is given, as it says"}

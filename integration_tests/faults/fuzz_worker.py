@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fuzz_inputs import MAY_ADD, recorded
 from fuzz_pools import BAD, Pool, fitting
 from torch import nn
 
@@ -56,6 +57,10 @@ class Target:
     name: str
     make: Callable[[], Callable[..., Any]]
     signature: inspect.Signature
+    changes: bool = False
+    """Whether it says that it changes what it is given."""
+    may_add: bool = False
+    """Whether it may add entries to what it is given."""
 
 
 def targets_of(package: str) -> tuple[list[Target], dict[str, Pool]]:
@@ -82,6 +87,10 @@ def targets_of(package: str) -> tuple[list[Target], dict[str, Pool]]:
             if f"{name}.{method}" not in skip and f"{type(made).__name__}.{method}" not in skip:
                 find = lambda factory=factory, method=method: getattr(factory(), method)  # noqa: E731
                 found += targets(f"{name}.{method}", find)
+    changes = getattr(listed, "CHANGES", {})
+    for target in found:
+        target.changes = target.name in changes
+        target.may_add = package in MAY_ADD
     return found, getattr(listed, "POOLS", {})
 
 
@@ -152,14 +161,20 @@ def arguments(target: Target, pools: dict[str, Pool], rng: random.Random) -> tup
 def answer(target: Target, positional: Any, named: Any, seconds: float) -> dict[str, Any]:
     """Make one call, and tell what came of it."""
     call = target.make()
+    given = {**dict(enumerate(positional)), **named}
+    checks = [] if target.changes else list(recorded(given, may_add=target.may_add))
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         call(*positional, **named)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        said = {"kind": "fine"}
     except BaseException as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        return verdict(error, seconds)
-    return {"kind": "fine"}
+        said = verdict(error, seconds)
+    changed = next((found for check in checks if (found := check())), None)
+    if changed is not None:
+        return {"kind": "changed", "message": changed, "group": changed[:80], "place": "?"}
+    return said
 
 
 def verdict(error: BaseException, seconds: float) -> dict[str, Any]:
