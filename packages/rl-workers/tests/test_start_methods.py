@@ -32,7 +32,7 @@ def test_a_start_method_is_taken_by_its_name():
 
 
 def test_an_unknown_start_method_is_refused():
-    with pytest.raises(ValueError, match="cannot find context for 'thread'"):
+    with pytest.raises(ValueError, match=r"must be one of \[.*'fork'.*\], got 'thread'"):
         context_of("thread")
 
 

@@ -8,6 +8,8 @@ import struct
 import weakref
 from typing import Self
 
+from rl_workers.arguments import seconds
+
 PIECE_BYTES = 64 * 1024
 """A longer message travels in pieces of this many bytes; the kernel keeps each of them whole."""
 
@@ -36,6 +38,10 @@ class Channel:
     """
 
     def __init__(self, end: socket.socket) -> None:
+        if not isinstance(end, socket.socket):
+            raise TypeError(
+                f"a channel is made of a socket, got {type(end).__name__}: use Channel.pair()."
+            )
         self._end = end
         self._pieces: list[bytes] = []  # of a message that has not arrived whole yet
         self._is_broken = False
@@ -71,10 +77,10 @@ class Channel:
             >>> near.close(), far.close()
             (None, None)
         """
-        fraction, seconds = math.modf(timeout_s or 0)
+        fraction, full = math.modf(0 if timeout_s is None else seconds(timeout_s, "timeout_s"))
         # the kernel takes zero for no limit, so the shortest one is a microsecond
-        micros = max(int(fraction * 1e6), int(timeout_s is not None and seconds == 0))
-        value = struct.pack("ll", int(seconds), micros)
+        micros = max(int(fraction * 1e6), int(timeout_s is not None and full == 0))
+        value = struct.pack("ll", int(full), micros)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
@@ -94,6 +100,8 @@ class Channel:
             >>> near.close(), far.close()
             (None, None)
         """
+        if not isinstance(message, bytes):
+            raise TypeError(f"a message is bytes, got {type(message).__name__}: pickle it first.")
         if self._is_broken:
             raise ValueError("a message was cut off on this channel: close it, make another.")
         if len(message) < PIECE_BYTES:

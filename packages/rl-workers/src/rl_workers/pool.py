@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import struct
 import time
 import warnings
 import weakref
@@ -28,6 +29,7 @@ from multiprocessing.util import Finalize
 from typing import Any, Self
 
 from rl_workers import worker_loop
+from rl_workers.arguments import require_text, seconds, whole
 from rl_workers.errors import CallOutOfOrder
 from rl_workers.pickling import Portable
 from rl_workers.start_methods import StartMethod, context_of
@@ -91,6 +93,10 @@ class WorkerPool:
     ) -> None:
         self.closed = True  # until there is something to close
         _require(make, timeout_s, start_timeout_s)
+        require_text(name, "name")
+        if num_threads is not None:
+            num_threads = whole(num_threads, "num_threads")
+        signals = _names(signals)
         self._make = [Portable(function) for function in make]
         self._requests = {
             signal: worker_loop.request_signal(number) for number, signal in enumerate(signals)
@@ -170,7 +176,13 @@ class WorkerPool:
         """
         request = self._request(name)
         if numbers:
-            request = worker_loop.request_signal(request[1], numbers)
+            try:
+                request = worker_loop.request_signal(request[1], numbers)
+            except struct.error:
+                raise TypeError(
+                    f"a signal takes whole numbers of 64 bits, got {numbers!r:.80}: use begin() "
+                    "for anything else."
+                ) from None
         self._worker(index).send(request, name)
 
     def signal_all(self, name: str) -> None:
@@ -205,6 +217,7 @@ class WorkerPool:
             ...     pool.receive(0)
             ()
         """
+        require_text(name, "name")
         self._worker(index).send(worker_loop.request_call(name, args, kwargs), name)
 
     def receive(self, index: int, *, timeout_s: float | None = None) -> Any:
@@ -230,7 +243,7 @@ class WorkerPool:
             Traceback (most recent call last):
             IndexError: pop from empty list
         """
-        return self._worker(index).take_reply(self._timeout_s if timeout_s is None else timeout_s)
+        return self._worker(index).take_reply(self._limit(timeout_s))
 
     def receive_all(self, *, timeout_s: float | None = None) -> list[Any]:
         """Wait for the reply of every worker that has a call pending.
@@ -256,7 +269,7 @@ class WorkerPool:
             [None, 0]
         """
         self._require_open()
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = self._limit(timeout_s)
         deadline = time.monotonic() + limit_s
         replies: list[Any] = [None] * len(self._workers)
         failures: dict[int, Exception] = {}
@@ -298,7 +311,7 @@ class WorkerPool:
             raise CallOutOfOrder(
                 f"no {self._name} has a call pending: there is nothing to wait for."
             )
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = self._limit(timeout_s)
         waiting = select.poll()
         owner = {descriptor: worker for worker in busy for descriptor in worker.descriptors}
         for descriptor in owner:
@@ -346,8 +359,15 @@ class WorkerPool:
             [(), ()]
             [3, 5]
         """
+        each = [()] * len(self) if arguments is None else arguments
+        fits = isinstance(each, Sequence) and all(isinstance(one, tuple | list) for one in each)
+        if not fits or len(each) < len(self):
+            raise ValueError(
+                f"arguments must be a list of {len(self)} tuples, one for each worker, got "
+                f"{arguments!r:.80}."
+            )
         for index in range(len(self)):
-            self.begin(index, name, *(() if arguments is None else arguments[index]))
+            self.begin(index, name, *each[index])
         return self.receive_all()
 
     def restart(self, index: int) -> None:
@@ -396,7 +416,7 @@ class WorkerPool:
             ([1], [None, None])
         """
         self._require_open()
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + self._limit(timeout_s)
         for worker in self._workers:
             worker.probe()
         lost = [worker.index for worker in self._workers if not worker.is_responsive(deadline)]
@@ -417,6 +437,7 @@ class WorkerPool:
             >>> pool = WorkerPool([list], start_method="fork")
             >>> pool.close()
         """
+        timeout_s = seconds(timeout_s, "timeout_s")
         if self.closed:
             return
         failure = None
@@ -470,7 +491,7 @@ class WorkerPool:
             ...     pool.has_reply(0, timeout_s=60)
             True
         """
-        return self._worker(index).has_event(timeout_s)
+        return self._worker(index).has_event(seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Self:
         return self
@@ -491,6 +512,9 @@ class WorkerPool:
     def __repr__(self) -> str:
         state = "closed, " if self.closed else ""
         return f"WorkerPool({state}{len(self)} of {self._name!r}, pending={self.pending})"
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else seconds(timeout_s, "timeout_s")
 
     def _start(self, index: int) -> Worker:
         config = WorkerConfig(
@@ -525,11 +549,13 @@ class WorkerPool:
 
     def _worker(self, index: int) -> Worker:
         self._require_open()
+        index = whole(index, "index")
         if not 0 <= index < len(self._workers):
             raise IndexError(f"there are {len(self)} workers, from 0: got {index}.")
         return self._workers[index]
 
     def _request(self, name: str) -> bytes:
+        require_text(name, "name")
         try:
             return self._requests[name]
         except KeyError:
@@ -553,9 +579,22 @@ def _close_if_open(reference: weakref.ref[WorkerPool]) -> None:
         pool.close()
 
 
-def _require(make: Sequence[Callable[[], Any]], timeout_s: float, start_timeout_s: float) -> None:
+def _require(make: Any, timeout_s: Any, start_timeout_s: Any) -> None:
+    if not isinstance(make, Sequence) or isinstance(make, str | bytes):
+        raise TypeError(f"make must be a list of functions, got {type(make).__name__}.")
     if not make:
         raise ValueError("a pool needs at least one worker, got none: pass a function for each.")
-    if not (timeout_s > 0 and start_timeout_s > 0):
-        given = f"timeout_s={timeout_s} and start_timeout_s={start_timeout_s}"
-        raise ValueError(f"timeouts must be positive: got {given}. Pass a large number to wait.")
+    for name, given in (("timeout_s", timeout_s), ("start_timeout_s", start_timeout_s)):
+        if not seconds(given, name) > 0:
+            raise ValueError(f"limits are positive: got {name}={given}. Pass a large one to wait.")
+
+
+def _names(signals: Any) -> list[str]:
+    if isinstance(signals, str) or not isinstance(signals, Iterable):
+        raise TypeError(
+            f"signals must be a list of names, got {type(signals).__name__}: pass ['step']."
+        )
+    found = list(signals)
+    for name in found:
+        require_text(name, "a signal")
+    return found

@@ -44,7 +44,12 @@ def context_of(start_method: StartMethod | None, *, preload: Sequence[str] = ())
     """
     if isinstance(preload, str):
         raise TypeError(f"preload takes the names of modules, got a text: pass [{preload!r}].")
+    if not isinstance(preload, Sequence):
+        raise TypeError(f"preload takes a list of names of modules, got {type(preload).__name__}.")
     if start_method is not None:
+        known = multiprocessing.get_all_start_methods()
+        if not isinstance(start_method, str) or start_method not in known:
+            raise ValueError(f"start_method must be one of {known}, got {start_method!r:.80}.")
         return multiprocessing.get_context(start_method)
     context = multiprocessing.get_context("forkserver")
     # without effect where the program has its server already
