@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
+from tensordict import TensorDict, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.samplers.slice_bounds import Slices
@@ -42,6 +42,9 @@ def mark_slices(
         truncated_key: None leaves the flags of ends as they are stored.
         end_keys: Columns of ends alongside the contract's, for flags that the rows lack.
 
+    Raises:
+        TypeError: `sample` or `slices` is of another kind.
+
     Example:
         >>> from rl_layout.testing import trajectories
         >>> sample = trajectories([5])
@@ -49,6 +52,11 @@ def mark_slices(
         >>> sample["is_init"].flatten().tolist(), sample["next", "truncated"].flatten().tolist()
         ([True, False, False, True, False], [False, False, True, False, False])
     """
+    if not (is_tensor_collection(sample) and isinstance(slices, Slices)):
+        raise TypeError(
+            "mark_slices takes a tensordict and Slices, got "
+            f"{type(sample).__name__} and {type(slices).__name__}: use Slices(lengths)."
+        )
     firsts = find(sample, (keys.IS_INIT,))
     if firsts is None:
         firsts = _new_flags(sample)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rl_layout import keys
+from rl_replay.edges import edge
 from rl_replay.samplers.slice_draw import Ints, SliceBounds, place_in, random_numbers
 from rl_replay.samplers.slice_shape import SliceShape
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler, end_keys_of
@@ -127,6 +128,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
             "ran_out": self.ran_out
         }
 
+    @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in the epoch of another sampler.
 

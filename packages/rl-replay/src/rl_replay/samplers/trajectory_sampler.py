@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.edges import edge
 from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_bounds import Slices
@@ -84,6 +85,7 @@ class TrajectorySampler(Sampler):
         """Whether markers say where trajectories end, rather than tensors of the caller's."""
         return self._given is None
 
+    @edge
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Choose the slices of a batch.
 

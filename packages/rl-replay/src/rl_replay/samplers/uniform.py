@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from rl_replay.edges import edge
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.without_replacement import SamplerWithoutReplacement
 
@@ -27,6 +28,7 @@ class RandomSampler(Sampler):
     without_replacement: ClassVar[type[Sampler] | None] = SamplerWithoutReplacement
     proven: ClassVar[bool] = True
 
+    @edge
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Draw rows.
 

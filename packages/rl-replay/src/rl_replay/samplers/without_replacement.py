@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from rl_replay.edges import edge
 from rl_replay.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class SamplerWithoutReplacement(Sampler):
         self._place = 0
         self._seen: tuple[Any, ...] = ()
 
+    @edge
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Take the next rows of the epoch.
 
@@ -78,6 +80,7 @@ class SamplerWithoutReplacement(Sampler):
             "ran_out": self.ran_out,
         }
 
+    @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in the epoch of another sampler.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from tensordict import is_tensor_collection
 
+from rl_replay.edges import edge
 from rl_replay.storages.storage import Storage
 from rl_slabs import Span
 
@@ -96,6 +97,7 @@ class ListStorage(Storage):
             "published": window.first[0] + window.counts[0],
         }
 
+    @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold what another storage held.
 

@@ -14,6 +14,7 @@ from rl_replay.checkpoint.moves import join
 from rl_replay.data.extent import Extent
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
+from rl_replay.edges import edge
 from rl_replay.linking.links import Links, Predecessors
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.observations import Comparisons
@@ -261,6 +262,7 @@ class TensorStorage(MarkedStorage):
         leaves = {"rows": rows.to_dict(), "came": [list(field.path) for field in came.fields]}
         return head.state(self.ring.capacity) | leaves | links
 
+    @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the contents of another storage.
 

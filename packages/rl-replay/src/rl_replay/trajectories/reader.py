@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.edges import edge
 from rl_replay.trajectories.search import numbers_of, pieces_with
 from rl_replay.trajectories.tables import (
     BEGIN,
@@ -269,6 +270,7 @@ class TrajectoryReader:
             numbers[(lanes < 0) | (lanes >= self.lanes)] = 0
         return numbers
 
+    @edge
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The trajectory of each row, and the row's offset in it.
 
@@ -292,6 +294,7 @@ class TrajectoryReader:
         begins = self.tables.trajectories.take(slots, axis=0, mode="clip")[:, BEGIN]
         return np.where(real, slots, -1), np.where(real, steps - begins, -1)
 
+    @edge
     def after(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
         """The rows k steps later in their trajectories.
 
@@ -324,6 +327,7 @@ class TrajectoryReader:
         reached = pieces[:, ORIGIN] + pieces[:, STRIDE] * steps
         return np.where(real, reached, numbers), real & (steps == wanted)
 
+    @edge
     def before(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:
         """The rows k steps earlier in their trajectories; see `after`.
 
