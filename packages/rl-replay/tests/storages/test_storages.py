@@ -19,6 +19,7 @@ from rl_replay import (
     ReplayBuffer,
     SliceSampler,
     Storage,
+    TensorDictReplayBuffer,
     TensorStorage,
 )
 from rl_replay.storages.single_row import OneRow, _copy_each, _copy_one_by_one
@@ -441,3 +442,29 @@ def test_rows_live_on_a_device(lossless: bool) -> None:
     assert slices["is_init"].sum() >= 3
     steps_of = slices["collector", "traj_step"].view(3, 3)
     assert (steps_of.diff(dim=1) == 1).all()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
+@pytest.mark.parametrize(
+    "storage",
+    [
+        lambda **lanes: LazyTensorStorage(12, **lanes),
+        lambda **lanes: LazyTensorStorage(12, **lanes, lossless=True),
+        lambda **lanes: LazyMemmapStorage(12, **lanes),
+    ],
+    ids=["memory", "lossless", "file"],
+)
+def test_rows_without_data_are_refused_and_the_old_ones_stay(storage, shared):
+    buffer = TensorDictReplayBuffer(
+        storage=storage(**({"lanes": 1} if shared else {})), shared=shared
+    )
+    buffer.extend(trajectories([4, 8]))
+    before = buffer[:]
+    rows = trajectories([5])
+    rows["action"] = rows["action"].to("meta")
+    with pytest.raises((NotImplementedError, RuntimeError, ValueError)):
+        buffer.extend(rows)
+    after = buffer[:]
+    assert len(before) == len(after) > 0
+    assert all(torch.equal(after[key], before[key]) for key in ("observation", "action"))
+    assert buffer.extend(trajectories([2])).shape == (2,)

@@ -182,3 +182,13 @@ def test_one_column_has_its_shape_in_composites_and_stacks():
     held = Composite(action=MultiCategorical([5]))
     assert held.rand((3,))["action"].shape == (3, 1)
     assert held.is_in(held.rand())
+
+
+@pytest.mark.parametrize("nvec", [[4, 3], [[4, 3], [2, 5]]], ids=["one row", "rows"])
+def test_floats_are_drawn_as_whole_numbers(nvec):
+    spec = MultiCategorical(nvec, dtype=torch.float32)
+    drawn = spec.rand((500,))
+    assert drawn.dtype == torch.float32
+    assert spec.is_in(drawn)
+    assert torch.equal(drawn, drawn.round())
+    assert torch.equal(drawn.amax(0) + 1, torch.tensor(nvec, dtype=torch.float32))
