@@ -25,7 +25,8 @@ The public names of a package are found by themselves. What needs a built object
 - `POOLS`: argument name to a list of functions without arguments, each of which makes a value that
   fits. They stand in front of those of `fuzz_pools.py`.
 - `CHANGES`: names of calls that say that they change what they are given, each with the reason.
-- `SKIP`: names, `"Class.method"` or `"function"`, that are not called, each with the reason.
+- `SKIP`: names, `"Class.method"`, `"*.method"` or `"function"`, that are not called, each with the
+  reason.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def _recorded_entries(
     yield lambda: None if value.names == names else f"the names of {where} have changed"
     for key, leaf in value.items(True, True):
         if isinstance(leaf, torch.Tensor):
-            yield _unchanged(leaf, f"{where}[{key!r}]", lambda key=key: value.get(key))
+            # a module may put a new output in the place of a former one, never write into that
+            again = None if may_add else lambda key=key: value.get(key)
+            yield _unchanged(leaf, f"{where}[{key!r}]", again)
 
 
 def _unchanged(

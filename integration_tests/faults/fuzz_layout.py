@@ -63,3 +63,4 @@ POOLS: dict[str, Pool] = {
     "trajectory_key": each(None, ("collector", "traj_ids")),
     "done_key": each(None, "done"),
 }
+CHANGES = {"step_mdp": "writes into next_tensordict where one is given"}

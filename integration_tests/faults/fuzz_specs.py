@@ -85,3 +85,9 @@ POOLS: dict[str, Pool] = {
     "tensor_to_index": TENSORS,
     "index": [*each(0, 1, ..., slice(None)), lambda: torch.tensor([0, 1]), *VALUES],
 }
+_WRITES = "writes into the tensordict that it is given, as it says"
+CHANGES = {
+    f"{name}.{kind}_update": _WRITES
+    for name in ("Composite()", "StackedComposite()")
+    for kind in ("rand", "zeros", "ones")
+}

@@ -84,12 +84,15 @@ def targets_of(package: str) -> tuple[list[Target], dict[str, Pool]]:
             found += targets(name, factory)
             continue
         for method in methods_of(made):
-            if f"{name}.{method}" not in skip and f"{type(made).__name__}.{method}" not in skip:
+            owners = (name, type(made).__name__, "*")
+            if not any(f"{owner}.{method}" in skip for owner in owners):
                 find = lambda factory=factory, method=method: getattr(factory(), method)  # noqa: E731
                 found += targets(f"{name}.{method}", find)
     changes = getattr(listed, "CHANGES", {})
     for target in found:
-        target.changes = target.name in changes
+        target.changes = not {target.name, f"*.{target.name.rpartition('.')[2]}"}.isdisjoint(
+            changes
+        )
         target.may_add = package in MAY_ADD
     return found, getattr(listed, "POOLS", {})
 
