@@ -9,13 +9,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from rl_value.scan.triton import scan_kernels
-from rl_value.scan.triton.linear_scan import Cutting
+from rl_value.scan.triton.linear_scan import TileSizes
 
-cutting = Cutting.of(100, 1)  # few rows, which compile sooner
-fixed = {"ROWS": cutting.rows, "COLUMNS": cutting.columns, "REVERSE": False, "HAS_CUT": True}
+tiles = TileSizes.of(100, 1)  # few rows, which compile sooner
+fixed = {"ROWS": tiles.rows, "COLUMNS": tiles.columns, "REVERSE": False, "HAS_CUT": True}
 kinds = {"cut": "*i1", "num_rows": "i32", "num_columns": "i32", "chunks": "i32"}
 for kernel in (scan_kernels.chunk_totals, scan_kernels.scan_chunks):
-    chosen = {**fixed, "GROUP": cutting.group}
+    chosen = {**fixed, "GROUP": tiles.group}
     chosen = {key: chosen[key] for key in kernel.arg_names if key in chosen}
     signature = {key: kinds.get(key, "*fp32") for key in kernel.arg_names}
     signature |= dict.fromkeys(chosen, "constexpr")
