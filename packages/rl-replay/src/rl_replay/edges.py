@@ -15,7 +15,7 @@ FOREIGN = (TypeError, ValueError, IndexError, AttributeError, KeyError, RuntimeE
 
 
 def edge(method: Method) -> Method:
-    """A method whose errors say what it was given, unless they are our own words already."""
+    """A method whose errors name its arguments, unless they are our own messages."""
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **options: Any) -> Any:

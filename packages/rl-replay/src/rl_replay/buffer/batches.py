@@ -187,7 +187,7 @@ class Sampling(Composition):
             positions = storage.ring.positions(numbers)
             rows = storage.gather(positions, contiguous=self._contiguous)
         index = coordinates(storage, positions)
-        if index is numbers:  # whoever writes to the one in place must not move the other
+        if index is numbers:  # an in-place write to one must not move the other
             index = index.clone()
         if isinstance(storage, TensorStorage) and not storage.on_host:
             index, numbers = index.to(storage.rows_device), numbers.to(storage.rows_device)

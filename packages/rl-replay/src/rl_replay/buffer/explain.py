@@ -1,4 +1,4 @@
-"""What a buffer is, in words."""
+"""Describe a buffer as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rl_replay.buffer.parts import Composition
 
 
 def buffer_lines(buffer: Composition) -> str:
-    """What a buffer is, in words."""
+    """Describe a buffer as text."""
     names = [type(one).__name__ for one in buffer.transform]
     transforms = f"transforms {', '.join(names)}" if names else "no transforms"
     parts = f"{buffer.sampler!r}, {buffer.writer!r}, {transforms}"

@@ -285,7 +285,7 @@ class Composition(InProcess):
                 raise
 
     def _changed(self) -> None:
-        """Let no batch that was prefetched be returned."""
+        """Invalidates prefetched batches."""
         self._changes += 1
 
     def _drawn_from(self) -> DrawnFrom:
@@ -379,7 +379,7 @@ def _dim_of(storage: Storage, asked: int | None) -> int:
 
 
 def _is_of_given_tensors(storage: Storage) -> TypeGuard[TensorStorage]:
-    """Whether it stands over tensors of the caller's, which are rows to a dataset."""
+    """Whether it wraps the caller's tensors, as the rows of a dataset."""
     return isinstance(storage, TensorStorage) and not isinstance(storage, LazyTensorStorage)
 
 

@@ -13,7 +13,7 @@ from rl_replay.edges import edge, folder_name
 
 
 class Keeping(Sampling):
-    """The half of a buffer that is kept and stands again as it stood.
+    """Saving and restoring a buffer.
 
     Args:
         **parts: As for `Sampling`.
@@ -55,7 +55,7 @@ class Keeping(Sampling):
         Others may continue writing a shared buffer: what they overwrite meanwhile is left out.
 
         Args:
-            path: The folder; it is made where it is missing.
+            path: The folder; created if missing.
 
         Raises:
             NotImplementedError: A storage of any objects, which only pickles could keep.

@@ -46,7 +46,7 @@ class ReplayBuffer(Keeping):
         collate_fn: Makes a batch of what the storage returns: rows, or a list of objects.
         pin_memory: Copy samples to pinned memory, if there is a CUDA device.
         prefetch: Batches to make ahead, each in a thread of its own; needs `batch_size`. With a
-            `generator` samples are those that come without it.
+            `generator` samples are those of torch's global one.
         transform: A transform, or a function of a batch.
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
@@ -237,7 +237,7 @@ class ReplayBuffer(Keeping):
             tensordict: Some of the leaves, `[N]`.
 
         Returns:
-            Which rows still stood and were written, bool `[N]`.
+            Which rows were still valid and are written, bool `[N]`.
 
         Raises:
             KeyError: A leaf that is not stored, or none that could be written.
@@ -317,7 +317,7 @@ class ReplayBuffer(Keeping):
             return self._storage.stats() | {"prefetched": ahead, "redraws": self._redraws}
 
     def explain(self) -> str:
-        """What is stored, where boundaries come from, and what it costs, in words.
+        """Describe what is stored, where boundaries come from, and what it costs.
 
         Example:
             >>> print(ReplayBuffer().explain())
@@ -332,7 +332,7 @@ class ReplayBuffer(Keeping):
         return f"{type(self).__name__}({self._storage!r}, {self._sampler!r}, {self._writer!r})"
 
     def _read(self, positions: torch.Tensor | int, *, some: bool) -> tuple[Any, Any]:
-        """The rows at some positions, and the positions; those that still stand, where `some`."""
+        """The rows at some positions, and the positions; with `some`, only those still valid."""
         storage = self._storage
         if isinstance(storage, SharableStorage) and storage.common and len(storage):
             return read_rows(storage, positions, some=some)

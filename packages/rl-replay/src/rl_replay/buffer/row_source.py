@@ -60,7 +60,7 @@ class StoredRows:
         found, there = self._storage.trajectories().after(numbers, k)
         found = np.where(there, found, numbers)
         begun, proved = self._earlier(found, k)
-        # rows are older than those that continue them: the first one stands as long as any
+        # rows are older than those that continue them: the first one is valid as long as any
         return found, there & proved & (begun == numbers)
 
     def _earlier(self, numbers: Ints, k: int) -> tuple[Ints, Flags]:

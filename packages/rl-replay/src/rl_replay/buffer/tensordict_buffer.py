@@ -96,7 +96,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 "stack the data, or use add() for one element."
             )
         made = build(nest(leaves), shape)
-        # an environment may fill its arrays anew, and a list holds what it is given
+        # an environment may refill its arrays, and a list keeps references
         return made.clone() if isinstance(self.storage, ListStorage) else made
 
 

@@ -51,7 +51,7 @@ class Contents:
     def in_room(self, kept: int, capacity: int, lanes: int) -> Self:
         """The same contents for a storage of another size or another number of lanes."""
         # In a larger one the rows of each lane begin at the first position of the lane, with later
-        # numbers if they lay elsewhere. Where the number of lanes differs, the rows fill lane after
+        # numbers if they were elsewhere. If the number of lanes differs, the rows fill lane after
         # lane, the oldest lane first. The index is made anew.
         former = self.window
         if lanes != len(former.first):
@@ -108,6 +108,6 @@ class Contents:
 
 
 def _next_start(number: int, capacity: int) -> int:
-    """The first number from this one on, in its lane, whose row lies first in the lane."""
+    """The first number from this one on whose row is at the start of its lane."""
     place = number & LANE_MASK
     return number - place + -(-place // capacity) * capacity

@@ -1,4 +1,4 @@
-"""What a dump says about itself: its format, and where in its data each part lies."""
+"""The header of a dump: its format, and the offset of each part in its data."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Moves(NamedTuple):
         return positions, numbers
 
     def distances(self, away: NDArray[np.int32]) -> NDArray[np.int32]:
-        """How many rows further on in the dump each row's next observation lies."""
+        """Distance in rows of the dump from each row to its next observation."""
         # a row names one of its own lane: round all lanes is round the lane as well
         return np.where(away > 0, away % np.int32(self.former), away)
 

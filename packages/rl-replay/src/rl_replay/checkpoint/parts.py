@@ -41,12 +41,12 @@ class Chunks:
 class Late:
     """A plain value that is asked for when every part before it is on the disk."""
 
-    value: Callable[[], Any]  # Says what it is
+    value: Callable[[], Any]  # a description
 
 
 Array = torch.Tensor | NDArray[Any] | Chunks
 Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | int | bool | None
-"""A part of a dump: an array, a group of parts by name, or what JSON can say."""
+"""A part of a dump: an array, a group of named parts, or a JSON value."""
 
 
 def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = False) -> Chunks:
@@ -95,7 +95,7 @@ def described(array: Array) -> dict[str, Any]:
 
 
 def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every array and every value of a tree of parts, by a name that says where it stands."""
+    """Every array and value of a tree of parts, named by its path."""
     for name, part in parts.items():
         if not isinstance(name, str) or SEPARATOR in name:
             raise ValueError(f"parts are named by strings without {SEPARATOR!r}: got {name!r}.")

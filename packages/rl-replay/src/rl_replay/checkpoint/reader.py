@@ -59,7 +59,7 @@ class Archive:
         """Read every byte once and compare its checksums."""
         buffer = np.empty(PIECE_BYTES, dtype=np.uint8)
         arrays = {name: part for name, part in self._parts.items() if "offset" in part}
-        # an empty one lies where the next one does
+        # an empty one has the offset of the next
         places = sorted((part["offset"], part["bytes"], name) for name, part in arrays.items())
         end = 0
         for start, left, name in places:

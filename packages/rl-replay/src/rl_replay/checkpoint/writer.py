@@ -31,7 +31,7 @@ _SYNC_BYTES = 16 << 20
 def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str = "rows") -> None:
     """Write parts into a folder, in place of the dump that may be there."""
     # All of it is on the disk when this returns. Until then, and whenever it fails or is killed,
-    # the former dump stands.
+    # the former dump is valid.
     folder = Path(path)
     listed = list(flat(parts))
     for _, part in listed:

@@ -1,4 +1,4 @@
-"""Named tuples and tensorclasses that rows may be, known by name: a name in a file makes nothing.
+"""Registered named tuples and tensorclasses of rows: a name in a file creates nothing.
 
 A file or a state names the class of its rows. It is looked up among the classes that this process
 registered or stored rows of, never imported and never searched for in modules.

@@ -19,7 +19,7 @@ class Branch(NamedTuple):
 
     kind: str  # "dict", "list", "tuple", or the class of a named tuple as "module:name"
     names: tuple[str, ...]  # The keys, or the places, of what it holds
-    below: tuple[Branch | None, ...]  # A branch for each of them, None where it is a leaf
+    below: tuple[Branch | None, ...]  # a branch for each child, None for a leaf
 
     def fits(self, other: Branch | None) -> bool:
         """Whether a tree of another form has the same leaves; dicts may name them in any order."""

@@ -194,7 +194,7 @@ class Links:
     def revise(self, marks: MarkerColumns, first: int) -> None:
         """Recomputes the links of all live rows after their markers changed or were loaded."""
         # Links that the markers still allow stay. Rows with ids and steps find their predecessor
-        # wherever it lies.
+        # at any position.
         numbers = np.arange(first, first + marks.count)
         positions = numbers % self.capacity
         distance = self.back[positions].astype(np.int64)

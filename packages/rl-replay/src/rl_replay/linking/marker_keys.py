@@ -99,7 +99,7 @@ class MarkerKeys:
 
 
 def end_candidates(schema: RowSchema) -> list[NestedKey]:
-    """Flag leaves that may mark the ends of trajectories, by shape or by name."""
+    """Flag leaves that may mark the ends of trajectories, by shape or key."""
     return [
         field.key
         for field in schema.fields

@@ -82,7 +82,7 @@ class Side:
     """The rows of one call, one per environment; the next call's rows may be their successors."""
 
     marks: MarkerColumns  # Their markers, copied
-    waits: NDArray[np.bool_]  # Which of them nobody continues, bool [n]
+    waits: NDArray[np.bool_]  # bool [n], rows without a successor so far
     following: Sequence[NDArray[Any]]  # Their next observations, bit for bit, [n, words] each
     capacity: int  # Rows of the ring
 

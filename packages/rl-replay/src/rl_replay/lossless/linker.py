@@ -66,7 +66,7 @@ class SuccessorLinker:
         # the observations of rows and slots as numpy sees them, where it does
         self._columns = _columns(layout, rows, side) if self._on_cpu else []
         self._unlinked: dict[int, _Batch] = {}
-        # None where another writer may have used others, or where they are too many to go through
+        # None if another writer may have used others, or if they are too many to scan
         self._distances: set[int] | None = set() if side.memory.kind == "private" else None
         self.touches = 0
         self.reach = 1

@@ -18,7 +18,7 @@ from rl_slabs.internals import LANE_SHIFT
 Slots = NDArray[np.int64]
 
 FREE = -1
-"""The owner of a slot that nobody uses."""
+"""The owner of an unused slot."""
 
 _TOP, _SPARE, _SECURED, _LINKED = range(4)
 _WORDS = 8

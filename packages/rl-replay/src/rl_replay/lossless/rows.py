@@ -164,7 +164,7 @@ class LosslessRows:
         # - to another row: that one is younger, so it is live as long as this one;
         # - or to a slot. Slots are filled only by write, after a reservation, or by update, and
         #   only while no live row addresses them.
-        # So nothing more is checked where nobody reserved or updated during the copy. Linking older
+        # So nothing more is checked if no writer reserved or updated during the copy. Linking older
         # rows meanwhile does no harm: slot and row hold the same bits. Else addresses are compared
         # again, and the owners of slots: a slot may have been released and filled for another row.
         plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()

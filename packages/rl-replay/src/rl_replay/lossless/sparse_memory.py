@@ -20,7 +20,7 @@ class SparseMemory:
     """Bytes that use memory only after they are secured and touched."""
 
     # A plain sparse file costs nothing until a page of it is touched, and a full disk then ends the
-    # process. Here whoever is about to touch bytes for the first time secures them first, and hears
+    # process. Here a process secures bytes before it touches them for the first time, and hears
     # of a full disk or memory by an error.
 
     def __init__(

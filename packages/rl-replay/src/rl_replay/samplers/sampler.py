@@ -37,7 +37,7 @@ class Sampler(ABC, metaclass=_Dispatch):
     """Chooses the rows of a batch. Derive from it and write `sample`.
 
     Attributes:
-        generator: Where randomness comes from; torch's own where it is None. The buffer sets it.
+        generator: Source of randomness; torch's global one if None. The buffer sets it.
         ran_out: Whether the batch chosen last was the last one of an epoch.
         drop_last: Whether an epoch leaves out a last batch that is too short.
         id_keys: Columns that must be equal in rows of one trajectory, in addition to ids.

@@ -1,4 +1,4 @@
-"""The markers of a slice sample: where its slices begin and end, told to whoever reads it."""
+"""The markers of a slice sample: where its slices begin and end."""
 
 from __future__ import annotations
 
@@ -160,5 +160,5 @@ def _set(flag: torch.Tensor, rows: Ints) -> None:
 
 
 def _like(leaf: torch.Tensor, array: NDArray[np.generic]) -> torch.Tensor:
-    """An array as a tensor where a leaf of the sample lies."""
+    """An array as a tensor on the device of a leaf of the sample."""
     return torch.from_numpy(array) if leaf.is_cpu else torch.tensor(array, device=leaf.device)

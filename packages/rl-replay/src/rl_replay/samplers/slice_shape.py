@@ -48,7 +48,7 @@ class SliceShape:
 
 @dataclass(frozen=True)
 class SpanLimits:
-    """How many rows of a slice may be outside its trajectory, where they are left out."""
+    """How many rows of a slice may be outside its trajectory; they are left out."""
 
     left: int = 0  # Before the first row
     right: int = 0  # After the last row

@@ -24,7 +24,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
 
     Rows may be written in mid-epoch. The epoch continues over the trajectories that were there when
     it began: one that grew is taken as it is now, one that was overwritten is passed over, and
-    those that came since wait for the next epoch.
+    newer ones wait for the next epoch.
 
     The last batch of an epoch has as many slices as are left.
 

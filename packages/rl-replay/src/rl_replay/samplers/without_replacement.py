@@ -19,7 +19,7 @@ class SamplerWithoutReplacement(Sampler):
     An epoch begins anew when the rows that can be read are others than when it began.
 
     Args:
-        drop_last: Leave out the last batch of an epoch where it is short.
+        drop_last: Leave out the last batch of an epoch if it is short.
         shuffle: Walk in a random order rather than from the oldest row to the newest.
 
     Example:

@@ -26,7 +26,7 @@ class ConcurrentSample(NamedTuple):
 
     cells: TensorDict  # Their leaves [N]
     numbers: torch.Tensor  # Their numbers, int64 [N]
-    positions: torch.Tensor  # Where they lay, int64 [N]
+    positions: torch.Tensor  # storage positions when copied, int64 [N]
     info: dict[str, Any]  # What the sampler knows about them
     redrawn: int  # How many others had to be drawn in place of some
 
@@ -53,7 +53,7 @@ def gather(
     size: int,
     chosen: tuple[torch.Tensor, dict[str, Any]],
 ) -> ConcurrentSample:
-    """Copies sampled rows, and replaces those that were overwritten meanwhile."""
+    """Copies sampled rows, and redraws rows overwritten meanwhile."""
     numbers, info = chosen
     slices = info.get("slices")
     if slices is not None and isinstance(sampler, TrajectorySampler) and sampler.reads_markers:

@@ -19,7 +19,7 @@ _WORDS = 8
 class SharedFiles:
     """Three files, empty until the first row is written."""
 
-    # The rows are made first, and say what everything else looks like; so whoever is killed while
+    # The rows are made first and describe everything else; so a process killed while
     # the files are filled leaves nothing that the next one cannot complete.
 
     # The rows and the words of their lanes; and the slots of lossless rows, where all of their

@@ -39,7 +39,7 @@ def _publish(sharing: Sharing, contents: Contents) -> None:
     first = [number & LANE_MASK for number in contents.window.first]
     ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
     floor = [number & LANE_MASK for number in contents.floor or first]
-    # before any number stands again: who copied rows meanwhile may have meant another one by it
+    # before any number is valid again: a reader that copied rows meanwhile may mean another row
     sharing.epoch += 1
     fence()
     floor = [min(pair) for pair in zip(floor, ends, strict=True)]

@@ -190,7 +190,7 @@ class SharedRing:
 
     def unchanged_since(self, snapshot: bytes) -> bool:
         """Whether no writer reserved, published or updated rows since a snapshot."""
-        # Where writers take turns, rows are written in place by whoever has the turn; then nobody
+        # If writers take turns, rows are written in place by the one that has the turn; then nobody
         # must have had it, since one who had it already may have gone on without another beat.
         # Elsewhere links, and what they lead to, are never written in place.
         found = self._look()
@@ -236,7 +236,7 @@ class SharedRing:
         """Continues the row ids of another ring; no other process has this ring yet."""
         lanes, each = self._made(), self.span_limit
         words = former._made().slab.words
-        begin = -(-words[:, RESERVED] // each) * each  # the first row lies where its lane begins
+        begin = -(-words[:, RESERVED] // each) * each  # the first row is at the start of its lane
         lanes.restore(begin.tolist(), begin.tolist())
         lanes.slab.words[:, SIDE] = begin - words[:, PUBLISHED] + words[:, SIDE]
 

@@ -26,7 +26,7 @@ class SharedRows(NamedTuple):
     columns: torch.Size  # The dimensions of the storage after the one along which it grows
     ids: list[NestedKey]  # Columns that cut alongside those of the contract
     ends: list[NestedKey]  # Flags of last steps alongside those of the contract
-    layout: LosslessLayout | None  # How observations are kept once; None where they are not
+    layout: LosslessLayout | None  # how observations are stored once; None for plain rows
     dim_extend: int = 0  # The dimension of data along which the storage grows
 
     @classmethod

@@ -54,13 +54,13 @@ class SharableStorage(TensorStorage):
     Derive from it and write `_allocate` for the one and `_new_files` for the other.
 
     Attributes:
-        lanes: How many writers there may be at a time where it is shared; None for the default.
+        lanes: Number of concurrent writers if shared; None for the default.
         lossless: Which observations are kept once.
     """
 
     lanes: int | None = None
     _sharing: Sharing | None = None
-    _seen = 0  # the epoch when it was looked at whether any row stands
+    _seen = 0  # the epoch of the last check for valid rows
 
     @property
     def common(self) -> bool:
@@ -496,7 +496,7 @@ class SharableStorage(TensorStorage):
 
     def _recover(self, span: Span | None, *, touched: bool) -> None:
         if self._sharing is not None:
-            self._writer.forget()  # the next write learns what stands in the lane
+            self._writer.forget()  # the next write reads the lane's contents
         super()._recover(span, touched=touched)
 
     def _know_others(self, store: LosslessRows) -> None:

@@ -12,7 +12,7 @@ from rl_replay.shared.files import LEFT, UPDATING
 from rl_slabs import LazyFile
 from rl_slabs.internals import claim_lock, fence
 
-# what the word says of files that are being left, and of those that were
+# values of the word: files are being left, files were left
 _PERHAPS, _FOR_GOOD = 1, 2
 
 

@@ -248,7 +248,7 @@ class MarkedStorage(Storage):
 
         Args:
             ids: Columns that must be equal in two rows for one to continue the other.
-            ends: Flags of last steps; those that are not stored are passed over where one is.
+            ends: Flags of last steps; missing ones are ignored if another is stored.
 
         Raises:
             KeyError: There is no such column.

@@ -32,11 +32,11 @@ class LazyMemmapStorage(LazyTensorStorage):
     The disk space is taken in full then, so that a full disk is an error at once. Without a
     folder the file is a temporary one that is gone with the last process that has it, however that
     ends. A buffer over it can be passed to other processes; they take turns to write. In a folder
-    it lies alongside the index, 136 bytes a row, and any process can `open` both, also later.
+    it is stored with the index, 136 bytes a row, and any process can `open` both, also later.
 
     Args:
         max_size: How many rows, those of all dimensions together; rounded up to whole columns.
-        scratch_dir: The folder of the files; it is made where it is missing, and they stay.
+        scratch_dir: The folder of the files; created if missing, and kept.
         device: Where samples are returned; only the CPU has files.
         ndim: Its dimensions.
         existsok: Write over the file of an earlier storage.
@@ -178,7 +178,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             super()._take_new(structure, schema, columns, instead=instead)
         except OSError:
             if self.store is None and self.takes_turns and self.scratch_dir is not None:
-                self._discard_files("")  # leave no empty file after that nobody waits for
+                self._discard_files("")  # leave no empty file that no process waits for
                 self._lost = True
             raise
         if self.scratch_dir is not None:

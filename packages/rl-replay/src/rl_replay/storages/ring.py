@@ -15,7 +15,7 @@ class Ring(Protocol):
     """What a storage needs from a ring; `PrivateRing` implements it for one process."""
 
     # A row's number is its count in the life of its lane and never used again; its position is
-    # where it lies, used again and again.
+    # at its position, reused.
 
     capacity: int
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Storage(ABC):
     """Holds the rows of a buffer. Derive from it and write `extend`, `read` and `replace`.
 
-    Everything below a buffer's surface is flat: row n of the life of a storage lies at position
+    Everything below a buffer's surface is flat: row n of the life of a storage is at position
     n modulo its capacity. Nothing here locks; the buffer does.
 
     Args:
@@ -132,7 +132,7 @@ class Storage(ABC):
             data: The element.
 
         Returns:
-            Where it lies, and its row number.
+            Its position and its row number.
         """
         return self.extend([data])
 
@@ -166,7 +166,7 @@ class Storage(ABC):
         """Copies one row, without a batch dimension.
 
         Args:
-            position: Where it lies.
+            position: Its storage position.
         """
         return self.read(torch.tensor([position]))[0]
 

@@ -52,7 +52,7 @@ class TensorStorage(MarkedStorage):
     Args:
         storage: Tensors `[max_size, *columns, ...]`, the storage's dimensions in front.
         max_size: How many rows it holds; must be what the tensors hold where given.
-        device: Where they lie; only checked. "auto" takes them where they are.
+        device: Their device; only checked. "auto" takes the tensors' own.
         ndim: Its dimensions.
 
     Raises:
@@ -222,7 +222,7 @@ class TensorStorage(MarkedStorage):
         """Copies one row, without a batch dimension.
 
         Args:
-            position: Where it lies.
+            position: Its storage position.
         """
         store, structure = self._made()
         return structure.put_together(store.read(position))
@@ -301,7 +301,7 @@ class TensorStorage(MarkedStorage):
         Nobody can read a row before all of them are there; where that fails there is none.
 
         Args:
-            contents: What they are, and where the ring stands with them.
+            contents: The rows, and the state of the ring.
             fill: Writes the rows, which are cleared, and their links, which are 0.
 
         Raises:
@@ -349,7 +349,7 @@ class TensorStorage(MarkedStorage):
         self._choose_device(batch.cells)
         capacity = self.capacity_for(columns)
         self._require_room(batch.extent.count, capacity // len(self.ring.window().first))
-        old = None if self.common else self.store  # others know what lies there as it was
+        old = None if self.common else self.store  # others know the contents as they were
         if old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:

@@ -51,9 +51,9 @@ class Runs(NamedTuple):
 class Before(NamedTuple):
     """The predecessor of each row of a batch."""
 
-    row: Ints  # int64 [rows], its place in the batch; the row itself where it is not in the batch
+    row: Ints  # int64 [rows], its index in the batch; the row itself if not in the batch
     inside: Flags  # bool [rows], it is in the batch
-    piece: Ints  # int64 [rows], its piece where it is stored already; -1 elsewhere
+    piece: Ints  # int64 [rows], its piece if stored already; -1 otherwise
 
 
 def append(writer: LaneTables, first: int, back: Ints) -> None:

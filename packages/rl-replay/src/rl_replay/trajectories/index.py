@@ -79,8 +79,8 @@ class TrajectoryIndex(TrajectoryReader):
 
         Args:
             first_number: The number of the first, the one after the last that was taken in.
-            back: Integers `[rows]`: how many numbers before it the row lies that each continues.
-                0 where it continues none, -1 where it is not real and so in no trajectory. No two
+            back: Integers `[rows]`: distance to the row that each continues, in row numbers.
+                0 if it continues none, -1 if it is not real and so in no trajectory. No two
                 rows may continue the same one.
 
         Raises:

@@ -248,7 +248,7 @@ class TrajectoryReader:
 
         Args:
             slots: int64 `[n]`, trajectories.
-            offsets: int64 `[n]`, the first row of each, counted from the oldest one that stands.
+            offsets: int64 `[n]`, the first row of each, counted from the oldest valid one.
             lengths: int64 `[n]`, how many rows from there on, at least 1 each.
 
         Returns:

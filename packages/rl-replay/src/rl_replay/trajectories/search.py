@@ -30,7 +30,7 @@ def pieces_with(pieces: Ints, newest: Ints, steps: Ints) -> Ints:
         if not np.count_nonzero(early):  # a third of the time of any()
             break
         onward = np.where(found[:, JUMP_START] >= steps, found[:, JUMP], found[:, PREVIOUS])
-        # all of them again: cheaper than to pick out those that are still on their way
+        # all of them again: cheaper than selecting the unfinished ones
         slots = np.where(early, onward, slots)
         found = pieces.take(slots, axis=0, mode="clip")
     return found

@@ -58,7 +58,7 @@ class TrajectoryWriter(LaneTables):
     def clear(self, number: int) -> None:
         """Empties the lane; the next row has id `number`."""
         words = self.words
-        # set during every update: whoever finds it set rebuilds the lane from the links
+        # set during every update: a process that finds it set rebuilds the lane from the links
         words[BROKEN] = 1
         for column in (STEPS, LIVE, PIECES, LONE, FREE_PIECES, FRESH_PIECE):
             words[column] = 0

@@ -15,7 +15,7 @@ class ImmutableDatasetWriter(Writer):
     """
 
     def check(self, count: int) -> None:
-        """Refuse.
+        """Raise: the storage is immutable.
 
         Raises:
             RuntimeError: Always.
