@@ -9,17 +9,24 @@ import pytest
 from faults import inject, kill
 
 
-# what an interrupted `open` had opened is the collector's to close
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def interrupted_files(test):
+    """Ignore warnings of files whose `open` was interrupted: garbage collection closes them."""
+    for warning in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+        test = pytest.mark.filterwarnings(f"ignore::{warning}")(test)
+    return test
+
+
+@interrupted_files
 def test_an_exception_at_any_line_of_a_write_leaves_whole_rows_alone(capsys):
     assert inject.sweep(None, seed=5, most=5, few=9) == 0, capsys.readouterr().out
 
 
+@interrupted_files
 def test_an_interrupt_of_what_recovers_from_a_failed_write_leaves_whole_rows_alone(capsys):
     assert inject.sweep_twice(seed=6, most=3, few=8) == 0, capsys.readouterr().out
 
 
+@interrupted_files
 def test_rows_that_are_held_back_stand_as_before_an_interrupted_call_or_as_after_it(capsys):
     assert inject.sweep(None, seed=3, only="n-step", most=6) == 0, capsys.readouterr().out
 
