@@ -152,7 +152,7 @@ def wrong_links(buffer: ReplayBuffer, *, settled: bool) -> list[str]:
             distance or row_id - int(storage.back[position]) >= window.first[row_id >> LANE_SHIFT]
         ):
             lines.append(f"row {number} continues {storage.back[position]} before, not {distance}")
-    if not lines and len(window) and (settled or not storage.common):
+    if not lines and len(window) and (settled or not storage.is_shared):
         storage.trajectories().check(storage.back)
     return lines
 

@@ -167,7 +167,7 @@ def test_a_writer_killed_at_any_step_loses_its_span_and_nothing_else(kind: str) 
         check(buffer)
         assert len(buffer) >= before - 8  # one span at most
     assert kills > 15
-    buffer.storage.look()
+    buffer.storage.sync()
     produce(buffer, 1500, 30)  # whoever comes next makes whole what the dead left
     assert check(buffer) > 40
     sharing = buffer.storage._sharing
@@ -255,7 +255,7 @@ def test_a_process_killed_while_it_changes_rows_blocks_no_writer() -> None:
     produce(buffer, 1)
 
     def die() -> None:
-        with buffer.storage.still():
+        with buffer.storage.exclusive():
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert end_of(forked(die)) == -signal.SIGKILL
@@ -289,7 +289,7 @@ def test_a_child_forked_in_the_middle_of_a_write_holds_nothing() -> None:
     buffer = shared("turns")
     produce(buffer, 1)
     before = buffer.write_count
-    with buffer.storage.still():
+    with buffer.storage.exclusive():
         child = forked(lambda: buffer.extend(trajectories([4], first_id=9000)))
         assert buffer.write_count == before
     assert end_of(child) == 0

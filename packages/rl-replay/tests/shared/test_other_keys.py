@@ -151,7 +151,7 @@ def test_a_writer_that_looked_before_is_refused_when_it_reserves(kind: str) -> N
 
 def _begun(buffer: TensorDictReplayBuffer) -> Any:
     """The ring of a buffer that has looked where it writes, and has a lane."""
-    buffer.storage.look()
+    buffer.storage.sync()
     buffer.storage._begin_write(2)
     return buffer.storage.ring
 

@@ -319,7 +319,7 @@ def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
     ring = storage.ring
     moment = ring.version_snapshot()
     assert ring.unchanged_since(moment)
-    with storage.still():  # as whoever changes rows holds them
+    with storage.exclusive():  # as whoever changes rows holds them
         during = ring.version_snapshot()
         assert not ring.unchanged_since(moment)
         assert not ring.unchanged_since(during)

@@ -59,7 +59,7 @@ class Model(RuleBasedStateMachine):
     def _claim(self) -> None:
         """Let every handle hold a lane: one that finds others free would use them, too."""
         for buffer in self.buffers:
-            buffer.storage.look()
+            buffer.storage.sync()
             buffer.storage.ring.claim()
 
     def _write(self, lane: int, data: st.DataObject, *, single: bool) -> None:

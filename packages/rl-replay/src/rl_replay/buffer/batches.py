@@ -17,8 +17,6 @@ from rl_replay.data.structure import Arrangement
 from rl_replay.edges import edge
 from rl_replay.samplers.slice_bounds import Slices
 from rl_replay.samplers.slice_markers import mark_slices
-from rl_replay.shared.concurrent_reads import choose, gather
-from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import TensorStorage
 from rl_slabs.internals import positive
 from rl_tensordict import as_tuple, insert
@@ -153,10 +151,7 @@ class Sampling(Composition):
 
     def _draw(self, size: int) -> Draw:
         storage, sampler = self._storage, self._sampler
-        if isinstance(storage, SharableStorage) and storage.common:
-            numbers, info = choose(storage, sampler, size)
-        else:
-            numbers, info = sampler.sample(storage, size)
+        numbers, info = storage.choose(sampler, size)
         if not sampler.proven:
             self._require_rows(numbers)
         return Draw(numbers, info, sampler.ran_out, size)
@@ -166,8 +161,7 @@ class Sampling(Composition):
         storage, sampler = self._storage, self._sampler
         if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
             raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")
-        # rows of a shared buffer that others have overwritten since are drawn anew
-        good = numbers >= 0 if storage.common else storage.ring.is_live(numbers)
+        good = storage.may_be_chosen(numbers)
         if not good.all():
             raise ValueError(
                 f"{sampler!r} chose row {int(numbers[~good][0])}: rows are numbered from 0, and "
@@ -176,16 +170,11 @@ class Sampling(Composition):
 
     def _gather(self, drawn: Draw) -> tuple[Any, dict[str, Any]]:
         """Copy chosen rows out, with their numbers and marks."""
-        storage, numbers, known = self._storage, drawn.numbers, drawn.info
-        if isinstance(storage, SharableStorage) and storage.common:
-            chosen = numbers, known
-            found = gather(storage, self._sampler, drawn.size, chosen)
-            cells, numbers, positions, known, redrawn = found
-            self._redraws += redrawn
-            rows = storage.put_together(cells.contiguous() if self._contiguous else cells)
-        else:
-            positions = storage.ring.positions(numbers)
-            rows = storage.gather(positions, contiguous=self._contiguous)
+        storage = self._storage
+        rows, numbers, positions, known, redrawn = storage.draw(
+            self._sampler, drawn.size, (drawn.numbers, drawn.info), contiguous=self._contiguous
+        )
+        self._redraws += redrawn
         index = coordinates(storage, positions)
         if index is numbers:  # an in-place write to one must not move the other
             index = index.clone()

@@ -29,7 +29,7 @@ class Keeping(Sampling):
 
         `dumps` keeps large buffers better.
         """
-        with self._lock, self._storage.turn():
+        with self._lock, self._storage.exclusive_writer():
             return state_of(self)
 
     @edge
@@ -75,7 +75,7 @@ class Keeping(Sampling):
             tensor([0, 1, 2, 3, 4])
         """
         path = folder_name(path)
-        with self._lock, self._storage.turn():
+        with self._lock, self._storage.exclusive_writer():
             if self._save_hooks:
                 dump_changed(self, path, self._save_hooks)
             else:

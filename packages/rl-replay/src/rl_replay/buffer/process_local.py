@@ -38,7 +38,7 @@ class InProcess:
 
     def _wait(self, rows: int, timeout: float | None) -> bool:
         """Whether so many rows came in time, written by whichever process."""
-        if not self._storage.common:
+        if not self._storage.is_shared:
             with self._written:
                 self._waiting += 1
                 try:
@@ -55,7 +55,7 @@ class InProcess:
         return True
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if not self._storage.common:
+        if not self._storage.is_shared:
             raise TypeError(
                 "this buffer is not shared and stays in its process: make it with shared=True to "
                 "hand it to another one, or use dumps() and loads()."

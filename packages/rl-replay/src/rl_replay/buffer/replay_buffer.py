@@ -19,8 +19,6 @@ from rl_replay.data.pytree import count_elements, take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
-from rl_replay.shared.concurrent_reads import read_rows
-from rl_replay.shared.storage import SharableStorage
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_slabs import Span
@@ -185,7 +183,7 @@ class ReplayBuffer(Keeping):
             return self._column(key)
         with self._lock:
             positions = positions_at(self._storage, index)
-            positions, rows = self._read(positions, some=isinstance(index, slice))
+            positions, rows = self._storage.read_live(positions, some=isinstance(index, slice))
             if self._transform.needs_rows and isinstance(rows, TensorDictBase):
                 where = torch.as_tensor(positions)
                 numbers = self._storage.ring.numbers_at(where.reshape(-1))
@@ -214,7 +212,7 @@ class ReplayBuffer(Keeping):
             TypeError: A leaf of another dtype, or data of another structure.
             ValueError: A leaf of another shape.
         """
-        with self._lock, self._storage.still():
+        with self._lock, self._storage.exclusive():
             self._writer.check(len(self))
             if key := _as_key(index):
                 self._set_column(key, value)
@@ -257,7 +255,7 @@ class ReplayBuffer(Keeping):
         if not isinstance(storage, TensorStorage):
             raise TypeError(f"a {type(storage).__name__} has no leaves: use buffer[index] = value.")
         require_numbers(rows, tensordict)
-        with self._lock, storage.still():
+        with self._lock, storage.exclusive():
             self._writer.check(len(rows))
             good = storage.ring.is_live(rows)
             if good.any():
@@ -278,7 +276,7 @@ class ReplayBuffer(Keeping):
     @property
     def write_count(self) -> int:
         """Rows ever written, overwritten ones among them."""
-        self._storage.look()
+        self._storage.sync()
         return self._storage.ring.written
 
     @edge
@@ -330,15 +328,6 @@ class ReplayBuffer(Keeping):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._storage!r}, {self._sampler!r}, {self._writer!r})"
-
-    def _read(self, positions: torch.Tensor | int, *, some: bool) -> tuple[Any, Any]:
-        """The rows at some positions, and the positions; with `some`, only those still valid."""
-        storage = self._storage
-        if isinstance(storage, SharableStorage) and storage.common and len(storage):
-            return read_rows(storage, positions, some=some)
-        if isinstance(positions, int):
-            return positions, storage.read_one(positions)
-        return positions, storage.read(positions)
 
     def _extend_inverse(self, data: Any) -> torch.Tensor:
         storage = self._storage

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def storage_parts(storage: Storage) -> dict[str, Any]:
     """What a storage holds, as parts of a dump; no more than it is full."""
     storage = _of_tensors(storage)
-    storage.look()
+    storage.sync()
     window = storage.ring.window()
     if storage.store is None or storage.structure is None or not len(window):
         return {"capacity": storage.max_size, "count": 0}
@@ -53,7 +53,7 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "schema": schema_of(storage.store).to_dict(),
         "back": torch.cat([back[place] for place in places]),
         "index": storage.index_state(),
-        "store": store_parts(storage.store, places, copied=storage.common),
+        "store": store_parts(storage.store, places, copied=storage.is_shared),
         # last, when the rows are on the disk: older ones were overwritten while they were copied
         "floor": Late(lambda: storage.floor_since(window)),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,34 +11,23 @@ from tensordict import TensorDict
 
 from rl_replay.samplers.slice_bounds import Slices
 from rl_replay.samplers.trajectory_sampler import TrajectorySampler
-
-if TYPE_CHECKING:
-    from rl_replay.samplers import Sampler
-    from rl_replay.shared.storage import SharableStorage
+from rl_replay.storages.marked import RowsAfter
+from rl_replay.storages.storage import RowSampler, StoredSample
+from rl_replay.storages.tensor import TensorStorage
 
 _ROUNDS = 200
 _TRUSTING_ROUNDS = 8
 """So often slices are drawn from the shared index before this process makes one of its own."""
 
 
-class ConcurrentSample(NamedTuple):
-    """Rows whose copies are complete."""
-
-    cells: TensorDict  # Their leaves [N]
-    numbers: torch.Tensor  # Their numbers, int64 [N]
-    positions: torch.Tensor  # storage positions when copied, int64 [N]
-    info: dict[str, Any]  # What the sampler knows about them
-    redrawn: int  # How many others had to be drawn in place of some
-
-
 def choose(
-    storage: SharableStorage, sampler: Sampler, size: int
+    storage: TensorStorage, sampler: RowSampler, size: int
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """Samples row ids; from the links if the shared index has nothing."""
     try:
         return sampler.sample(storage, size)
     except ValueError as error:
-        storage.look()
+        storage.sync()
         if not len(storage.ring.window()):
             error.add_note("Rows of a shared buffer count once they are published.")
         if not isinstance(sampler, TrajectorySampler) or not len(storage.ring.window()):
@@ -48,11 +37,11 @@ def choose(
 
 
 def gather(
-    storage: SharableStorage,
-    sampler: Sampler,
+    storage: TensorStorage,
+    sampler: RowSampler,
     size: int,
     chosen: tuple[torch.Tensor, dict[str, Any]],
-) -> ConcurrentSample:
+) -> StoredSample:
     """Copies sampled rows, and redraws rows overwritten meanwhile."""
     numbers, info = chosen
     slices = info.get("slices")
@@ -62,15 +51,15 @@ def gather(
 
 
 def _rows(
-    storage: SharableStorage, sampler: Sampler, numbers: torch.Tensor, info: dict[str, Any]
-) -> ConcurrentSample:
+    storage: TensorStorage, sampler: RowSampler, numbers: torch.Tensor, info: dict[str, Any]
+) -> StoredSample:
     positions, redrawn = storage.ring.positions(numbers), 0
     cells, good = storage.read_standing(numbers, positions=positions)
     for _ in range(_ROUNDS):
         if good.all():
             if redrawn:
                 positions = storage.ring.positions(numbers)
-            return ConcurrentSample(cells, numbers, positions, info, redrawn)
+            return StoredSample(cells, numbers, positions, info, redrawn)
         if not redrawn:
             numbers = numbers.clone()
         bad = torch.from_numpy(np.flatnonzero(~good.numpy()))
@@ -94,12 +83,12 @@ def _with_others(info: dict[str, Any], rows: torch.Tensor, known: dict[str, Any]
 
 
 def _slices(
-    storage: SharableStorage,
+    storage: TensorStorage,
     sampler: TrajectorySampler,
     size: int,
     numbers: torch.Tensor,
     info: dict[str, Any],
-) -> ConcurrentSample:
+) -> StoredSample:
     _, length = sampler.shape.of(size)
     found = _proved(storage, numbers, info["slices"])
     parts, wanted, redrawn = [found], len(info["slices"]) - len(found[2]), 0
@@ -126,11 +115,11 @@ def _slices(
         cells = torch.cat([part[0] for part in parts])
         numbers = torch.cat([part[1] for part in parts])
     positions = storage.ring.positions(numbers)
-    return ConcurrentSample(cells, numbers, positions, info | {"slices": slices}, redrawn)
+    return StoredSample(cells, numbers, positions, info | {"slices": slices}, redrawn)
 
 
 def _drawn(
-    storage: SharableStorage, sampler: TrajectorySampler, count: int, length: int
+    storage: TensorStorage, sampler: TrajectorySampler, count: int, length: int
 ) -> tuple[NDArray[np.int64], Slices]:
     try:
         return sampler.sample_slices(storage, count, length)
@@ -140,7 +129,7 @@ def _drawn(
 
 
 def _proved(
-    storage: SharableStorage, numbers: torch.Tensor, slices: Slices
+    storage: TensorStorage, numbers: torch.Tensor, slices: Slices
 ) -> tuple[TensorDict, torch.Tensor, Slices]:
     """The slices whose rows are complete and each continue the row before."""
     cells, good, back = storage.read_linked(numbers)
@@ -154,7 +143,7 @@ def _proved(
 
 
 def read_rows(
-    storage: SharableStorage, positions: torch.Tensor | int, *, some: bool
+    storage: TensorStorage, positions: torch.Tensor | int, *, some: bool
 ) -> tuple[torch.Tensor | int, Any]:
     """Copies the rows at some positions, each complete."""
     wanted = torch.as_tensor(positions)
@@ -174,7 +163,31 @@ def read_rows(
     )
 
 
-def _too_fast(storage: SharableStorage) -> RuntimeError:
+def rows_after(storage: TensorStorage, numbers: NDArray[np.int64], k: int) -> RowsAfter:
+    """The rows k steps later that the index names and the links lead to."""
+    if k < 0:
+        return _rows_before(storage, numbers, -k)
+    found, there = storage.trajectories().after(numbers, k)
+    found = np.where(there, found, numbers)
+    begun, proved = _rows_before(storage, found, k)
+    # rows are older than those that continue them: the first one is valid as long as any
+    return found, there & proved & (begun == numbers)
+
+
+def _rows_before(storage: TensorStorage, numbers: NDArray[np.int64], k: int) -> RowsAfter:
+    """The rows k links back, and whether they are live after all links were read."""
+    ring, back = storage.ring, storage.back
+    there = ring.is_live(torch.from_numpy(numbers)).numpy()
+    found = np.where(there, numbers, ring.window().first[0])
+    for _ in range(k):
+        distance = back[ring.positions(torch.from_numpy(found)).numpy()]
+        there = there & (distance > 0)
+        found = np.where(there, found - distance, found)
+    stands = ring.is_live(torch.from_numpy(found)).numpy()
+    return np.where(stands, found, numbers), there & stands
+
+
+def _too_fast(storage: TensorStorage) -> RuntimeError:
     return RuntimeError(
         f"rows are overwritten faster than they can be read: {storage.max_size} rows in "
         f"{len(storage.ring.window().first)} lanes are too few for these writers."

@@ -20,11 +20,14 @@ from rl_replay.data.structure import Batch, Structure
 from rl_replay.linking.links import Links, Predecessors
 from rl_replay.lossless.layout import LosslessLayout
 from rl_replay.lossless.rows import ALL_VALID, LosslessRows
+from rl_replay.shared.concurrent_reads import choose, gather, read_rows, rows_after
 from rl_replay.shared.files import MISSES, REACH, SharedFiles
 from rl_replay.shared.restore import loaded
 from rl_replay.shared.schema import SharedRows
 from rl_replay.shared.session import Sharing
+from rl_replay.storages.marked import RowsAfter
 from rl_replay.storages.row_store import RowStore
+from rl_replay.storages.storage import RowSampler, StoredSample
 from rl_replay.storages.tensor import TensorStorage
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Span, Window
@@ -63,7 +66,7 @@ class SharableStorage(TensorStorage):
     _seen = 0  # the epoch of the last check for valid rows
 
     @property
-    def common(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes that are given the storage see the same rows."""
         return self._sharing is not None
 
@@ -84,7 +87,7 @@ class SharableStorage(TensorStorage):
             RuntimeError: Rows were written already, where no other process sees them.
             ValueError: Rows on another device than the CPU.
         """
-        self.look()
+        self.sync()
         lanes = self.lanes or LANES
         if self._sharing is not None and self._sharing.ring.lanes == lanes:
             return
@@ -129,7 +132,7 @@ class SharableStorage(TensorStorage):
         if self._sharing is not None:
             self._sharing.forget()
 
-    def look(self) -> None:
+    def sync(self) -> None:
         """Attaches the rows that another process created, if any.
 
         Raises:
@@ -157,13 +160,13 @@ class SharableStorage(TensorStorage):
         super().update(numbers, cells)
 
     @contextmanager
-    def still(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Rows that stand when it begins are not overwritten before it ends.
 
         Raises:
             TimeoutError: A process that was stopped in here, or that holds the only lane.
         """
-        self.look()
+        self.sync()
         sharing = self._sharing
         if sharing is None or self.store is None:
             yield
@@ -184,9 +187,46 @@ class SharableStorage(TensorStorage):
         slab = None if self._sharing is None else self._sharing.slab
         return nullcontext() if slab is None else slab.read_ahead()
 
-    def turn(self) -> AbstractContextManager[None]:
+    def exclusive_writer(self) -> AbstractContextManager[None]:
         """Where processes take turns to write, have the turn; nothing elsewhere."""
-        return self.still() if self.takes_turns else nullcontext()
+        return self.exclusive() if self.takes_turns else nullcontext()
+
+    def choose(self, sampler: RowSampler, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Lets a sampler choose rows; in a shared storage from the links if its index is torn."""
+        if self._sharing is None:
+            return super().choose(sampler, size)
+        return choose(self, sampler, size)
+
+    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which row numbers `draw` can copy, or replace by others."""
+        return super().may_be_chosen(numbers) if self._sharing is None else numbers >= 0
+
+    def draw(
+        self,
+        sampler: RowSampler,
+        size: int,
+        chosen: tuple[torch.Tensor, dict[str, Any]],
+        *,
+        contiguous: bool = False,
+    ) -> StoredSample:
+        """Copies chosen rows; chooses others in place of those that were overwritten meanwhile."""
+        if self._sharing is None:
+            return super().draw(sampler, size, chosen, contiguous=contiguous)
+        found = gather(self, sampler, size, chosen)
+        rows = self.put_together(found.rows.contiguous() if contiguous else found.rows)
+        return found._replace(rows=rows)
+
+    def read_live(
+        self, positions: torch.Tensor | int, *, some: bool = False
+    ) -> tuple[torch.Tensor | int, Any]:
+        """Copies rows, each as one write left it; see `Storage.read_live`."""
+        if self._sharing is None or not len(self):
+            return super().read_live(positions, some=some)
+        return read_rows(self, positions, some=some)
+
+    def after(self, numbers: NDArray[np.int64], k: int) -> RowsAfter:
+        """The rows k steps later; in a shared storage those that the links lead to as well."""
+        return super().after(numbers, k) if self._sharing is None else rows_after(self, numbers, k)
 
     def read_standing(
         self,
@@ -195,19 +235,15 @@ class SharableStorage(TensorStorage):
         *,
         positions: torch.Tensor | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
-        """Copies rows that other processes may be overwriting.
+        """Copies rows that other processes may be overwriting; see `MarkedStorage.read_standing`.
 
         Args:
-            numbers: Row numbers, int64 `[n]`.
+            numbers: Row numbers, int64, any shape.
             keys: The leaves or groups wanted; all of them unless given.
-            positions: Where the rows lie, if that is known already, int64 `[n]`.
-
-        Returns:
-            The leaves `[n]`, and which rows are whole, bool `[n]`.
-
-        Raises:
-            RuntimeError: Nothing was ever written.
+            positions: Where the rows lie, if that is known already, of that shape.
         """
+        if self._sharing is None:
+            return super().read_standing(numbers, keys)
         places, epoch = self.ring.positions(numbers) if positions is None else positions, self.epoch
         cells, valid = self._gathered(numbers, places, keys)
         return cells, self._good(numbers, valid, epoch)
@@ -215,18 +251,7 @@ class SharableStorage(TensorStorage):
     def read_linked(
         self, numbers: torch.Tensor
     ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
-        """Copies rows that other processes may be overwriting, and their links.
-
-        Args:
-            numbers: Row numbers, int64 `[n]`.
-
-        Returns:
-            The leaves `[n]`; which rows are whole, bool `[n]`; and for each of these the distance
-            to the one that it continues, int32 `[n]`.
-
-        Raises:
-            RuntimeError: Nothing was ever written.
-        """
+        """Copies rows that other processes may be overwriting, and their links."""
         # the epoch is read before the rows: a change of it meanwhile voids the copy
         positions, epoch = self.ring.positions(numbers), self.epoch
         cells, valid = self._gathered(numbers, positions, None)
@@ -258,24 +283,16 @@ class SharableStorage(TensorStorage):
     @contextmanager
     def own_index(self) -> Iterator[None]:
         """Uses trajectories rebuilt from the links, where the shared index is inconsistent."""
-        self.look()
+        self.sync()
         if self._sharing is None:
             yield
         else:
             with self._sharing.own_index():
                 yield
 
-    def put_together(self, cells: TensorDict) -> Any:
-        """Rows as their owner has them, from their leaves.
-
-        Args:
-            cells: The leaves of `read_standing`, any batch shape.
-        """
-        return self._made()[1].put_together(cells)
-
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories; of a shared storage as its writers have them, which may be torn."""
-        self.look()
+        self.sync()
         if self._sharing is None:
             return super().trajectories()
         self._require_columns()
@@ -317,11 +334,11 @@ class SharableStorage(TensorStorage):
         Raises:
             ValueError: Rows of a shared storage with several lanes are linked already.
         """
-        self.look()
+        self.sync()
         if (ids, ends) == (self.ids, self.ends):
             return
         if self.takes_turns or self.links is None:
-            with self.still():
+            with self.exclusive():
                 super().mark(ids, ends)
         elif (found := self.links.keys.with_explicit(ids, ends)) != self.links.keys:
             raise ValueError(
@@ -335,12 +352,12 @@ class SharableStorage(TensorStorage):
         Rows with other keys are stored elsewhere: processes that have the storage already are
         refused from then on, and want to be given it again.
         """
-        self.look()
+        self.sync()
         sharing = self._sharing
         if sharing is None or self.store is None:
             super().empty()
         elif sharing.ring.takes_turns:
-            with self.still():
+            with self.exclusive():
                 super().empty()
                 sharing.index.clear()
                 sharing.epoch += 1
@@ -355,7 +372,7 @@ class SharableStorage(TensorStorage):
             RuntimeError: Another thread or process holds a lane.
             ValueError: The rows are in another number of lanes.
         """
-        self.look()
+        self.sync()
         if self._sharing is None:
             super().stand(contents, fill)
             return
@@ -373,14 +390,14 @@ class SharableStorage(TensorStorage):
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
-        self.look()
+        self.sync()
         lines = super().explain()
         if self._sharing is not None:
             lines[1:1] = [f"  {line}" for line in self._sharing.explain()]
         return lines
 
     def __len__(self) -> int:
-        self.look()
+        self.sync()
         return super().__len__()
 
     def __reduce_ex__(self, protocol: Any) -> Any:

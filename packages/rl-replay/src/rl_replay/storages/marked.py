@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import RowSchema, Window
 from rl_slabs.internals import leaves_of
 from rl_tensordict import NestedKey, build, nest
+
+RowsAfter: TypeAlias = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
 class MarkedStorage(Storage):
@@ -63,6 +66,65 @@ class MarkedStorage(Storage):
         """
         store, _ = self._made()
         return store.read(positions.to(self.rows_device), keys=keys)
+
+    def read_standing(
+        self,
+        numbers: torch.Tensor,
+        keys: list[NestedKey] | None = None,
+        *,
+        positions: torch.Tensor | None = None,
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """Copies rows that may be overwritten meanwhile.
+
+        Args:
+            numbers: Row numbers, int64, any shape.
+            keys: The leaves or groups wanted; all of them unless given.
+            positions: Where the rows lie, if that is known already, of that shape.
+
+        Returns:
+            The leaves, and which rows are whole, bool, both of that shape.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+        """
+        store, _ = self._made()
+        places = self.ring.positions(numbers) if positions is None else positions
+        cells = store.read(places.to(self.rows_device), keys=keys)
+        return cells, self.ring.is_live(numbers)
+
+    def read_linked(
+        self, numbers: torch.Tensor
+    ) -> tuple[TensorDict, torch.Tensor, NDArray[np.int32]]:
+        """Copies rows that may be overwritten meanwhile, and their links.
+
+        Args:
+            numbers: Row numbers, int64 `[n]`.
+
+        Returns:
+            The leaves `[n]`; which rows are whole, bool `[n]`; and for each of these the distance
+            to the one that it continues, int32 `[n]`.
+
+        Raises:
+            RuntimeError: Nothing was ever written.
+        """
+        cells, whole = self.read_standing(numbers)
+        return cells, whole, self.back[self.ring.positions(numbers).numpy()]
+
+    def own_index(self) -> AbstractContextManager[None]:
+        """Uses trajectories rebuilt from the links, where the index may be inconsistent."""
+        return nullcontext()
+
+    def put_together(self, cells: TensorDict) -> Any:
+        """Rows as their owner has them, from their leaves.
+
+        Args:
+            cells: The leaves of `read_standing`, any batch shape.
+        """
+        return self._made()[1].put_together(cells)
+
+    def after(self, numbers: NDArray[np.int64], k: int) -> RowsAfter:
+        """The rows k steps later in their trajectories; see `TrajectoryIndex.after`."""
+        return self.trajectories().after(numbers, k)
 
     @property
     def back(self) -> NDArray[np.int32]:
@@ -187,7 +249,9 @@ class MarkedStorage(Storage):
     @property
     def pending_rows(self) -> int:
         """Rows that are not in the index of trajectories yet; the next slices take them in."""
-        return 0 if self.links is None or self.common else pending(self._index, self.ring.window())
+        return (
+            0 if self.links is None or self.is_shared else pending(self._index, self.ring.window())
+        )
 
     def keep_index(self, wanted: bool) -> None:
         """Say whether slices are drawn, so that rows are taken into the index as they come.
@@ -201,7 +265,7 @@ class MarkedStorage(Storage):
 
     def _take_into_index(self) -> None:
         """Builds the trajectory index, if slices are sampled."""
-        if not self._indexed or self.links is None or self.common:
+        if not self._indexed or self.links is None or self.is_shared:
             return  # the writers of a shared storage index what they write
         # an index whose changes were interrupted is made anew
         index, self._index = self._index, None
@@ -288,7 +352,7 @@ class MarkedStorage(Storage):
 
     def stats(self) -> dict[str, float]:
         """Figures about what is stored."""
-        self.look()
+        self.sync()
         found = super().stats()
         if self.store is not None:
             index = self.trajectories()
@@ -301,7 +365,7 @@ class MarkedStorage(Storage):
     def _standing(self, positions: torch.Tensor) -> torch.Tensor:
         """The ids of the live rows at some positions, `[n]`."""
         numbers = self.ring.numbers_at(positions.reshape(-1))
-        if self.common and bool((numbers < 0).any()):
+        if self.is_shared and bool((numbers < 0).any()):
             raise RuntimeError(
                 "some of these rows are being overwritten: use update_rows, which passes over them "
                 "and says so."
@@ -359,7 +423,7 @@ class MarkedStorage(Storage):
             )
 
     def _made(self) -> tuple[RowStore, Structure]:
-        self.look()
+        self.sync()
         if self.store is None or self.structure is None:
             raise RuntimeError("nothing is stored yet: extend the buffer first.")
         return self.store, self.structure

@@ -111,7 +111,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         storage.arrange(found.dim_extend)
         storage.scratch_dir = Path(scratch_dir)
         storage._adopt(storage._over(found.files))
-        storage.look()
+        storage.sync()
         return storage
 
     def arrange(self, dim_extend: int) -> None:
@@ -127,7 +127,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         Example:
             >>> LazyMemmapStorage(9).flush()
         """
-        self.look()
+        self.sync()
         if self._sharing is not None and self._sharing.slab is not None:
             self._sharing.slab.flush()
 

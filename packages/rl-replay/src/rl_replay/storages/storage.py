@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,24 @@ from rl_slabs import Span
 if TYPE_CHECKING:
     from rl_replay.trajectories.index import TrajectoryIndex
     from rl_tensordict import NestedKey
+
+
+class RowSampler(Protocol):
+    """What a storage needs from a sampler."""
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Row numbers, int64 `[N]`, and what is known about them."""
+        ...
+
+
+class StoredSample(NamedTuple):
+    """Copies of the rows that a sampler chose."""
+
+    rows: Any  # As their owner stored them, [N]
+    numbers: torch.Tensor  # Their row numbers, int64 [N]
+    positions: torch.Tensor  # Where they were when they were copied, int64 [N]
+    info: dict[str, Any]  # What the sampler knows about them
+    redrawn: int = 0  # How many were chosen in place of rows that were overwritten meanwhile
 
 
 class Storage(ABC):
@@ -73,7 +91,7 @@ class Storage(ABC):
         return torch.Size([self.max_size // self.columns.numel(), *self.columns])
 
     @property
-    def common(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes that are given the storage see the same rows."""
         return False
 
@@ -93,8 +111,8 @@ class Storage(ABC):
             "use LazyTensorStorage or LazyMemmapStorage."
         )
 
-    def still(self) -> AbstractContextManager[None]:
-        """Rows that stand when it begins are not overwritten before it ends."""
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Blocks writers while rows are updated in place."""
         return nullcontext()
 
     def read_ahead(self) -> AbstractContextManager[None]:
@@ -104,14 +122,14 @@ class Storage(ABC):
     def begin_in_child(self) -> None:  # noqa: B027 - most storages have nothing to do
         """Drops, after a fork, what the parent process held."""
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Takes the turn to write where processes write in turn; else does nothing."""
+    def exclusive_writer(self) -> AbstractContextManager[None]:
+        """Blocks the other writers where processes take turns to write; else does nothing."""
         return nullcontext()
 
     def __len__(self) -> int:
         return len(self.ring.window())
 
-    def look(self) -> None:  # noqa: B027 - most storages have no other process to look for
+    def sync(self) -> None:  # noqa: B027 - most storages have no other process to look for
         """Attaches the rows that another process created, if any."""
 
     @abstractmethod
@@ -161,6 +179,66 @@ class Storage(ABC):
             positions: int64, any shape.
             data: As many elements, of that batch shape.
         """
+
+    def choose(self, sampler: RowSampler, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Lets a sampler choose rows.
+
+        Args:
+            sampler: The sampler.
+            size: How many rows.
+
+        Returns:
+            Row numbers, int64 `[N]`, and what the sampler knows about them.
+        """
+        return sampler.sample(self, size)
+
+    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which row numbers `draw` can copy, bool of the same shape.
+
+        Args:
+            numbers: Any, int64.
+        """
+        return self.ring.is_live(numbers)
+
+    def draw(
+        self,
+        sampler: RowSampler,
+        size: int,
+        chosen: tuple[torch.Tensor, dict[str, Any]],
+        *,
+        contiguous: bool = False,
+    ) -> StoredSample:
+        """Copies chosen rows.
+
+        Args:
+            sampler: Who chose them, to choose others in place of rows that are gone.
+            size: How many rows it was asked for.
+            chosen: What `choose` returned.
+            contiguous: Give each leaf memory of its own.
+        """
+        numbers, info = chosen
+        positions = self.ring.positions(numbers)
+        rows = self.gather(positions, contiguous=contiguous)
+        return StoredSample(rows, numbers, positions, info)
+
+    def read_live(
+        self, positions: torch.Tensor | int, *, some: bool = False
+    ) -> tuple[torch.Tensor | int, Any]:
+        """Copies rows, each as one write left it.
+
+        Args:
+            positions: int64, any shape, or a single position.
+            some: Leave out rows that are being overwritten.
+
+        Returns:
+            The positions of the rows, and the rows.
+
+        Raises:
+            RuntimeError: Rows are being overwritten, and `some` is False.
+        """
+        if isinstance(positions, int):
+            return positions, self.read_one(positions)
+        return positions, self.read(positions)
 
     def read_one(self, position: int) -> Any:
         """Copies one row, without a batch dimension.
@@ -265,7 +343,7 @@ class Storage(ABC):
         Raises:
             RuntimeError: It was forked from the one whose storage this is, and would reach nobody.
         """
-        if self._process != os.getpid() and not self.common:
+        if self._process != os.getpid() and not self.is_shared:
             raise RuntimeError(
                 f"this storage belongs to process {self._process} and is not shared, so what "
                 f"process {os.getpid()} writes would reach nobody: make the buffer with "

@@ -130,7 +130,7 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape, no row, or more rows than there is room for.
             OSError: Too little memory or disk.
         """
-        self.look()
+        self.sync()
         self.require_own()
         if self._open or self.structure is None:
             return self._write(self._make(data, None))
@@ -154,7 +154,7 @@ class TensorStorage(MarkedStorage):
             ValueError: A leaf of another shape.
             OSError: Too little memory or disk.
         """
-        self.look()
+        self.sync()
         if self._one_row is not None and not self._open:
             row = self._one_row.take(data)
             if row is not None:
@@ -247,7 +247,7 @@ class TensorStorage(MarkedStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of every row, the bounds of the ring, and the links."""
-        self.look()
+        self.sync()
         if self._open or self.store is None or self.structure is None:
             return {"rows": None}
         window = self.ring.window()
@@ -349,7 +349,7 @@ class TensorStorage(MarkedStorage):
         self._choose_device(batch.cells)
         capacity = self.capacity_for(columns)
         self._require_room(batch.extent.count, capacity // len(self.ring.window().first))
-        old = None if self.common else self.store  # others know the contents as they were
+        old = None if self.is_shared else self.store  # others know the contents as they were
         if old is not None and _schema_of(old) == schema and len(old) == capacity:
             self.structure = structure
         else:
