@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorClass, TensorDict
 
 from rl_replay.data.pytree import Branch, take_apart
-from rl_replay.data.structure import Arrangement, Structure
+from rl_replay.data.structure import Arrangement, Extent, Structure
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -158,3 +158,21 @@ def test_data_of_another_structure_are_refused() -> None:
 def test_branches_are_plain_lists() -> None:
     branch, _ = take_apart((1, [2, {"a": 3}]))
     assert Branch.from_plain(json.loads(json.dumps(branch.to_plain()))) == branch
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim_extend"),
+    [((7,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 3, 5), 0), ((2, 3, 5), 1), ((2, 3, 5), 2)],
+)
+def test_neighbours_are_the_rows_adjacent_along_the_last_dimension(shape, dim_extend) -> None:
+    batch = torch.arange(torch.Size(shape).numel()).view(shape)
+    cells = Arrangement(len(shape), dim_extend).flat(batch, torch.Size(shape)).tolist()
+    earlier, later = Extent.of(shape, dim_extend).neighbours()
+    found = {(cells[i], cells[j]) for i, j in zip(earlier, later, strict=True)}
+    before, after = batch[..., :-1].reshape(-1).tolist(), batch[..., 1:].reshape(-1).tolist()
+    assert found == set(zip(before, after, strict=True))
+
+
+def test_one_step_of_many_columns_has_no_neighbours() -> None:
+    assert Extent.of((4, 1), 1).neighbours()[0].size == 0
+    assert Extent.of((4, 1), 0).neighbours()[0].size == 0

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
-from rl_replay.data.extent import Extent
+from rl_replay.data.structure import Extent
 from rl_replay.linking.links import Links
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import MarkerColumns

@@ -11,8 +11,7 @@ from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import environments, flat_batches, trajectories
 from rl_replay import LazyTensorStorage, ListStorage
 from rl_replay.samplers import SliceSampler, SliceSamplerWithoutReplacement
-from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.slice_markers import mark_slices
+from rl_replay.samplers.slice_layout import Slices, mark_slices
 
 
 def stored(*batches, capacity=200, **options):

@@ -15,8 +15,7 @@ from rl_replay.buffer.row_source import StoredRows
 from rl_replay.data.indexing import coordinates
 from rl_replay.data.structure import Arrangement
 from rl_replay.edges import edge
-from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.slice_markers import mark_slices
+from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_replay.storages import TensorStorage
 from rl_slabs.internals import positive
 from rl_tensordict import as_tuple, insert

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.data.extent import Extent
+from rl_replay.data.structure import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import MarkerColumns
 from rl_replay.linking.observations import (

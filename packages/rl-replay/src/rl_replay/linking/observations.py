@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import compare_neighbours, keys
-from rl_replay.data.extent import Extent
+from rl_replay.data.structure import Extent
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import MarkerColumns
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.trajectory_sampler import TrajectorySampler
+from rl_replay.samplers.slice_layout import Slices
+from rl_replay.samplers.slices import TrajectorySampler
 from rl_replay.storages.marked import RowsAfter
 from rl_replay.storages.storage import RowSampler, StoredSample
 from rl_replay.storages.tensor import TensorStorage

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
-from rl_replay.data.extent import Extent
-from rl_replay.data.structure import Arrangement, Structure
+from rl_replay.data.structure import Arrangement, Extent, Structure
 from rl_replay.linking.links import Links
 from rl_replay.linking.marker_keys import MarkerKeys, end_candidates
 from rl_replay.linking.markers import MarkerColumns

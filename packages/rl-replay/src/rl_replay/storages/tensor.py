@@ -11,9 +11,8 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.checkpoint.moves import join
-from rl_replay.data.extent import Extent
 from rl_replay.data.resampled import is_sample, without_own_marks
-from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
+from rl_replay.data.structure import Arrangement, Batch, Extent, Structure, is_time
 from rl_replay.edges import edge
 from rl_replay.linking.links import Links, Predecessors
 from rl_replay.linking.marker_keys import MarkerKeys

@@ -1,4 +1,4 @@
-"""Rows in a random or in the stored order, each once an epoch."""
+"""Samplers of single rows: uniform, or each row once an epoch."""
 
 from __future__ import annotations
 
@@ -100,3 +100,27 @@ class SamplerWithoutReplacement(Sampler):
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"
+
+
+class RandomSampler(Sampler):
+    """Draws rows uniformly and with replacement.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=RandomSampler())
+        >>> _ = buffer.extend(torch.arange(5))
+        >>> buffer.sample(3).shape
+        torch.Size([3])
+    """
+
+    without_replacement: ClassVar[type[Sampler] | None] = SamplerWithoutReplacement
+    proven: ClassVar[bool] = True
+
+    @edge
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Draw rows.
+
+        Raises:
+            ValueError: The storage is empty.
+        """
+        return storage.ring.window().draw(batch_size, generator=self.generator), {}

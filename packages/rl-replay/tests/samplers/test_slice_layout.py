@@ -9,8 +9,7 @@ from tensordict import TensorDict
 
 from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import trajectories
-from rl_replay.samplers.slice_bounds import Slices
-from rl_replay.samplers.slice_markers import mark_slices
+from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_transforms import multi_step
 
 FLAGS = ("done", "terminated", "truncated")

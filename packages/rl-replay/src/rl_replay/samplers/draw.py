@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.samplers.slice_shape import SpanLimits
+from rl_replay.samplers.slice_layout import SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
 

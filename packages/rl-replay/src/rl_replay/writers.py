@@ -1,4 +1,4 @@
-"""What a writer is: whether and what a buffer may write."""
+"""Write policies: which writes a buffer allows, and what it adds to its rows."""
 
 from __future__ import annotations
 
@@ -48,3 +48,42 @@ class Writer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+class RoundRobinWriter(Writer):
+    """Writes rows one after the other, and over the oldest once the storage is full.
+
+    Example:
+        >>> RoundRobinWriter().stores_index
+        False
+    """
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """The same for tensordicts, whose rows are returned with their position under `"index"`.
+
+    Example:
+        >>> TensorDictRoundRobinWriter().stores_index
+        True
+    """
+
+    stores_index = True
+
+
+class ImmutableDatasetWriter(Writer):
+    """Refuses every write. A `TensorStorage` under it holds all rows of its tensors.
+
+    Example:
+        >>> ImmutableDatasetWriter().check(1)
+        Traceback (most recent call last):
+        RuntimeError: this buffer is an immutable dataset: make another buffer to write to.
+    """
+
+    def check(self, count: int) -> None:
+        """Raise: the storage is immutable.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        del count
+        raise RuntimeError("this buffer is an immutable dataset: make another buffer to write to.")

@@ -1,0 +1,337 @@
+"""The slices of a sample: how many of which length, where they are in it, and their markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from operator import index
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, is_tensor_collection
+
+from rl_layout import keys
+from rl_replay.trajectories.search import even_length
+from rl_tensordict import NestedKey, as_tuple, find, insert
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+SliceSpan = bool | int | tuple[bool | int, bool | int]
+TERMINATIONS = frozenset({keys.TERMINATED, "terminal", "terminals"})  # names of columns of ends
+TRUNCATIONS = frozenset({keys.TRUNCATED, "timeout", "timeouts"})
+
+
+@dataclass(frozen=True)
+class SliceShape:
+    """How a batch is cut into slices; at least one of the two is given."""
+
+    num_slices: int | None = None  # Slices of a batch
+    slice_len: int | None = None  # Rows of a slice
+
+    def __post_init__(self) -> None:
+        both = {"num_slices": self.num_slices, "slice_len": self.slice_len}
+        given = {name: _integer(value, name) for name, value in both.items() if value is not None}
+        if not given:
+            raise TypeError("a slice sampler needs num_slices, slice_len, or both: got neither.")
+        for name, value in given.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1: got {value}.")
+
+    def of(self, batch_size: int) -> tuple[int, int]:
+        """The slices of a batch, and the rows of each."""
+        count, length = self.num_slices, self.slice_len
+        if count is not None and length is not None:
+            if count * length != batch_size:
+                raise ValueError(
+                    f"{count} slices of {length} rows make a batch of {count * length}, not of "
+                    f"{batch_size}. Ask for that batch size, or leave out num_slices or slice_len."
+                )
+            return count, length
+        part, name = (count, "num_slices") if count is not None else (length, "slice_len")
+        assert part is not None  # one of the two is given
+        if batch_size < 1 or batch_size % part:
+            raise ValueError(
+                f"the batch size must be a multiple of {name}: got {batch_size} and {part}. Use "
+                f"{max(batch_size // part, 1) * part}."
+            )
+        other = batch_size // part
+        return (part, other) if count is not None else (other, part)
+
+
+@dataclass(frozen=True)
+class SpanLimits:
+    """How many rows of a slice may be outside its trajectory; they are left out."""
+
+    left: int = 0  # Before the first row
+    right: int = 0  # After the last row
+
+    @classmethod
+    def of(cls, span: SliceSpan, slice_len: int) -> Self:
+        """What the argument `span` of a slice sampler means."""
+        if not span and not isinstance(span, tuple):
+            return cls()
+        pair = span if isinstance(span, tuple) else (span, span)
+        if len(pair) != 2 or not all(isinstance(side, int) for side in pair):
+            raise TypeError(f"span is a bool, an integer or a pair of such: got {span!r}.")
+        sides = [(slice_len - 1) if side is True else int(side) for side in pair]
+        if min(sides) < 0 or max(sides) >= slice_len:
+            raise ValueError(
+                f"span must be in [0, {slice_len}), so that one row of {slice_len} is left: got "
+                f"{span!r}."
+            )
+        return cls(*sides)
+
+
+def _integer(value: int, name: str) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a sample, end to end; a padded one ends in copies of its last row."""
+
+    lengths: Ints  # int64 [S], real rows of each
+    padded_to: int | None = None  # Rows of each with its padding; None if there is none
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the sample, padding among them."""
+        each = self._each
+        return int(self.lengths.sum()) if each is None else each * len(self)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first row of each, int64 `[S]`."""
+        each = self._each
+        if each is not None:
+            return _even(len(self), each).starts.copy()
+        starts: Ints = self.lengths.cumsum() - self.lengths
+        return starts
+
+    @property
+    def lasts(self) -> Ints:
+        """The last real row of each, int64 `[S]`."""
+        if self.padded_to is None and self._each is not None:
+            return _even(len(self), self._each).lasts.copy()
+        lasts: Ints = self.starts + self.lengths - 1
+        return lasts
+
+    @property
+    def ids(self) -> Ints:
+        """The slice of each row, int64 `[rows]`, a new array every time."""
+        each = self._each
+        if each is None:
+            return np.arange(len(self)).repeat(self.lengths)
+        return _even(len(self), each).ids.copy()
+
+    @cached_property
+    def _each(self) -> int | None:
+        """Rows of each slice in the sample; None where they differ."""
+        return even_length(self.lengths) if self.padded_to is None else self.padded_to
+
+    @cached_property
+    def mask(self) -> Flags:
+        """Which rows are no padding, bool `[rows]`."""
+        if self.padded_to is None:
+            return np.ones(self.rows, dtype=np.bool_)
+        mask: Flags = (np.arange(self.padded_to) < self.lengths[:, None]).reshape(-1)
+        return mask
+
+    def pad(self, values: Ints, length: int) -> tuple[Ints, Slices]:
+        """Lay every slice out to the same length, repeating its last value."""
+        places = np.minimum(np.arange(length), self.lengths[:, None] - 1) + self.starts[:, None]
+        return values.take(places.reshape(-1)), Slices(self.lengths, length)
+
+    def proved(self, numbers: Ints, back: NDArray[np.integer]) -> Flags:
+        """Which slices are runs of rows that each continue the one before, bool `[S]`."""
+        # What a reader in another process was told may have changed while it read. It asks this
+        # after the rows are gathered, and whether their numbers still stand.
+        joined = np.ones(len(numbers), dtype=np.bool_)
+        distances = np.diff(numbers)
+        # a torn table may name one row again and again, and that row may continue none
+        joined[1:] = (back[1:] == distances) & (distances > 0)
+        joined |= ~self.mask
+        joined[self.starts] = True
+        return np.logical_and.reduceat(joined, self.starts)
+
+    def rows_of(self, chosen: Flags) -> Flags:
+        """The rows of some slices, bool `[rows]`."""
+        rows: Flags = chosen[self.ids]
+        return rows
+
+    def only(self, chosen: Flags) -> Self:
+        """Some of the slices, laid end to end."""
+        return type(self)(self.lengths[chosen], self.padded_to)
+
+    def and_then(self, other: Self) -> Self:
+        """These slices and those of another sample after them."""
+        return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
+
+
+class _Even(NamedTuple):
+    """Where slices of one length lie, for every sample that has such; only copies are given out."""
+
+    starts: Ints
+    lasts: Ints
+    ids: Ints
+
+
+@lru_cache(maxsize=16)
+def _even(count: int, each: int) -> _Even:
+    starts = np.arange(0, count * each, each)
+    return _Even(starts, starts + each - 1, np.arange(count).repeat(each))
+
+
+def mark_slices(
+    sample: TensorDict,
+    slices: Slices,
+    truncated_key: NestedKey | None = keys.NEXT_TRUNCATED,
+    end_keys: Sequence[NestedKey] = (),
+) -> None:
+    """Mark, in a sample, where its slices begin and end.
+
+    - `is_init`: True at the first row of each slice, alongside the resets that are stored.
+    - `truncated_key`: True at the last row of each, unless it is terminated; the done flag too
+      it too. Kinds that the rows lack are added: done without a kind is a termination. So is an
+      end that only `end_keys` know, unless its column is named like a truncation.
+    - `("collector", "slice_ids")`: which slice a row is of.
+    - Where slices are padded, `("collector", "mask")` is False on padding, and ids and row numbers
+      are -1 there.
+
+    Stored ids, steps and terminations stay as they are.
+
+    Args:
+        sample: Copies of the rows `[N]`, on any device; changed in place.
+        slices: How they are in it.
+        truncated_key: None leaves the flags of ends as they are stored.
+        end_keys: Columns of ends alongside the contract's, for flags that the rows lack.
+
+    Raises:
+        TypeError: `sample` or `slices` is of another kind.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> sample = trajectories([5])
+        >>> mark_slices(sample, Slices(np.array([3, 2])))
+        >>> sample["is_init"].flatten().tolist(), sample["next", "truncated"].flatten().tolist()
+        ([True, False, False, True, False], [False, False, True, False, False])
+    """
+    if not (is_tensor_collection(sample) and isinstance(slices, Slices)):
+        raise TypeError(
+            "mark_slices takes a tensordict and Slices, got "
+            f"{type(sample).__name__} and {type(slices).__name__}: use Slices(lengths)."
+        )
+    firsts = find(sample, (keys.IS_INIT,))
+    if firsts is None:
+        firsts = _new_flags(sample)
+        insert(sample, (keys.IS_INIT,), firsts)
+    _set(firsts, slices.starts)
+    insert(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
+    if truncated_key is not None:
+        key = truncated_key if isinstance(truncated_key, tuple) else as_tuple(truncated_key)
+        _mark_ends(sample, key, slices.lasts, end_keys)
+    if slices.padded_to is not None:
+        _mark_padding(sample, slices)
+
+
+def _mark_ends(
+    sample: TensorDict, key: tuple[str, ...], lasts: Ints, end_keys: Sequence[NestedKey]
+) -> None:
+    paths = ((*key[:-1], keys.DONE), (*key[:-1], keys.TERMINATED), key)
+    found = [find(sample, path) for path in paths]
+    done, terminated, truncated = _complete(sample, paths, found, end_keys)
+    if done.is_cpu:
+        cut = truncated.numpy()
+        cut[lasts] |= ~terminated.numpy()[lasts]
+        done.numpy()[lasts] = True
+        return
+    rows = _like(done, lasts)
+    truncated[rows] |= ~terminated[rows]
+    done[rows] = True
+
+
+def _complete(
+    sample: TensorDict,
+    paths: Sequence[tuple[str, ...]],
+    flags: Sequence[torch.Tensor | None],
+    end_keys: Sequence[NestedKey],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Add those flags of ends that the rows lack, saying what the others say."""
+    done, terminated, truncated = flags
+    if done is not None and terminated is not None and truncated is not None:
+        return done, terminated, truncated
+    like = next((flag for flag in flags if flag is not None), None)
+    no = _new_flags(sample) if like is None else torch.zeros_like(like)
+    ends, terminal, cut = _named_ends(sample, [as_tuple(key) for key in end_keys], paths, no)
+    cut = cut if truncated is None else cut | truncated
+    if done is None:
+        done = ends | cut if terminated is None else ends | cut | terminated
+    if terminated is None:
+        terminated = terminal | (done & ~cut)
+    if truncated is None:
+        truncated = cut | (done & ~terminated)
+    for path, flag in zip(paths, (done, terminated, truncated), strict=True):
+        insert(sample, path, flag)
+    return done, terminated, truncated
+
+
+def _named_ends(
+    sample: TensorDict,
+    columns: Sequence[tuple[str, ...]],
+    known: Sequence[tuple[str, ...]],
+    no: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ends of all columns but known ones, and those named like a termination and a truncation."""
+    ends, terminal, cut = no, no, no
+    for column in columns:
+        found = None if column in known else find(sample, column)
+        if found is None:
+            continue
+        flag = found != 0
+        if flag.numel() != no.numel():
+            flag = flag.reshape(len(no), -1).any(1).reshape(-1, *[1] * (no.ndim - 1))
+            flag = flag.expand_as(no)
+        flag = flag.reshape(no.shape)
+        ends = ends | flag
+        if column[-1] in TERMINATIONS:
+            terminal = terminal | flag
+        elif column[-1] in TRUNCATIONS:
+            cut = cut | flag
+    return ends, terminal, cut
+
+
+def _mark_padding(sample: TensorDict, slices: Slices) -> None:
+    real = _like(sample.get(keys.IS_INIT), slices.mask)
+    stored = find(sample, keys.MASK)
+    insert(sample, keys.MASK, real if stored is None else real & stored)
+    for path in (keys.TRAJ_IDS, keys.ROW):
+        ids = find(sample, path)
+        if ids is not None:
+            ids[~real] = keys.PADDING_ID
+
+
+def _new_flags(sample: TensorDict) -> torch.Tensor:
+    leaf = next(iter(sample.values(True, True)), None)
+    device = None if leaf is None else leaf.device
+    return torch.zeros(*sample.batch_size, 1, dtype=torch.bool, device=device)
+
+
+def _set(flag: torch.Tensor, rows: Ints) -> None:
+    if flag.is_cpu:
+        flag.numpy()[rows] = True
+    else:
+        flag[_like(flag, rows)] = True
+
+
+def _like(leaf: torch.Tensor, array: NDArray[np.generic]) -> torch.Tensor:
+    """An array as a tensor on the device of a leaf of the sample."""
+    return torch.from_numpy(array) if leaf.is_cpu else torch.tensor(array, device=leaf.device)
