@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import bench
 import torch
+from rl_value.losses.closed_form import ClosedFormLoss, losses_of_choice, terms_of
 from tensordict import TensorDict
 from tensordict.nn import (
     ProbabilisticTensorDictModule,
@@ -29,7 +30,6 @@ from rl_layout import Segments
 from rl_layout.compiled import LEAST_ROWS, is_of_use
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import GAE, ClipPPOLoss, gae
-from rl_value.losses.closed_form import ClosedFormLoss, losses_of_choice, terms_of
 from rl_value.returns.gae import LOOPS
 
 warnings.filterwarnings("ignore")
@@ -303,9 +303,9 @@ def without_autograd(net: nn.Sequential, seen: Tensor, grad: Tensor) -> Callable
 
 def ppo() -> None:
     """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
+    from rl_value.losses.precomputed_loss import PrecomputedLoss, attach
     from torchrl.objectives import ClipPPOLoss as Peer
 
-    from rl_value.losses.precomputed_loss import PrecomputedLoss, attach
     from rl_value.losses.regression import distances_apart
 
     def mlp(size: int) -> nn.Sequential:

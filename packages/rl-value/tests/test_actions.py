@@ -5,8 +5,14 @@ import math
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
 
 from rl_value.actions import (
+    distribution_of,
     divergence,
     entropies,
     heads,
@@ -19,6 +25,34 @@ from rl_value.actions import (
 
 def uniform() -> torch.distributions.Categorical:
     return torch.distributions.Categorical(logits=torch.zeros(3, 4))
+
+
+def actor(out_key: str) -> ProbabilisticTensorDictSequential:
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(torch.nn.Linear(2, 4), ["x"], [out_key]),
+        ProbabilisticTensorDictModule(
+            ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+        ),
+    )
+
+
+def test_distribution_is_the_actors_and_the_batch_stays_as_it_is():
+    batch, policy = TensorDict({"x": torch.randn(3, 2)}, [3]), actor("logits")
+    found = distribution_of(policy, batch).logits
+    torch.testing.assert_close(found, policy[0].module(batch["x"]).log_softmax(-1))
+    assert list(batch.keys()) == ["x"]
+
+
+def test_distribution_of_stored_parameters_is_read():
+    batch = TensorDict({"x": torch.randn(3, 2), "logits": torch.tensor([[0.0, 1.0]] * 3)}, [3])
+    found = distribution_of(actor("hidden"), batch).logits
+    torch.testing.assert_close(found, batch["logits"].log_softmax(-1))
+
+
+def test_distribution_that_fails_names_the_actor_and_its_inputs():
+    with pytest.raises(KeyError, match="x") as caught:
+        distribution_of(actor("logits"), TensorDict({"y": torch.ones(3, 2)}, [3]))
+    assert "which reads ['x']" in caught.value.__notes__[0]
 
 
 def test_heads_of_a_plain_distribution_are_the_action():

@@ -1,18 +1,10 @@
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import (
-    ProbabilisticTensorDictModule,
-    ProbabilisticTensorDictSequential,
-    TensorDictModule,
-    TensorDictSequential,
-    set_skip_existing,
-)
+from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_existing
 from torch import nn
-from torch.distributions import Categorical
 
 from rl_value.direct_call import output_from, output_of
-from rl_value.policy_terms import PolicyTerms
 
 
 def batch():
@@ -93,29 +85,3 @@ def test_a_missing_input_or_output_is_named():
         output_of(TensorDictModule(lambda x: x * 2, ["nothing"], ["y"]), batch(), "y")
     with pytest.raises(KeyError, match="'z' is missing"):
         output_of(doubled(), batch(), "z")
-
-
-def choice(**settings):
-    return ProbabilisticTensorDictModule(
-        ["logits"], ["action"], distribution_class=Categorical, **settings
-    )
-
-
-def test_the_distribution_is_the_actors():
-    layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"])
-    actor = ProbabilisticTensorDictSequential(layer, choice())
-    expected = actor.get_dist(batch()).logits
-    assert PolicyTerms(actor, batch()).dist.logits.equal(expected)
-
-
-def test_an_actor_that_reads_stored_parameters_or_has_its_own_distribution_is_asked():
-    class Even(ProbabilisticTensorDictSequential):
-        def get_dist(self, tensordict):
-            return Categorical(logits=torch.zeros(*tensordict.shape, 4))
-
-    layer = TensorDictModule(nn.Linear(2, 4), ["x"], ["hidden"])
-    stored = batch().set("logits", torch.tensor([[0.0, 1.0]] * 3))
-    actor = ProbabilisticTensorDictSequential(layer, choice())
-    assert PolicyTerms(actor, stored).dist.logits.equal(Categorical(logits=stored["logits"]).logits)
-    even = Even(TensorDictModule(nn.Linear(2, 4), ["x"], ["logits"]), choice())
-    assert PolicyTerms(even, batch()).dist.logits.eq(-torch.tensor(4.0).log()).all()

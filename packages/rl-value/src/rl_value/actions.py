@@ -1,4 +1,4 @@
-"""Probabilities of stored actions, of one head or of several."""
+"""The distribution of an actor and the probabilities of stored actions, of one head or several."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_tensordict import NestedKey, as_tuple, find, require, sibling
+
+
+def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
+    """Make the distribution of an actor's actions now; the batch stays as it is."""
+    try:
+        dist: Distribution = actor.get_dist(batch.copy())
+    except Exception as error:
+        error.add_note(
+            f"raised by get_dist of {type(actor).__name__}, which reads {list(actor.in_keys)}. "
+            "Look for NaN there and in its weights, and at the class of its distribution."
+        )
+        raise
+    return dist
 
 
 def heads(dist: Distribution, action: NestedKey) -> dict[NestedKey, Distribution]:
@@ -49,14 +62,14 @@ def log_probability(dist: Distribution, batch: TensorDictBase, action: NestedKey
 
 
 def stored_log_probability(
-    dist: Distribution | None, batch: TensorDictBase, action: NestedKey, entry: NestedKey
+    dist: Distribution, batch: TensorDictBase, action: NestedKey, entry: NestedKey
 ) -> Tensor:
     """Read the log-probability that was stored with the actions."""
     whole = find(batch, as_tuple(entry))
     if whole is not None:
         return _floats(whole, entry).detach()
     found = {}
-    for key in [action] if dist is None else heads(dist, action):
+    for key in heads(dist, action):
         own = log_probability_key(key)
         found[own] = find(batch, as_tuple(own))
     absent = [key for key, value in found.items() if value is None]

@@ -1,13 +1,10 @@
 """Statistics that losses report, by hand."""
 
-import numpy as np
 import pytest
 import torch
 
 from rl_value.losses.diagnostics import (
     effective_sample_size,
-    effective_share,
-    explained_share,
     explained_variance,
     ratio_statistics,
     variance,
@@ -16,7 +13,6 @@ from rl_value.losses.diagnostics import (
 
 def test_effective_sample_size_of_equal_weights_is_one():
     assert effective_sample_size(torch.zeros(5, 1), None) == 1
-    assert effective_share(np.ones(5), np.zeros(5)) == 1
 
 
 def test_effective_sample_size_of_two_weights_is_the_equation():
@@ -33,7 +29,6 @@ def test_ratio_statistics_are_of_the_steps_that_count():
 def test_explained_variance_of_the_target_itself_is_one():
     target = torch.tensor([[1.0], [2.0], [3.0]])
     assert explained_variance(target, target, None) == 1
-    assert explained_share(np.zeros(3), np.array([1.0, 2.0, 3.0])) == 1
 
 
 def test_explained_variance_of_a_constant_is_zero():

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_tensordict import NestedKey
-from rl_value.actions import log_probability, log_probability_key, stored_log_probability
+from rl_value.actions import (
+    distribution_of,
+    log_probability,
+    log_probability_key,
+    stored_log_probability,
+)
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.valued_transitions import ValuedTransitions, finished, standardised
 from rl_value.padding import readable
-from rl_value.policy_terms import PolicyTerms
 from rl_value.returns import vtrace
 from rl_value.returns.arguments import check_fraction
 
@@ -125,7 +129,7 @@ class VTrace(ValueEstimator):
         actor = self.actor_network
         batch = readable(batch, actor, more=[*actor.out_keys, self.action_key])
         with set_recurrent_mode(True), held_out(actor):
-            dist = PolicyTerms(actor, batch).dist
+            dist = distribution_of(actor, batch)
         now = log_probability(dist, batch, self.action_key)
         stored = stored_log_probability(dist, batch, self.action_key, entry)
         if now.shape != stored.shape:

@@ -7,30 +7,25 @@ from contextlib import nullcontext
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
-from rl_value.actions import entropies, log_probability, log_probability_key
+from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.unroll import is_row_wise, observation_keys
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.estimators.transitions import floats
-from rl_value.losses.arrays import Array, is_eager
-from rl_value.losses.closed_form import ClosedFormLoss, ObjectiveValues, losses_of_choice, terms_of
-from rl_value.losses.critic_terms import CriticSettings, as_tensors, critic_terms
+from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.masked_means import Reduction, kept, reduce
-from rl_value.losses.precomputed_loss import attach
 from rl_value.losses.regression import check_kind
-from rl_value.policy_terms import PolicyTerms
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 
@@ -191,11 +186,9 @@ class ActorCriticLoss(LossModule):
         with set_recurrent_mode(True):
             networks = self.actor_network, self.critic_network
             seen = self._seen(tensordict, *networks, more=self._stored())
-            acting = PolicyTerms(self.actor_network, seen)
+            dist = distribution_of(self.actor_network, seen)
             value = None if self.critic_coeff is None else self._value(seen)
-            found = self._closed_form(seen, acting, advantage, counted)
-            if found is None:
-                found = self._by_autograd(seen, acting.dist, advantage, counted)
+            found = self._actor_terms(seen, dist, advantage, counted)
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
             return self._collected(found)
@@ -228,10 +221,10 @@ class ActorCriticLoss(LossModule):
         target = None if late is None else parameters_of(late)
         self.value_estimator(batch, target_params=target)
 
-    def _by_autograd(
+    def _actor_terms(
         self, batch: TensorDictBase, dist: Distribution, advantage: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
-        """Losses and statistics of the actor, of any distribution."""
+        """Losses and statistics of the actor."""
         now = log_probability(dist, batch, self.entries["action"])
         before = self._before(batch, dist, now.shape)
         self._check_advantage(advantage, now.shape)
@@ -242,41 +235,8 @@ class ActorCriticLoss(LossModule):
         objective = {self.objective: -self._reduce(gain, counted)}
         return objective | reported | self._entropy(batch, dist, counted)
 
-    def _closed_form(
-        self, batch: TensorDictBase, acting: PolicyTerms, advantage: Tensor, counted: Tensor | None
-    ) -> dict[str, Tensor] | None:
-        """The same for categorical logits, in a few passes; None where that does not apply."""
-        logits, shape = acting.parameter_of(Categorical, "logits"), batch.batch_size
-        coefficient = self.entropy_coeff if self.entropy_bonus else 0.0
-        if not isinstance(coefficient, int | float) or self.reduction == "none":
-            return None
-        if logits is None or logits.ndim != len(shape) + 1 or not is_eager():
-            return None
-        before = self._before(batch, None, shape)
-        self._check_advantage(advantage, shape)
-        stored = [self._scaled(advantage, counted), *([] if before is None else [before])]
-
-        def again(logits: Tensor) -> tuple[Tensor, Tensor]:
-            found = self._by_autograd(batch, acting.distribution_of(logits), advantage, counted)
-            return found[self.objective], found.get("loss_entropy", found[self.objective])
-
-        terms = terms_of(logits, find(batch, as_tuple(self.entries["action"])), counted, stored)
-        recipe = ClosedFormLoss(self._objective_array, coefficient, self.reduction == "mean", again)
-        with np.errstate(all="ignore"):  # weights that are infinite are for the caller to see
-            made = None if terms is None else losses_of_choice(recipe, terms)
-        if made is None:
-            return None
-        known, reported = made
-        objective, bonus = attach(known, logits)
-        losses = {self.objective: objective}
-        if self.entropy_bonus:
-            losses["loss_entropy"] = bonus
-        else:
-            del reported["entropy"]
-        return losses | as_tensors(reported, logits.dtype)
-
     def _before(
-        self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
+        self, batch: TensorDictBase, dist: Distribution, shape: torch.Size
     ) -> Tensor | None:
         """Log-probabilities that are stored; None where the loss reads none."""
         return None
@@ -289,12 +249,6 @@ class ActorCriticLoss(LossModule):
         The weight is π(a|s), divided by μ(a|s) where that is stored.
         """
         return log_weight * advantage, {}
-
-    def _objective_array(
-        self, log_prob: Array, advantage: Array, *before: Array
-    ) -> ObjectiveValues:
-        """The same by equations."""
-        return ObjectiveValues(log_prob * advantage, advantage.copy(), {})  # the batch may change
 
     def _scaled(self, advantage: Tensor, counted: Tensor | None) -> Tensor:
         """Advantages as the objective takes them."""
@@ -332,7 +286,7 @@ class ActorCriticLoss(LossModule):
     def _of_critic(
         self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
-        """``loss_critic`` and its statistics, in closed form if possible."""
+        """``loss_critic`` and its statistics."""
         weight = self.critic_coeff
         assert weight is not None  # there are values
         target = _constant(batch, self.entries["value_target"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -16,13 +15,7 @@ from rl_tensordict import NestedKey, as_tuple, find
 from rl_value.actions import divergence, stored_log_probability
 from rl_value.estimators.transitions import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.losses.arrays import Array
-from rl_value.losses.closed_form import ObjectiveValues
-from rl_value.losses.diagnostics import (
-    effective_sample_size,
-    effective_share,
-    ratio_statistics,
-)
+from rl_value.losses.diagnostics import effective_sample_size, ratio_statistics
 from rl_value.losses.masked_means import kept, reduce, standardise
 
 
@@ -102,9 +95,7 @@ class PPOLoss(ActorCriticLoss):
     def _log_probability_keys(self) -> list[NestedKey]:
         return [self.entries["sample_log_prob"]]
 
-    def _before(
-        self, batch: TensorDictBase, dist: Distribution | None, shape: torch.Size
-    ) -> Tensor:
+    def _before(self, batch: TensorDictBase, dist: Distribution, shape: torch.Size) -> Tensor:
         entry = self.entries["sample_log_prob"]
         before = stored_log_probability(dist, batch, self.entries["action"], entry)
         if before.shape != shape:
@@ -126,25 +117,11 @@ class PPOLoss(ActorCriticLoss):
         gain, reported = self._surrogate(log_weight, advantage, counted)
         return gain, reported | {"kl_approx": -reduce(log_weight.detach(), counted)}
 
-    def _objective_array(
-        self, log_prob: Array, advantage: Array, *before: Array
-    ) -> ObjectiveValues:
-        log_prob -= before[0]
-        gain = self._surrogate_array(log_prob, advantage)
-        gain.reported["kl_approx"] = -float(np.add.reduce(log_prob)) / log_prob.size
-        return gain
-
     def _surrogate(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The gain, and what this kind of objective reports."""
         return log_weight.exp() * advantage, {}
-
-    def _surrogate_array(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
-        """The same by equations."""
-        gain = np.exp(log_weight)
-        gain *= advantage
-        return ObjectiveValues(gain, gain, {})
 
 
 class ClipPPOLoss(PPOLoss):
@@ -207,19 +184,6 @@ class ClipPPOLoss(PPOLoss):
             **ratio_statistics(ratio.detach(), counted),
         }
         return torch.min(ratio * advantage, clipped * advantage), reported
-
-    def _surrogate_array(self, log_weight: Array, advantage: Array) -> ObjectiveValues:
-        ratio = np.exp(log_weight)
-        clipped = np.minimum(np.maximum(ratio, self._bounds[0]), self._bounds[1])
-        reported = {
-            "clip_fraction": np.count_nonzero(clipped != ratio) / ratio.size,
-            "ESS": effective_share(ratio, log_weight),
-            "max_ratio": float(np.maximum.reduce(ratio)),
-            "mean_ratio": float(np.add.reduce(ratio)) / ratio.size,
-        }
-        free, bound = np.multiply(ratio, advantage, out=ratio), clipped * advantage
-        gain = np.minimum(free, bound, out=bound)
-        return ObjectiveValues(gain, free * (free == gain), reported)
 
 
 class KLPENPPOLoss(PPOLoss):
@@ -297,14 +261,11 @@ class KLPENPPOLoss(PPOLoss):
         """Parameters of the distribution that acted, besides."""
         return [*super()._stored(), *self.actor_network[-1].in_keys]
 
-    def _closed_form(self, *given: Any) -> None:
-        """Not at all: the divergence is one of distributions."""
-
-    def _by_autograd(
+    def _actor_terms(
         self, batch: TensorDictBase, dist: Distribution, advantage: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
         """Add β KL to the objective, and adapt β."""
-        found = super()._by_autograd(batch, dist, advantage, counted)
+        found = super()._actor_terms(batch, dist, advantage, counted)
         needed = self.actor_network[-1].in_keys
         names = [key for key in needed if find(batch, as_tuple(key)) is None]
         if names:

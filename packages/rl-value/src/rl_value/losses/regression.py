@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_value.losses.arrays import Array
 from rl_value.losses.masked_means import Reduction, reduce
 
 DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
@@ -29,19 +27,6 @@ def reduced_distance(
     _check(value, target, kind)
     made: Tensor = DISTANCES[kind](value, target, reduction=reduction)
     return made
-
-
-def distances_apart(apart: Array, kind: str) -> tuple[Array, Array]:
-    """`distance` by the differences of values and targets, and its slope."""
-    if kind == "l2":
-        return apart * apart, apart * 2
-    if kind == "l1":
-        return np.abs(apart), np.sign(apart)
-    near = np.minimum(np.maximum(apart, -1), 1)
-    each = near * -0.5
-    each += apart
-    each *= near
-    return each, near
 
 
 def check_kind(name: str, kind: object) -> None:
