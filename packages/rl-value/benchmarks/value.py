@@ -17,18 +17,14 @@ from collections.abc import Callable
 
 import bench
 import torch
-from rl_value.losses.closed_form import ClosedFormLoss, losses_of_choice, terms_of
 from tensordict import TensorDict
-from tensordict.nn import (
-    ProbabilisticTensorDictModule,
-    ProbabilisticTensorDictSequential,
-    TensorDictModule,
-)
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_layout import Segments
 from rl_layout.compiled import LEAST_ROWS, is_of_use
 from rl_layout.testing import EndKind, environments, trajectories
+from rl_policies import OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl_value import GAE, ClipPPOLoss, gae
 from rl_value.returns.gae import LOOPS
 
@@ -268,7 +264,7 @@ def by_hand(actor: nn.Module, value: nn.Module, batch: TensorDict) -> Tensor:
     """The loss of `ppo` in plain torch."""
     logits = actor(batch["observation"])
     log_p = logits.log_softmax(-1)
-    now = log_p.gather(-1, batch["action"][:, None])[:, 0]
+    now = log_p.gather(-1, batch["action"].argmax(-1, keepdim=True))[:, 0]
     ratio = (now - batch["sample_log_prob"]).exp()
     advantage = batch["advantage"][:, 0]
     gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
@@ -302,11 +298,9 @@ def without_autograd(net: nn.Sequential, seen: Tensor, grad: Tensor) -> Callable
 
 
 def ppo() -> None:
-    """`ClipPPOLoss` forward and backward on 4,096 rows, with the same networks everywhere."""
-    from rl_value.losses.precomputed_loss import PrecomputedLoss, attach
+    """`ClipPPOLoss` forward and backward on 4,096 rows: the same networks, each library's actor."""
+    from torchrl import modules
     from torchrl.objectives import ClipPPOLoss as Peer
-
-    from rl_value.losses.regression import distances_apart
 
     def mlp(size: int) -> nn.Sequential:
         return nn.Sequential(
@@ -314,26 +308,28 @@ def ppo() -> None:
         )
 
     policy, value = mlp(4), mlp(1)
-    actor = ProbabilisticTensorDictSequential(
-        TensorDictModule(policy, ["observation"], ["logits"]),
-        ProbabilisticTensorDictModule(
-            ["logits"],
-            ["action"],
-            distribution_class=torch.distributions.Categorical,
-            return_log_prob=True,
-            log_prob_key="sample_log_prob",
-        ),
+    body = TensorDictModule(policy, ["observation"], ["logits"])
+    actor = ProbabilisticActor(
+        body, ["logits"], distribution_class=OneHotCategorical, return_log_prob=True
     )
-    net = TensorDictModule(value, ["observation"], ["state_value"])
+    net = ValueOperator(value, in_keys=["observation"])
+    peer_actor = modules.ProbabilisticActor(
+        body,
+        in_keys=["logits"],
+        distribution_class=modules.OneHotCategorical,
+        return_log_prob=True,
+        log_prob_key="sample_log_prob",
+    )
+    peer_net = modules.ValueOperator(value, in_keys=["observation"])
     rows = {
         "observation": torch.randn(4096, 8),
-        "action": torch.randint(4, (4096,)),
+        "action": nn.functional.one_hot(torch.randint(4, (4096,)), 4),
         "sample_log_prob": -1 - torch.rand(4096),
         "advantage": torch.randn(4096, 1),
         "value_target": torch.randn(4096, 1),
     }
     batch = TensorDict(rows, [4096])
-    ours, theirs = ClipPPOLoss(actor, net), Peer(actor, net)
+    ours, theirs = ClipPPOLoss(actor, net), Peer(peer_actor, peer_net)
     theirs.set_keys(sample_log_prob="sample_log_prob")
 
     def step(loss: Callable[[TensorDict], TensorDict]) -> None:
@@ -358,30 +354,11 @@ def ppo() -> None:
     for parameter, grad in zip([*policy.parameters(), *value.parameters()], wanted, strict=True):
         torch.testing.assert_close(parameter.grad, grad)
 
-    stored = [batch["advantage"], batch["sample_log_prob"]]
-    recipe = ClosedFormLoss(ours._objective_array, 0.01, True, lambda logits: (logits, logits))
-
-    def equations() -> None:
-        """The networks and the equations: no check of what is given, no tensordict made."""
-        seen = batch["observation"]
-        logits, guess = policy(seen), value(seen)
-        terms = terms_of(logits, batch["action"], None, stored)
-        known, _ = losses_of_choice(recipe, terms)
-        objective, bonus = attach(known, logits)
-        apart = (guess.detach() - batch["value_target"]).numpy()
-        each, slope = distances_apart(apart, "smooth_l1")
-        distances = PrecomputedLoss(
-            (float(each.mean()),), lambda by: slope * (by / 4096), None, tuple
-        )
-        (error,) = attach(distances, guess)
-        (objective + bonus + error).backward()
-
-    (took, peer, hand, bare, floor, kernels), first = in_blocks_us(
+    (took, peer, hand, floor, kernels), first = in_blocks_us(
         21,
         lambda: step(ours),
         lambda: step(theirs),
         lambda: by_hand(policy, value, batch).backward(),
-        equations,
         networks,
         lambda: [call() for call in by_kernels],
     )
@@ -389,26 +366,21 @@ def ppo() -> None:
     report("with every statistic", took, peer, 2)
     print(f"  by hand in torch{hand:25.0f} us   {took / hand:.2f} of it (bar 1.3)")
     print(
-        f"  the equations alone{bare:22.0f} us   the peer takes {peer / bare:.2f} times that: "
-        "networks and equations, no check, no tensordict"
-    )
-    print(
         f"  the networks alone{floor:23.0f} us   the peer takes {peer / floor:.2f} times that: "
         "the largest ratio here, of a loss that costs nothing"
     )
     print(
         f"  their kernels alone{kernels:22.0f} us   the peer takes {peer / kernels:.2f} times "
-        f"that, {peer / (kernels + bare - floor):.2f} times with the equations: no autograd, no "
-        "memory to take"
+        "that: no autograd, no memory to take"
     )
     print(
         f"  the first of a block{first[0]:21.0f} us   torchrl {first[1]:10.0f} us   "
-        f"{first[1] / first[0]:7.1f} x, the largest {first[1] / first[4]:.2f}; "
+        f"{first[1] / first[0]:7.1f} x, the largest {first[1] / first[3]:.2f}; "
         f"{first[0] / first[2]:.2f} of by hand"
     )
     print(
         f"  half of the peer's time leaves {peer / 2 - floor:.0f} us alongside the networks; ours "
-        f"takes {took - floor:.0f}, the equations {bare - floor:.0f}, by hand {hand - floor:.0f}"
+        f"takes {took - floor:.0f}, by hand {hand - floor:.0f}"
     )
 
 
