@@ -418,3 +418,28 @@ def test_rows_that_do_not_fit_alone_change_nothing(tmp_path):
     with pytest.raises(ValueError, match="7"):
         small.loads(tmp_path / "rows", rows_only=True)
     assert (small[:] == before).all()
+
+
+@pytest.mark.parametrize("way", ["dump", "state"])
+def test_a_buffer_keeps_its_batch_size_where_the_loaded_one_had_none(way, tmp_path):
+    def made(batch_size):
+        return TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=batch_size)
+
+    for theirs, ours, expected in [(None, 4, 4), (3, 4, 3), (3, None, 3), (None, None, None)]:
+        saved, loaded = made(theirs), made(ours)
+        saved.extend(batch([4, 3]))
+        if way == "dump":
+            saved.dumps(tmp_path / f"{theirs} {ours}")
+            loaded.loads(tmp_path / f"{theirs} {ours}")
+        else:
+            loaded.load_state_dict(saved.state_dict())
+        assert loaded.batch_size == expected
+
+
+def test_a_buffer_that_prefetches_reads_a_dump_without_batch_size(tmp_path):
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    saved.extend(batch([4, 3]))
+    saved.dumps(tmp_path)
+    loaded = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=2, prefetch=1)
+    loaded.loads(tmp_path)
+    assert len(loaded.sample()) == 2

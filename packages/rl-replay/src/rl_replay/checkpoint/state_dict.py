@@ -65,6 +65,8 @@ def stand(
     """Take over what is alongside the rows, then the rows; where either fails, nothing changes."""
     # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
     former = copy.deepcopy(state_beside(buffer))
+    if state["batch_size"] is None:  # one that was never chosen replaces no choice
+        state = {**state, "batch_size": buffer._batch_size}
     generator = buffer._generator
     try:
         _put(buffer, state)
