@@ -331,8 +331,33 @@ def test_new_weights_act_from_the_next_batch_on():
     collector.update_policy_weights_({"module.weight": torch.full((2, 1), 3.0)})
     assert (policy.module.weight == 3).all()
     assert collector.policy_version == 1
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        collector.update_policy_weights_({"module.weight": torch.ones(3, 1)})
+
+
+def test_wrong_weights_are_refused_by_name_and_change_nothing():
+    policy = TensorDictModule(nn.Linear(1, 2), ["observation"], ["action"])
+    collector = Collector(CountingEnv(), policy, frames_per_batch=1)
+    before = {name: leaf.clone() for name, leaf in policy.state_dict().items()}
+    weight, bias = torch.full((2, 1), 3.0), torch.ones(2)
+    for wrong, message in [
+        ({"module.weight": weight}, r"'module\.bias': expected float32 \[2\], got nothing"),
+        ({"module.weight": weight, "module.bias": weight}, r"float32 \[2\], got float32 \[2, 1\]"),
+        ({"module.weight": weight, "module.bias": bias.cfloat()}, r"\[2\], got complex64 \[2\]"),
+        ({"module.weight": weight, "module.bias": bias, "x": bias}, r"\['x'\] are none of its"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            collector.update_policy_weights_(wrong)
+        assert all(torch.equal(leaf, before[name]) for name, leaf in policy.state_dict().items())
+    assert collector.policy_version == 0
+
+
+def test_weights_of_modules_that_have_no_sizes_yet_are_loaded():
+    policy = TensorDictModule(nn.LazyLinear(2), ["observation"], ["action"])
+    collector = Collector(CountingEnv(), policy, frames_per_batch=1)
+    with pytest.raises(ValueError, match=r"'module\.bias': expected one, got nothing"):
+        collector.update_policy_weights_({"module.weight": torch.ones(2, 1)})
+    weights = {"module.weight": torch.ones(2, 1), "module.bias": torch.ones(2)}
+    collector.update_policy_weights_(weights)
+    assert torch.equal(policy.module.weight, weights["module.weight"])
 
 
 @pytest.mark.parametrize("trajs_per_batch", [None, 2])

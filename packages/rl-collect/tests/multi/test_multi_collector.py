@@ -132,12 +132,25 @@ def test_new_weights_reach_all_workers_and_rows_say_which_acted():
         assert (batch["collector", "policy_version"] == version).all()
 
 
+WRONG_WEIGHTS = [
+    (
+        "other",
+        torch.ones(1),
+        r"\['other'\] are none of its weights; 'module\.weight': expected float32 .*nothing",
+    ),
+    ("module.weight", torch.ones(2), r"'module\.weight': expected .* \[1\], got float32 \[2\]"),
+    ("module.weight", torch.ones(1, dtype=torch.complex64), r"expected .*, got complex64 \[1\]"),
+    ("module.weight", "text", r"expected float32 \[1\], got a str"),
+]
+
+
 def test_wrong_weights_are_refused():
     with MultiSyncCollector([CountingEnv], policy(), frames_per_batch=2, **FORK) as collector:
-        with pytest.raises(KeyError, match="weight"):
-            collector.update_policy_weights_({"other": torch.ones(1)})
-        with pytest.raises(ValueError, match="shape"):
-            collector.update_policy_weights_({"module.weight": torch.ones(2)})
+        for name, weights, message in WRONG_WEIGHTS:
+            with pytest.raises(ValueError, match=message):
+                collector.update_policy_weights_({name: weights})
+        collector.update_policy_weights_({"module.weight": torch.ones(1, dtype=torch.float64)})
+        assert (collector.next()["weight"] == 1).all()
     collector = MultiSyncCollector([CountingEnv], frames_per_batch=2, **FORK)
     with collector, pytest.raises(TypeError, match="no weights"):
         collector.update_policy_weights_()

@@ -8,6 +8,13 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+SHOWN = 8
+"""Wrong weights that an error lists."""
+
+Size = tuple[torch.dtype, tuple[int, ...]]
+Sizes = Mapping[str, Size | None]
 
 
 def load_weights(policy: Any, weights: Any) -> None:
@@ -17,10 +24,60 @@ def load_weights(policy: Any, weights: Any) -> None:
         raise TypeError(msg)
     if weights is policy:
         return
-    given = state_of(weights)
+    given = fitting(state_of(weights), sizes_of(state_of(policy)))
     own = {_plain(name): name for name in policy.state_dict()}
     with torch.no_grad():
         policy.load_state_dict({own.get(name, name): leaf for name, leaf in given.items()})
+
+
+def sizes_of(state: Mapping[str, Any]) -> Sizes:
+    """The dtype and shape of each weight; None for what is no tensor, or not initialised."""
+    return {name: _size(leaf) for name, leaf in state.items()}
+
+
+def fitting(state: dict[str, Tensor], expected: Sizes) -> dict[str, Tensor]:
+    """The state; raises unless its weights have the expected names and shapes, and can be cast."""
+    wrong = [
+        f"{name!r}: expected {_said(one)}, got {_described(state.get(name))}"
+        for name, one in expected.items()
+        if name not in state or not _fits(state[name], one)
+    ]
+    if unknown := sorted(state.keys() - expected.keys()):
+        wrong.insert(0, f"{unknown} are none of its weights")
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        msg = (
+            f"these are not the weights of the policy that acts: {'; '.join(wrong[:SHOWN])}{more}. "
+            "Give those of a policy that was made alike."
+        )
+        raise ValueError(msg)
+    return state
+
+
+def _size(leaf: object) -> Size | None:
+    if not isinstance(leaf, Tensor) or is_lazy(leaf):
+        return None
+    return leaf.dtype, tuple(leaf.shape)
+
+
+def _fits(leaf: object, expected: Size | None) -> bool:
+    found = _size(leaf)
+    if expected is None:
+        return True
+    return found is not None and found[1] == expected[1] and torch.can_cast(found[0], expected[0])
+
+
+def _described(leaf: object) -> str:
+    found = _size(leaf)
+    if found is None and leaf is not None:
+        return f"a {type(leaf).__name__}"
+    return "nothing" if found is None else _said(found)
+
+
+def _said(size: Size | None) -> str:
+    if size is None:
+        return "one"
+    return f"{str(size[0]).removeprefix('torch.')} {list(size[1])}"
 
 
 def state_of(weights: Any) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_collect.weights.load import load_weights, state_of
+from rl_collect.weights.load import fitting, load_weights, state_of
 from rl_slabs import Lanes, RowSchema, Slab
 
 KEPT = 4
@@ -23,6 +23,7 @@ class WeightBoard:
 
     def __init__(self, slab: Slab, first: int = 0) -> None:
         self._slab, self._lanes, self._first = slab, Lanes(slab), first
+        self._sizes = {field.path[0]: (field.dtype, field.shape) for field in slab.schema.fields}
 
     @classmethod
     def like(cls, policy: Any, first: int = 0) -> WeightBoard:
@@ -41,7 +42,10 @@ class WeightBoard:
 
     def publish(self, weights: Any) -> int:
         """Write new weights; one thread at a time."""
-        found = {name: leaf.detach().cpu() for name, leaf in state_of(weights).items()}
+        state = fitting(state_of(weights), self._sizes)
+        found = {
+            name: state[name].detach().to("cpu", dtype) for name, (dtype, _) in self._sizes.items()
+        }
         lane = self._lanes.claim()
         span = lane.reserve(1)
         self._slab.write(span.rows, TensorDict({k: v.unsqueeze(0) for k, v in found.items()}, [1]))
