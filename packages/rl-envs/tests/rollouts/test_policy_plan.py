@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -11,7 +13,8 @@ from tensordict.nn import (
 )
 from torch import nn
 
-from rl_envs import policy_plan
+from rl_envs import GymEnv, policy_plan
+from rl_envs.testing import CountingEnv
 from rl_layout import keys
 
 VALUES = {("observation",): torch.linspace(-1, 1, 6).reshape(2, 3)}
@@ -187,3 +190,41 @@ def test_a_fallback_draws_no_more_than_the_policy():
     following = torch.rand(1)
     torch.manual_seed(3)
     assert torch.equal(torch.rand(3)[2:], following)
+
+
+def wrong_sizes():
+    made = linear()
+    return TensorDictSequential(made, TensorDictModule(nn.Linear(4, 2), ["logits"], ["action"]))
+
+
+class WrongStep(Steps):
+    def step(self, seen):
+        raise ValueError("no step")
+
+
+class Opaque(nn.Module):
+    def forward(self, tensordict):
+        raise ValueError("no call")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (wrong_sizes, r"Linear of the policy, which was given 'logits' float32 \[2, 5\]"),
+        (WrongStep, r"WrongStep of the policy, which was given 'observation' float32 \[2, 3\]"),
+        (Opaque, r"Opaque of the policy, which was given 'observation' float32 \[2, 3\]"),
+    ],
+)
+def test_a_module_that_fails_is_named_with_what_it_was_given(make, told):
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        policy_plan(make())(VALUES, ROWS)
+    assert re.search(f"{told} for environments \\[2\\]", caught.value.__notes__[-1])
+
+
+@pytest.mark.parametrize("env", [CountingEnv, lambda: GymEnv("CartPole-v1")], ids=["own", "gym"])
+@pytest.mark.parametrize("callback", [None, lambda env, step: None], ids=["plan", "tensordicts"])
+def test_policies_of_wrong_sizes_are_named_in_every_rollout(env, callback):
+    policy = TensorDictModule(nn.Linear(7, 2), ["observation"], ["action"])
+    with pytest.raises(RuntimeError) as caught:
+        env().rollout(3, policy, callback=callback)
+    assert re.search(r"Linear .*'observation' float32 \[\d\]", caught.value.__notes__[-1])

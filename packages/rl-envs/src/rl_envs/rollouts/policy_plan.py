@@ -161,10 +161,14 @@ class PolicyPlan:
         """Run the policy and the plan under one generator state, and compare."""
         self._is_verified = True
         self.check_reads(values)
-        if all(entry.in_keys is None for entry in self.entries):
-            return self._run(values, batch_size)  # as it is: nothing to compare, and called once
         generators, buffers = _generators(), _buffers(self.policy)
-        truth = _through_tensordict(self.policy, dict(values), batch_size)
+        try:
+            truth = _through_tensordict(self.policy, dict(values), batch_size)
+        except Exception as error:
+            error.add_note(failure_note(self.policy, values, batch_size))
+            raise
+        if all(entry.in_keys is None for entry in self.entries):
+            return truth  # called as it is, once: there is nothing to compare
         after = _generators()
         _restore(generators, buffers, self.policy)
         try:
@@ -274,6 +278,36 @@ def _has_hooks(policy: Any) -> bool:
 
 def _keys(names: Any) -> list[Key]:
     return [keys.as_tuple(name) for name in names]
+
+
+def failure_note(policy: Any, values: Mapping[Key, Any], batch_size: torch.Size) -> str:
+    """Say which call of a policy fails on a step's root, and what it is given."""
+    scope = dict(values)
+    for entry in _entries(policy):
+        if entry.in_keys is None:
+            break
+        try:
+            scope |= entry.on(scope)
+        except Exception:
+            return _note(entry, {key: scope.get(key) for key in entry.in_keys}, batch_size)
+    return _note(Entry(policy, None, None), values, batch_size)
+
+
+def _note(entry: Entry, given: Mapping[Key, Any], batch_size: torch.Size) -> str:
+    """What a call that failed was given."""
+    module = getattr(entry.call, "__self__", entry.call)  # `step` is a method of its module
+    name = getattr(module, "__name__", type(module).__name__)
+    listed = ", ".join(f"{keys.as_key(key)!r} {_described(leaf)}" for key, leaf in given.items())
+    return (
+        f"raised by {name} of the policy, which was given {listed or 'nothing'} for environments "
+        f"{list(batch_size)}: compare these shapes with the sizes that the module was made for."
+    )
+
+
+def _described(leaf: Any) -> str:
+    if not isinstance(leaf, Tensor):
+        return f"a {type(leaf).__name__}"
+    return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
 def _through_tensordict(

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_envs.env.done import Prefix, ends
 from rl_envs.env.interface import Environment
 from rl_envs.env.whole_number import check_whole
-from rl_envs.rollouts.policy_plan import PolicyPlan
+from rl_envs.rollouts.policy_plan import PolicyPlan, failure_note
 from rl_layout import keys, refuse_shared_states
 
 
@@ -67,7 +68,7 @@ def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDict
 
 
 def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
-    """Call a policy for the first time; errors of one that takes tensors get a hint."""
+    """Call a policy for the first time; its errors get a note."""
     hint = (
         "the policy is called with the root, a tensordict, and returns it with the action: wrap a "
         "module on tensors in TensorDictModule(module, in_keys, out_keys)."
@@ -75,7 +76,10 @@ def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
     try:
         acted = policy(root)
     except Exception as error:
-        error.add_note(hint)
+        is_module = isinstance(policy, TensorDictModuleBase)
+        error.add_note(
+            failure_note(policy, dict(keys.leaves(root)), root.batch_size) if is_module else hint
+        )
         raise
     if acted is not None and not isinstance(acted, TensorDictBase):
         msg = f"expected a tensordict from the policy, got {type(acted).__name__}: {hint}"
